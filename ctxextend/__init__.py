@@ -1,0 +1,65 @@
+"""Give a checkpoint with a learned position table another context length, and change nothing else.
+
+    import ctxextend
+
+    plan = ctxextend.plan_resize("gpt2", to=4096, method="linear")
+    result = plan.execute("gpt2-4096")
+
+`resize` does both at once, `extend_model` does the same to a loaded transformers model. Importing this package
+imports neither torch nor numpy; what a name needs is imported when the name is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ctxextend.errors import (
+    CheckpointError,
+    CtxextendError,
+    OutputError,
+    ResizeError,
+    SourceError,
+    UnsupportedModelError,
+)
+from ctxextend.version import __version__
+
+if TYPE_CHECKING:
+    from ctxextend.model import extend_model
+    from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
+    from ctxextend.tableplan import TablePlan
+
+__all__ = [
+    "CheckpointError",
+    "CtxextendError",
+    "OutputError",
+    "ResizeError",
+    "ResizePlan",
+    "ResizeResult",
+    "SourceError",
+    "TablePlan",
+    "UnsupportedModelError",
+    "__version__",
+    "extend_model",
+    "plan_resize",
+    "resize",
+]
+
+_HOMES = {
+    "ResizePlan": "ctxextend.plan",
+    "ResizeResult": "ctxextend.plan",
+    "TablePlan": "ctxextend.tableplan",
+    "extend_model": "ctxextend.model",
+    "plan_resize": "ctxextend.plan",
+    "resize": "ctxextend.plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Checkpoints as files on disk, read and written without loading the model."""

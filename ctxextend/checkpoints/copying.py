@@ -1,0 +1,163 @@
+"""Bytes moved from file to file: by the kernel where it can, in blocks where it cannot."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from ctxextend.errors import CheckpointError
+
+__all__ = ["copy_file", "copy_range", "finish", "free_bytes", "open_source", "sync_folder", "write_all", "write_file"]
+
+Progress = Callable[[int], None]
+
+# Moved by one call, so that progress is seen and Ctrl-C is heard.
+CHUNK = 1 << 26
+BLOCK = 1 << 20
+
+# What file systems, kernels and sandboxes answer when a call is not for them.
+NOT_POSSIBLE = {
+    errno.EXDEV,
+    errno.ENOSYS,
+    errno.EINVAL,
+    errno.EOPNOTSUPP,
+    errno.EPERM,
+    errno.EBADF,
+    errno.ETXTBSY,
+    errno.EISDIR,
+    errno.ENOTSOCK,  # sendfile on macOS and BSD, which send to sockets alone
+}
+
+
+def copy_range(
+    source: BinaryIO, destination: BinaryIO, start: int, length: int, progress: Progress = lambda moved: None
+) -> None:
+    """Append a byte range of one file to another.
+
+    Args:
+        source: An unbuffered file open for reading.
+        destination: An unbuffered file open for writing; its position is where the bytes go, and moves on.
+        start: The first byte of `source` to copy.
+        length: Bytes to copy.
+        progress: Called with the bytes moved since the last call.
+
+    Raises:
+        CheckpointError: `source` ends too early.
+        OSError: Reading or writing failed.
+    """
+    for move in (_copy_file_range, _sendfile, _copy_blocks):
+        while length:
+            moved = move(source, destination, start, min(length, CHUNK))
+            if moved is None:
+                break
+            if moved == 0:
+                raise CheckpointError(f"{source.name} became shorter while it was copied.", "Run the command again.")
+            start, length = start + moved, length - moved
+            progress(moved)
+
+
+def _copy_file_range(source: BinaryIO, destination: BinaryIO, start: int, length: int) -> int | None:
+    if not hasattr(os, "copy_file_range"):
+        return None
+    try:
+        # Some file systems answer 0 for files that they cannot serve this way; then another way must try.
+        return os.copy_file_range(source.fileno(), destination.fileno(), length, offset_src=start) or None
+    except OSError as error:
+        _raise_if_real(error)
+        return None
+
+
+def _sendfile(source: BinaryIO, destination: BinaryIO, start: int, length: int) -> int | None:
+    if not hasattr(os, "sendfile"):
+        return None
+    try:
+        return os.sendfile(destination.fileno(), source.fileno(), start, length) or None
+    except OSError as error:
+        _raise_if_real(error)
+        return None
+
+
+def _copy_blocks(source: BinaryIO, destination: BinaryIO, start: int, length: int) -> int:
+    source.seek(start)
+    data = source.read(min(length, BLOCK))
+    write_all(destination, memoryview(data))
+    return len(data)
+
+
+def _raise_if_real(error: OSError) -> None:
+    if error.errno not in NOT_POSSIBLE:
+        raise error
+
+
+def write_all(destination: BinaryIO, data: memoryview) -> None:
+    """Write every byte, however often the system takes only a part."""
+    while data:
+        data = data[destination.write(data) :]
+
+
+def write_file(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a new file and sync it to the disk.
+
+    Args:
+        path: Must not exist.
+        data: All of its bytes.
+        mode: Permission bits; None leaves the system's default.
+
+    Raises:
+        OSError: As the system gives it.
+    """
+    with path.open("xb", buffering=0) as file:
+        write_all(file, memoryview(data))
+        finish(file, mode)
+
+
+def copy_file(source: Path, destination: Path, progress: Progress = lambda moved: None) -> None:
+    """Copy a file's bytes and permission bits to a new file and sync it to the disk.
+
+    Raises:
+        CheckpointError: `source` cannot be read, or changed meanwhile.
+        OSError: Writing failed.
+    """
+    with open_source(source) as original, destination.open("xb", buffering=0) as copy:
+        status = os.fstat(original.fileno())
+        copy_range(original, copy, 0, status.st_size, progress)
+        finish(copy, status.st_mode)
+
+
+def open_source(path: Path) -> BinaryIO:
+    """Open a file of the source for reading, unbuffered.
+
+    Raises:
+        CheckpointError: It cannot be opened.
+    """
+    try:
+        return path.open("rb", buffering=0)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
+        ) from error
+
+
+def finish(file: BinaryIO, mode: int | None) -> None:
+    """Give a written file its permission bits, and wait until it is on the disk."""
+    if mode is not None:
+        Path(file.name).chmod(mode & 0o777)
+    os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until a folder's entries are on the disk; where folders cannot be opened this does nothing."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that may still be written to the folder's file system."""
+    return shutil.disk_usage(folder).free

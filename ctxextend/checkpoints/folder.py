@@ -1,0 +1,265 @@
+"""A model folder: its config, its weights in one file or in shards, and everything else in it."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ctxextend.checkpoints.jsontext import load_object
+from ctxextend.checkpoints.source import Source
+from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile, open_tensor_file
+from ctxextend.errors import CheckpointError
+
+__all__ = ["INDEX", "SINGLE_FILE", "STALE", "Checkpoint", "matches", "open_checkpoint"]
+
+SINGLE_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+# Files beside the weights that hold the old table or state of its size, and why they are left out.
+STALE = {
+    **dict.fromkeys(
+        ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "pytorch_model*.safetensors"),
+        "PyTorch weights at the old length",
+    ),
+    **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights at the old length"),
+    **dict.fromkeys(("flax_model*.msgpack", "flax_model*.msgpack.index.json"), "Flax weights at the old length"),
+    "rust_model.ot": "Rust weights at the old length",
+    **dict.fromkeys(("*.onnx", "*.onnx_data", "*.onnx.data", "onnx/*"), "an ONNX export at the old length"),
+    "openvino/*": "an OpenVINO export at the old length",
+    "openvino_model.*": "an OpenVINO export at the old length",
+    "*.gguf": "GGUF weights at the old length",
+    "*.tflite": "a TFLite export at the old length",
+    **dict.fromkeys(("coreml/*", "*.mlmodel", "*.mlpackage/*"), "a Core ML export at the old length"),
+    **dict.fromkeys(("*.ckpt", "*.ckpt.*"), "a training checkpoint at the old length"),
+    **dict.fromkeys(("model*.safetensors", "model*.safetensors.index.json"), "other weights at the old length"),
+    **dict.fromkeys(
+        ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
+        "training state at the old length",
+    ),
+    "checkpoint-*/*": "another checkpoint at the old length",
+}
+
+# What version control, download tools and desktops keep for themselves, at any depth.
+NOT_OURS = {
+    ".git": "version control",
+    ".cache": "a download cache",
+    "__pycache__": "a cache",
+    ".DS_Store": "a desktop's",
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model folder whose config and headers were read.
+
+    Attributes:
+        source: Where it came from.
+        model: The model's own folder below the root, as a relative path; ``.`` but for sentence-transformers
+            folders that keep their transformer in a sub-folder.
+        config: The model's config.json, parsed.
+        weights: Its safetensors files, in the order of their names.
+        index: The index of its shards, parsed; None for a single file.
+        copied: Every other file that belongs to it, config.json included, relative to the root.
+        omitted: Files that are left out of an output, each with the reason.
+    """
+
+    source: Source
+    model: PurePosixPath
+    config: Mapping[str, Any]
+    weights: tuple[TensorFile, ...]
+    index: Mapping[str, Any] | None
+    copied: tuple[str, ...]
+    omitted: Mapping[str, str]
+
+    @property
+    def root(self) -> Path:
+        """The folder itself."""
+        return self.source.folder
+
+    def find(self, name: str) -> tuple[TensorFile, TensorEntry] | None:
+        """Return the tensor of exactly that name and the file that holds it, or None."""
+        return next(((file, file.entries[name]) for file in self.weights if name in file.entries), None)
+
+    def relative(self, file: TensorFile) -> str:
+        """Return a weights file's path below the root."""
+        return file.path.relative_to(self.root).as_posix()
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Every file that belongs to it, below the root."""
+        index = [self.index_file] if self.index is not None else []
+        return frozenset((*self.copied, *map(self.relative, self.weights), *index))
+
+    @property
+    def index_file(self) -> str:
+        """The path of the shards' index below the root, where there is one."""
+        return (self.model / INDEX).as_posix()
+
+    @property
+    def config_file(self) -> str:
+        """The path of the model's config.json below the root."""
+        return (self.model / "config.json").as_posix()
+
+
+def open_checkpoint(source: Source) -> Checkpoint:
+    """Read a folder's config, list its files, and read the headers of its weights.
+
+    Raises:
+        CheckpointError: Something is missing, malformed, or leads out of the folder.
+    """
+    root = source.folder
+    model = _model_folder(root)
+    config_path = root / model / "config.json"
+    if not config_path.is_file():
+        raise CheckpointError(f"{root} holds no config.json.", "Name the folder of a transformers checkpoint.")
+    config = load_object(config_path)
+    index_path = root / model / INDEX
+    index = None
+    if not (root / model / SINGLE_FILE).exists() and index_path.exists():
+        index = load_object(index_path)
+    names = [SINGLE_FILE] if index is None else _shards(index_path, index)
+    if index is None and not (root / model / SINGLE_FILE).is_file():
+        raise _no_weights(root / model, config)
+    weights = tuple(open_tensor_file(root / model / name) for name in names)
+    if index is not None:
+        _check_index(index_path, index, weights)
+    _check_unique(weights)
+    used = {(model / name).as_posix() for name in (*names, *([INDEX] if index is not None else []))}
+    copied, omitted = _sort_files(root, model, used)
+    return Checkpoint(source, model, config, weights, index, copied, omitted)
+
+
+def _model_folder(root: Path) -> PurePosixPath:
+    """Return where sentence-transformers' modules.json puts the transformer, or the root itself."""
+    if not (root / "modules.json").is_file() or (root / "config.json").is_file():
+        return PurePosixPath(".")
+    modules = load_modules(root / "modules.json")
+    paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
+    if len(paths) != 1 or not _stays_inside(paths[0]):
+        raise CheckpointError(
+            f"{root / 'modules.json'} names no transformer in a sub-folder, and {root} holds no config.json.",
+            "Name the folder of a transformers or sentence-transformers checkpoint.",
+        )
+    return PurePosixPath(paths[0])
+
+
+def load_modules(path: Path) -> list[dict[str, Any]]:
+    """Read sentence-transformers' list of modules.
+
+    Raises:
+        CheckpointError: It is not a JSON list of objects.
+    """
+    import json
+
+    from ctxextend.checkpoints.jsontext import read_text
+
+    try:
+        modules = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}.", "Fetch the file again.") from None
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise CheckpointError(f"{path} is not a list of modules.", "Fetch the file again.")
+    return modules
+
+
+def _stays_inside(name: str) -> bool:
+    path = PurePosixPath(name.replace("\\", "/"))
+    return bool(name) and not path.is_absolute() and ".." not in path.parts and ":" not in name
+
+
+def _shards(path: Path, index: Mapping[str, Any]) -> list[str]:
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path} has no weight_map.", "Fetch or save the checkpoint again.")
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or not _stays_inside(name):
+            raise CheckpointError(
+                f"{path} says that {tensor!r} is in {name!r}, which is not inside the folder.",
+                "Do not use this checkpoint before you know who wrote that.",
+            )
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        if not (path.parent / name).is_file():
+            raise CheckpointError(f"{path} names {name}, which is missing.", "Fetch or copy that shard too.")
+    return names
+
+
+def _check_index(path: Path, index: Mapping[str, Any], weights: tuple[TensorFile, ...]) -> None:
+    files = {file.path.relative_to(path.parent).as_posix(): file for file in weights}
+    for tensor, name in index["weight_map"].items():
+        if tensor not in files[name].entries:
+            raise CheckpointError(
+                f"{path} says that {tensor!r} is in {name}, where it is not.", "Fetch the index again."
+            )
+
+
+def _check_unique(weights: tuple[TensorFile, ...]) -> None:
+    seen: dict[str, TensorFile] = {}
+    for file in weights:
+        for name in file.entries:
+            if name in seen:
+                raise CheckpointError(
+                    f"{name!r} stands in {seen[name].path.name} and in {file.path.name}.", "Save the checkpoint again."
+                )
+            seen[name] = file
+
+
+def _no_weights(folder: Path, config: Mapping[str, Any]) -> CheckpointError:
+    if not any(folder.glob("pytorch_model*.bin")):
+        return CheckpointError(
+            f"{folder} holds neither {SINGLE_FILE} nor {INDEX}.", "Save the model with save_pretrained and try again."
+        )
+    architectures = config.get("architectures") or ["AutoModel"]
+    return CheckpointError(
+        f"{folder} holds its weights as pytorch_model.bin alone, and ctxextend reads safetensors.",
+        f'Convert it first: python -c "import transformers; '
+        f"transformers.{architectures[0]}.from_pretrained('{folder}').save_pretrained('{folder.name}-safetensors')\"",
+    )
+
+
+def _sort_files(root: Path, model: PurePosixPath, used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Part the folder's other files into those that are copied and those that are left out, with the reason."""
+    copied, omitted = [], {}
+    for name, mode in _walk(root):
+        if name in used:
+            continue
+        if reason := _reason_to_omit(name, mode, model):
+            omitted[name] = reason
+        else:
+            copied.append(name)
+    return tuple(copied), omitted
+
+
+def _walk(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield every file below the root, and every folder that is not walked into, with its mode, in sorted order."""
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        skipped = [name for name in folders if name in NOT_OURS or (here / name).is_symlink()]
+        folders[:] = sorted(set(folders) - set(skipped))
+        for name in sorted([*files, *skipped]):
+            path = here / name
+            try:
+                mode = path.stat().st_mode
+            except OSError:
+                mode = 0
+            yield path.relative_to(root).as_posix(), mode
+
+
+def _reason_to_omit(name: str, mode: int, model: PurePosixPath) -> str | None:
+    path = PurePosixPath(name)
+    if path.name in NOT_OURS:
+        return f"{NOT_OURS[path.name]}, not part of the checkpoint"
+    if not stat.S_ISREG(mode):
+        return "a linked folder" if stat.S_ISDIR(mode) else "not a regular file"
+    below = [path, *([path.relative_to(model)] if model in path.parents else [])]
+    return next((why for pattern, why in STALE.items() if any(matches(part, pattern) for part in below)), None)
+
+
+def matches(path: PurePosixPath, pattern: str) -> bool:
+    """Match a pattern at the folder's top; ``name/*`` stands for everything below a folder of that name."""
+    if pattern.endswith("/*"):
+        return len(path.parts) > 1 and fnmatch(path.parts[0], pattern[:-2])
+    return len(path.parts) == 1 and fnmatch(path.name, pattern)

@@ -1,0 +1,188 @@
+"""JSON files edited as text: values change, key order and formatting stay."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctxextend.errors import CheckpointError
+
+__all__ = ["delete", "edit", "load_object", "parse_object", "read_member", "read_text"]
+
+Keys = Sequence[str]
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\r\n]*")
+_SCALAR = re.compile(r"[^\s,\]}]+")
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file, line ends untouched.
+
+    Raises:
+        CheckpointError: It is missing, unreadable, or not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8 text (byte {error.start}).", "Fetch the file again.") from None
+
+
+def load_object(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        CheckpointError: It is missing, unreadable, not UTF-8, not JSON, or not an object.
+    """
+    return parse_object(read_text(path), str(path))
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """Parse one JSON object; `where` names it in messages.
+
+    Raises:
+        CheckpointError: `text` is not JSON, is not an object, or states a key twice.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{where} holds a JSON {type(value).__name__}, not an object.", "Fetch the file again.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
+    return members
+
+
+def read_member(text: str, key: str, where: str) -> Any:
+    """Return the value of one key of the outermost object, or None, without parsing the rest of the text.
+
+    Raises:
+        CheckpointError: `text` is not a JSON object as far as it was read, or is cut short.
+    """
+    try:
+        if not text.rstrip().endswith("}"):
+            raise ValueError("it is cut short")
+        found = _find(text, _object_start(text, ()), key)
+        return None if found is None else _DECODER.raw_decode(text, found.value_start)[0]
+    except (ValueError, IndexError, RecursionError) as error:
+        raise CheckpointError(f"{where} is not valid JSON: {error}.", "Fetch the file again.") from None
+
+
+def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
+    """Return the text with other values at some paths; a key that is missing in its object is put last.
+
+    Args:
+        text: One valid JSON object.
+        changes: From the path of keys to the value wanted there; every object on the way must exist.
+    """
+    for keys, value in changes.items():
+        text = _set(text, keys, json.dumps(value, ensure_ascii=False))
+    return text
+
+
+def delete(text: str, path: Keys, names: Collection[str]) -> str:
+    """Return the text without some members of the object at `path`."""
+    members = list(_members(text, _object_start(text, path)))
+    kept = [i for i, member in enumerate(members) if member.key not in names]
+    if len(kept) == len(members):
+        return text
+    pieces = [text[members[i].start : members[i + 1].start] for i in kept if i + 1 < len(members)]
+    if kept and kept[-1] + 1 == len(members):
+        pieces.append(text[members[-1].start : members[-1].value_end])
+    elif kept:
+        pieces[-1] = text[members[kept[-1]].start : members[kept[-1]].value_end]
+    return text[: members[0].start] + "".join(pieces) + text[members[-1].value_end :]
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One member of an object: its key, and where key and value stand in the text."""
+
+    key: str
+    start: int
+    key_end: int
+    value_start: int
+    value_end: int
+
+
+def _set(text: str, keys: Keys, value: str) -> str:
+    start = _object_start(text, keys[:-1])
+    found = _find(text, start, keys[-1])
+    if found:
+        return text[: found.value_start] + value + text[found.value_end :]
+    return _append(text, start, json.dumps(keys[-1]), value)
+
+
+def _append(text: str, start: int, key: str, value: str) -> str:
+    members = list(_members(text, start))
+    if not members:
+        return f"{text[: start + 1]}{key}: {value}{text[start + 1 :]}"
+    last = members[-1]
+    colon = text[last.key_end : last.value_start]
+    # A line break and its indentation, or on one line the space that is usual behind a comma.
+    space = text[start + 1 : members[0].start] or (" " if colon.endswith(" ") else "")
+    return f"{text[: last.value_end]},{space}{key}{colon}{value}{text[last.value_end :]}"
+
+
+def _object_start(text: str, path: Keys) -> int:
+    position = _skip_space(text, 0)
+    for key in path:
+        found = _find(text, position, key)
+        if found is None:
+            raise KeyError(key)
+        position = found.value_start
+    return position
+
+
+def _find(text: str, start: int, key: str) -> _Member | None:
+    return next((member for member in _members(text, start) if member.key == key), None)
+
+
+def _members(text: str, start: int) -> Iterator[_Member]:
+    """Yield the members of the object whose brace stands at `start`, reading no further than asked."""
+    position = _skip_space(text, start + 1)
+    while text[position] != "}":
+        key, key_end = _DECODER.raw_decode(text, position)
+        value_start = _skip_space(text, text.index(":", key_end) + 1)
+        value_end = _value_end(text, value_start)
+        yield _Member(key, position, key_end, value_start, value_end)
+        position = _skip_space(text, value_end)
+        if text[position] == ",":
+            position = _skip_space(text, position + 1)
+
+
+def _value_end(text: str, start: int) -> int:
+    """Find where a value ends without building it: a vocabulary of 250,000 words costs no memory."""
+    if text[start] not in '{["':
+        scalar = _SCALAR.match(text, start)
+        if scalar is None:
+            raise ValueError(f"no value at character {start}")
+        return scalar.end()
+    depth = 0
+    for token in _BRACKETS.finditer(text, start):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token.group(), 0)
+        if depth == 0:
+            return token.end()
+    raise ValueError(f"the value at character {start} does not end")
+
+
+def _skip_space(text: str, position: int) -> int:
+    space = _SPACE.match(text, position)
+    return space.end() if space else position

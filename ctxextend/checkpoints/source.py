@@ -1,0 +1,168 @@
+"""From what a user types to a folder on this machine."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ctxextend.errors import SourceError
+
+__all__ = ["BUNDLED", "Source", "resolve_source"]
+
+BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
+
+# The checkpoints that ship with the package, by the name that users type.
+BUNDLED = {"tiny-gpt2": BUNDLED_FOLDER / "tiny_gpt2"}
+
+HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
+CACHE_SNAPSHOT = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<sha>[0-9a-f]{40})$")
+
+# Weights in other formats, and what no checkpoint needs: never fetched.
+NOT_FETCHED = [
+    "*.bin",
+    "*.bin.index.json",
+    "*.ckpt",
+    "*.gguf",
+    "*.h5",
+    "*.mlmodel",
+    "*.mlpackage/*",
+    "*.msgpack",
+    "*.onnx",
+    "*.onnx_data",
+    "*.ot",
+    "*.pt",
+    "*.pth",
+    "*.tflite",
+    "coreml/*",
+    "model.*.safetensors",
+    "onnx/*",
+    "openvino/*",
+]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint's folder and where it came from.
+
+    Attributes:
+        reference: What the user typed.
+        kind: ``folder``, ``bundled`` or ``hub``.
+        folder: The folder on this machine.
+        name: A short name for outputs: the last part of the reference.
+        hub_id: The Hub's ``owner/name`` where the source is known to be one; else None.
+        revision: The Hub's commit hash where it is known; else None.
+        notes: Lines that the user should read, about how the reference was understood.
+    """
+
+    reference: str
+    kind: Literal["folder", "bundled", "hub"]
+    folder: Path
+    name: str
+    hub_id: str | None = None
+    revision: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def resolve_source(reference: str | os.PathLike[str], revision: str | None = None) -> Source:
+    """Find the folder that a reference stands for; a local folder wins, then a bundled name, then the Hub.
+
+    Args:
+        reference: A folder, the name of a bundled checkpoint, or a Hub id, downloaded into huggingface_hub's cache.
+        revision: A branch, tag or commit of the Hub; refused elsewhere.
+
+    Raises:
+        SourceError: Nothing is there, it cannot be reached, or access is not granted.
+    """
+    text = os.fspath(reference)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        _refuse_revision(revision, f"the local folder {text}")
+        return _local(text, path)
+    if text in BUNDLED:
+        _refuse_revision(revision, f"the bundled checkpoint {text}")
+        return Source(text, "bundled", BUNDLED[text], text)
+    if path.exists():
+        raise SourceError(f"{text} is a file.", f"Name the folder that holds it: {path.parent}.")
+    if not HUB_ID.fullmatch(text):
+        raise SourceError(
+            f"There is no folder {text}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
+        )
+    return _download(text, revision)
+
+
+def _refuse_revision(revision: str | None, what: str) -> None:
+    if revision is not None:
+        raise SourceError(f"--revision {revision} has no meaning for {what}.", "Leave it out, or name a Hub id.")
+
+
+def _local(reference: str, path: Path) -> Source:
+    folder = path.resolve()
+    cached = CACHE_SNAPSHOT.search(folder.as_posix())
+    if cached:
+        hub_id = cached["id"].replace("--", "/")
+        return Source(reference, "folder", folder, hub_id.split("/")[-1], hub_id, cached["sha"])
+    notes: tuple[str, ...] = ()
+    if HUB_ID.fullmatch(reference):
+        other = "the bundled checkpoint" if reference in BUNDLED else "a model of the Hub"
+        notes = (f"{reference} is a local folder here, and it wins over {other} of that name.",)
+    return Source(reference, "folder", folder, folder.name or "model", notes=notes)
+
+
+def _download(hub_id: str, revision: str | None) -> Source:
+    from huggingface_hub import snapshot_download
+
+    folder = _explained(
+        lambda: snapshot_download(hub_id, revision=revision, ignore_patterns=NOT_FETCHED), hub_id, revision
+    )
+    snapshot = CACHE_SNAPSHOT.search(Path(folder).as_posix())
+    sha = snapshot["sha"] if snapshot else None
+    return Source(hub_id, "hub", Path(folder), hub_id.split("/")[-1], hub_id, sha)
+
+
+def _explained(download: Callable[[], str], hub_id: str, revision: str | None) -> str:
+    """Run a download and turn what the Hub's client raises into what the user should do."""
+    from huggingface_hub import errors
+
+    try:
+        return download()
+    except errors.GatedRepoError as error:
+        raise SourceError(
+            f"Access to {hub_id} on the Hub is restricted, and this account was not let in.",
+            f"Ask for access on its page, then run `hf auth login` or set HF_TOKEN. The Hub said: {_said(error)}",
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise SourceError(
+            f"{hub_id} has no revision {revision!r} on the Hub.", "Check its branches and tags."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise SourceError(
+            f"There is no folder {hub_id} here, and no model {hub_id} on the Hub that this account may see.",
+            "Check the spelling; for a private model run `hf auth login` or set HF_TOKEN.",
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise _unreachable(hub_id, error) from error
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError, ValueError) as error:
+        raise SourceError(
+            f"{hub_id} could not be fetched from the Hub: {_said(error)}",
+            "Run the same command again: files that were fetched whole are kept.",
+        ) from error
+
+
+def _unreachable(hub_id: str, error: Exception) -> SourceError:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        return SourceError(
+            f"There is no folder {hub_id} here, and the Hub's cache does not hold it.",
+            "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
+        )
+    return SourceError(
+        f"There is no folder {hub_id} here, and the Hub could not be reached: {_said(error)}",
+        "Check the connection and HF_ENDPOINT, then run the same command again.",
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return the first line of an error, which may be long and hold URLs, but never a token."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip()

@@ -1,0 +1,60 @@
+"""Every exception that ctxextend raises on purpose.
+
+    CtxextendError
+      SourceError              nothing at that reference; not reachable; not permitted
+      CheckpointError          a missing, truncated, malformed or unsafe file
+      UnsupportedModelError    no learned table, or a family that the registry does not hold
+      ResizeError              a length or method that cannot be served
+      OutputError              exists, is not writable, has no space, is the source
+
+Anything else that escapes is a bug and keeps its traceback.
+"""
+
+__all__ = [
+    "CheckpointError",
+    "CtxextendError",
+    "OutputError",
+    "ResizeError",
+    "SourceError",
+    "UnsupportedModelError",
+]
+
+
+class CtxextendError(Exception):
+    """A known failure: what was found and where, and what to do next.
+
+    Attributes:
+        message: What was found, and where.
+        hint: What to type or change next; None where there is nothing to say.
+    """
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[type["CtxextendError"], tuple[str, str | None]]:
+        return type(self), (self.message, self.hint)
+
+
+class SourceError(CtxextendError):
+    """Nothing is at that reference, or it cannot be reached, or it is not permitted."""
+
+
+class CheckpointError(CtxextendError):
+    """A file of the checkpoint is missing, truncated, malformed or unsafe."""
+
+
+class UnsupportedModelError(CtxextendError):
+    """The model has no learned position table, or its family is not known."""
+
+
+class ResizeError(CtxextendError):
+    """A length, a method or a flag that cannot be served."""
+
+
+class OutputError(CtxextendError):
+    """The output exists, cannot be written, does not fit, or is the source."""

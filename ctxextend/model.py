@@ -1,0 +1,146 @@
+"""A loaded transformers model, resized in place; torch is imported when a function is called."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.families.lookup import find_family
+from ctxextend.families.schema import Family, Table
+from ctxextend.recipe import Resize
+from ctxextend.tableplan import check_length, check_rows
+from ctxextend.tables.resizing import resize_table
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["extend_model"]
+
+
+def extend_model(
+    model: "torch.nn.Module",
+    to: int,
+    method: str | None = None,
+    *,
+    keep_first: int = 0,
+    drop_last: int = 0,
+    scope: str | None = None,
+) -> None:
+    """Give a loaded transformers model another context length, in place.
+
+    The position table and its `num_embeddings`, the config's lengths, and the position buffers change together
+    or not at all; the model runs at the new length at once. The table equals that of `resize` on the same
+    checkpoint, bit for bit. An optimizer that was made before holds the old table: make it anew. A tokenizer
+    keeps its own limit: set its `model_max_length`.
+
+    Args:
+        model: A model of a family in the registry, with or without a head, in any float dtype, on any device.
+        to: Usable token positions wanted, ≥ 1; offset rows come on top.
+        method: As in `plan_resize`.
+        keep_first: As in `plan_resize`.
+        drop_last: As in `plan_resize`.
+        scope: As in `plan_resize`.
+
+    Raises:
+        UnsupportedModelError: The model has no learned position table that is known here.
+        CheckpointError: The model holds no such table, or its config disagrees with it.
+        ResizeError: The length, the method or a flag cannot be served.
+    """
+    settings = Resize(to, method, keep_first, drop_last, scope)
+    config: Any = model.config
+    family = find_family({**_stated(config), "model_type": config.model_type})
+    changes = [_plan_change(model, family, table, settings) for table in family.tables]
+    for table, module, weight in changes:
+        _set_table(module, weight)
+        offset = family.offset_rows(table, _stated(config))
+        _set_config(config, table, to + offset if table.offset.inside_key else to)
+        _set_buffers(model, family, len(weight))
+
+
+def _stated(config: Any) -> dict[str, Any]:
+    """Return the config's values under the names that files use."""
+    values: dict[str, Any] = config.to_dict()
+    return values
+
+
+def _plan_change(
+    model: "torch.nn.Module", family: Family, table: Table, settings: Resize
+) -> tuple[Table, "torch.nn.Embedding", "torch.Tensor"]:
+    name, module = _find_module(model, family, table)
+    config = _stated(model.config)
+    rows, offset = len(module.weight), family.offset_rows(table, config)
+    check_rows(config, family, table, rows, name)
+    check_length(settings, rows - offset, name)
+    return table, module, _resized(module.weight, offset, settings)
+
+
+def _find_module(model: "torch.nn.Module", family: Family, table: Table) -> tuple[str, "torch.nn.Embedding"]:
+    modules = dict(model.named_modules())
+    names = [name for name in family.table_names(table) if name.removesuffix(".weight") in modules]
+    if len(names) != 1:
+        wanted = " or ".join(family.table_names(table))
+        raise CheckpointError(
+            f"This {type(model).__name__} holds {len(names)} tables named {wanted}, and one is needed.",
+            "Pass the transformers model itself, not a wrapper around it.",
+        )
+    module: Any = modules[names[0].removesuffix(".weight")]
+    return names[0], module
+
+
+def _resized(weight: "torch.Tensor", offset: int, settings: Resize) -> "torch.Tensor":
+    import torch
+
+    rows = _to_numpy(weight.detach())
+    resized = np.concatenate([rows[:offset], resize_table(rows[offset:], settings.to, settings.options)])
+    return torch.from_numpy(resized.view(np.uint8)).view(weight.dtype).to(weight.device)
+
+
+def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
+    """Return a float tensor's bits as the numpy array of the same dtype.
+
+    Raises:
+        ResizeError: numpy and ml_dtypes have no such dtype.
+    """
+    import torch
+
+    name = str(tensor.dtype).removeprefix("torch.")
+    dtype = getattr(ml_dtypes, name, None) or getattr(np, name, None)
+    if dtype is None or not tensor.is_floating_point():
+        raise ResizeError(
+            f"A position table of {tensor.dtype} cannot be resized.", "Convert the model to floats first."
+        )
+    if tensor.is_meta:
+        raise ResizeError("The model is on the meta device and has no values.", "Load its weights first.")
+    return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
+
+
+def _set_table(module: "torch.nn.Embedding", weight: "torch.Tensor") -> None:
+    import torch
+
+    module.weight = torch.nn.Parameter(weight, requires_grad=module.weight.requires_grad)
+    module.num_embeddings = len(weight)
+
+
+def _set_config(config: Any, table: Table, length: int) -> None:
+    stated = config.to_dict()
+    for key in (table.config_key, *(key for key in (*table.aliases, *table.unused_keys) if key in stated)):
+        setattr(config, key, length)
+
+
+def _set_buffers(model: "torch.nn.Module", family: Family, rows: int) -> None:
+    import torch
+
+    for owner, name, content, old in list(_buffers(model, family)):
+        new = torch.arange(rows) if content == "arange" else torch.zeros(rows)
+        setattr(owner, name, new.to(old.device, old.dtype).expand(1, -1))
+
+
+def _buffers(model: "torch.nn.Module", family: Family) -> Iterator[tuple[Any, str, str, Any]]:
+    for name, old in model.named_buffers():
+        buffer = family.buffer(name)
+        if buffer and buffer.content in ("arange", "zeros"):
+            owner, _, own_name = name.rpartition(".")
+            yield model.get_submodule(owner), own_name, buffer.content, old

@@ -1,0 +1,403 @@
+"""A resize as a plan made from shapes alone, which shows what it will do and then does it."""
+
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.copying import copy_file, free_bytes, write_file
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.layout import Layout, plan_layout
+from ctxextend.checkpoints.limits import Edit, limit_edits
+from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoints.staging import check_output, stage
+from ctxextend.checkpoints.tensorfile import TensorFile, read_tensor
+from ctxextend.errors import OutputError, ResizeError
+from ctxextend.families.lookup import find_family
+from ctxextend.families.schema import Family
+from ctxextend.outputtexts import CARD_FILE, RECIPE_FILE, Hashes, consequences, output_texts
+from ctxextend.recipe import Recipe, Resize
+from ctxextend.tableplan import TablePlan, config_edits, plan_table
+from ctxextend.tables.resizing import nonfinite_rows, resize_table
+
+__all__ = ["ResizePlan", "ResizeResult", "plan_recipe", "plan_resize", "resize"]
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class ResizePlan:
+    """Everything a resize will do, known before it is done.
+
+    Attributes:
+        recipe: What was asked for.
+        checkpoint: The source, its headers read.
+        family: The facts about its architecture.
+        tables: What becomes of each position table.
+        edits: Values that change in JSON files.
+        dropped: Position buffers that are left out of the weights, by name.
+    """
+
+    recipe: Recipe
+    checkpoint: Checkpoint
+    family: Family
+    tables: tuple[TablePlan, ...]
+    edits: tuple[Edit, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def max_len_before(self) -> int:
+        """Usable token positions now."""
+        return self.tables[0].max_len_before
+
+    @property
+    def max_len_after(self) -> int:
+        """Usable token positions wanted."""
+        return self.recipe.resize.to
+
+    @property
+    def makes_rows(self) -> bool:
+        """Whether new rows are made: False for a shorter table and for one that stays."""
+        return self.max_len_after > self.max_len_before
+
+    @property
+    def method(self) -> str:
+        """The method's name; `truncate` for a shorter table, `copy` for one that stays."""
+        if self.max_len_after < self.max_len_before:
+            return "truncate"
+        return self.recipe.resize.options.method if self.makes_rows else "copy"
+
+    @property
+    def consequences(self) -> str:
+        """What the new length is worth before any training, in a sentence."""
+        return consequences(self)
+
+    @property
+    def default_output(self) -> Path:
+        """Where the checkpoint goes if nothing else is said: ``<name>-<N>`` in the current folder."""
+        return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
+
+    @cached_property
+    def layouts(self) -> Mapping[str, Layout]:
+        """The new layout of every weights file that changes."""
+        changed = {}
+        for file in self.checkpoint.weights:
+            tables = [table for table in self._tables_in(file) if table.rows_after != table.rows_before]
+            dropped = [name for name in self.dropped if name in file.entries]
+            if tables or dropped:
+                shapes = {table.name: (table.rows_after, table.hidden_size) for table in tables}
+                changed[self.checkpoint.relative(file)] = plan_layout(file, shapes, dropped)
+        return changed
+
+    @property
+    def edits_index(self) -> bool:
+        """Whether there is an index of shards, and it changes."""
+        return self.checkpoint.index is not None and bool(self.layouts)
+
+    @property
+    def rewritten(self) -> tuple[str, ...]:
+        """Weights files whose tensors change."""
+        return tuple(self.layouts)
+
+    @property
+    def edited(self) -> tuple[str, ...]:
+        """Text files that exist in the source and change."""
+        return tuple(sorted(self._text_files & self.checkpoint.files))
+
+    @property
+    def created(self) -> tuple[str, ...]:
+        """Text files that the source does not have."""
+        return tuple(sorted(self._text_files - self.checkpoint.files))
+
+    @property
+    def copied(self) -> tuple[str, ...]:
+        """Files that are copied byte for byte."""
+        return tuple(sorted(self.checkpoint.files - self._text_files - set(self.rewritten)))
+
+    @property
+    def output_files(self) -> frozenset[str]:
+        """Every file of the output."""
+        return self.checkpoint.files | self._text_files
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know before the plan is carried out."""
+        return (*self.checkpoint.source.notes, *self._equal_length(), *self._cut_before(), *self._code_files())
+
+    @cached_property
+    def bytes_to_write(self) -> int:
+        """Bytes of the whole output."""
+        copied = sum((self.checkpoint.root / name).stat().st_size for name in self.copied)
+        rewritten = sum(layout.size for layout in self.layouts.values())
+        return copied + rewritten + sum(len(text.encode()) for text in output_texts(self, {}).values())
+
+    def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
+        """Raise OutputError where `execute` would refuse the output, without writing anything."""
+        check_output(self._output(output), self.checkpoint.root, force, self.output_files)
+
+    def execute(
+        self,
+        output: str | os.PathLike[str] | None = None,
+        *,
+        force: bool = False,
+        progress: Progress = lambda written: None,
+    ) -> "ResizeResult":
+        """Write the new checkpoint: complete under its name in one rename, or not at all.
+
+        Args:
+            output: The new folder; None is `default_output`.
+            force: Replace an existing checkpoint folder at the last moment.
+            progress: Called with the bytes written since the last call.
+
+        Raises:
+            OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
+            CheckpointError: The source cannot be read, or changed since the plan was made.
+            ResizeError: The new table does not fit in memory.
+        """
+        began, folder = time.perf_counter(), self._output(output)
+        with _explained(folder), stage(folder, self.checkpoint.root, force, self.output_files) as staged:
+            _check_space(staged.parent, self.bytes_to_write)
+            for name in self.output_files:
+                (staged / name).parent.mkdir(parents=True, exist_ok=True)
+            hashes, warnings = self._write_weights(staged, progress)
+            self._write_rest(staged, hashes, progress)
+        return ResizeResult(self, folder, (*self.warnings, *warnings), time.perf_counter() - began)
+
+    def _output(self, output: str | os.PathLike[str] | None) -> Path:
+        return self.default_output if output is None else Path(output).expanduser()
+
+    def _write_weights(self, folder: Path, progress: Progress) -> tuple[Hashes, list[str]]:
+        hashes: dict[str, tuple[str, str]] = {}
+        warnings: list[str] = []
+        for file in self.checkpoint.weights:
+            tensors = {}
+            for table in self._tables_in(file):
+                before = read_tensor(file, table.name)
+                tensors[table.name] = self._resized(table, before)
+                hashes[table.name] = _sha256(before), _sha256(tensors[table.name])
+                warnings += _nonfinite(table, before)
+            name = self.checkpoint.relative(file)
+            if name in self.layouts:
+                rewrite(file, self.layouts[name], tensors, folder / name, progress)
+        return hashes, warnings
+
+    def _write_rest(self, folder: Path, hashes: Hashes, progress: Progress) -> None:
+        root = self.checkpoint.root
+        for name in self.copied:
+            copy_file(root / name, folder / name, progress)
+        for name, text in output_texts(self, hashes).items():
+            mode = (root / name).stat().st_mode if name in self.checkpoint.files else None
+            write_file(folder / name, text.encode(), mode)
+            progress(len(text.encode()))
+
+    def _resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
+        try:
+            resized = resize_table(before[table.offset :], table.max_len_after, self.recipe.resize.options)
+        except MemoryError:
+            raise ResizeError(
+                f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",
+                "Give a smaller --to.",
+            ) from None
+        return np.concatenate([before[: table.offset], resized]) if table.offset else resized
+
+    def _tables_in(self, file: TensorFile) -> list[TablePlan]:
+        return [table for table in self.tables if table.name in file.entries]
+
+    @property
+    def _text_files(self) -> frozenset[str]:
+        index = [self.checkpoint.index_file] if self.edits_index else []
+        return frozenset((*(edit.file for edit in self.edits), *index, RECIPE_FILE, CARD_FILE))
+
+    def _equal_length(self) -> Iterator[str]:
+        if self.max_len_after == self.max_len_before:
+            flags = self.recipe.resize.method_flags
+            ignored = f" {', '.join(flags)} had nothing to do." if flags else ""
+            yield f"The table has {self.max_len_before} positions already: the output is a copy.{ignored}"
+
+    def _cut_before(self) -> Iterator[str]:
+        def is_low(edit: Edit) -> bool:
+            return edit.is_limit and isinstance(edit.before, int) and edit.before < self.max_len_before
+
+        low = [edit for edit in self.edits if is_low(edit)]
+        if low and self.makes_rows:
+            stated = ", ".join(f"{edit.file} {edit.key} {edit.before}" for edit in low)
+            yield (
+                f"Limits below the table's {self.max_len_before} positions are raised too ({stated}): "
+                "longer texts were cut there, are now read whole, and so give something else."
+            )
+
+    def _code_files(self) -> Iterator[str]:
+        code = [name for name in self.copied if name.endswith(".py")]
+        if code:
+            yield f"The folder holds code, which was not run and is copied: {', '.join(code)}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values, in the words of ``--json``."""
+        options, config_file = self.recipe.resize.options, self.checkpoint.config_file
+        return {
+            "source": self.recipe.source,
+            "revision": self.checkpoint.source.revision,
+            "family": self.family.model_type,
+            "method": self.method,
+            "keep_first": options.keep_first,
+            "drop_last": options.drop_last,
+            "scope": options.flags.get("scope"),
+            "max_len_before": self.max_len_before,
+            "max_len_after": self.max_len_after,
+            "tables": [asdict(table) for table in self.tables],
+            "config": {edit.key: [edit.before, edit.after] for edit in self.edits if edit.file == config_file},
+            "edits": [edit.as_dict() for edit in self.edits],
+            "dropped": list(self.dropped),
+            "files": {
+                "rewritten": list(self.rewritten),
+                "copied": list(self.copied),
+                "edited": list(self.edited),
+                "created": list(self.created),
+                "omitted": dict(self.checkpoint.omitted),
+            },
+            "bytes_to_write": self.bytes_to_write,
+        }
+
+
+@dataclass(frozen=True)
+class ResizeResult:
+    """A new checkpoint that was written.
+
+    Attributes:
+        plan: What was carried out.
+        output: The new folder.
+        warnings: What the user should know, the plan's own first.
+        seconds: How long it took, wall clock.
+    """
+
+    plan: ResizePlan
+    output: Path
+    warnings: tuple[str, ...]
+    seconds: float
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the new folder's files."""
+        return sum((self.output / name).stat().st_size for name in self.plan.output_files)
+
+
+def plan_resize(
+    reference: str | os.PathLike[str],
+    to: int,
+    method: str | None = None,
+    *,
+    keep_first: int = 0,
+    drop_last: int = 0,
+    scope: str | None = None,
+    revision: str | None = None,
+) -> ResizePlan:
+    """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read.
+
+    Args:
+        reference: A folder, the name of a bundled checkpoint, or a Hub id, which is downloaded.
+        to: Usable token positions wanted, ≥ 1; offset rows come on top.
+        method: ``copy`` (the default), ``linear`` or ``sinusoidal``; must be None where the table gets shorter.
+        keep_first: Positions at the start that the method neither reads nor changes.
+        drop_last: Positions at the end that are no source for new rows.
+        scope: For ``sinusoidal``: ``new`` rows (the default) or ``all``.
+        revision: A branch, tag or commit of the Hub.
+
+    Raises:
+        SourceError: Nothing is at that reference, or it cannot be reached.
+        CheckpointError: A file is missing or malformed, or config and table disagree.
+        UnsupportedModelError: The model has no learned position table that is known here.
+        ResizeError: The length, the method or a flag cannot be served.
+    """
+    settings = Resize(to, method, keep_first, drop_last, scope)
+    return plan_recipe(Recipe(os.fspath(reference), settings, revision))
+
+
+def plan_recipe(recipe: Recipe) -> ResizePlan:
+    """Plan what a recipe asks for; see `plan_resize`."""
+    checkpoint = open_checkpoint(resolve_source(recipe.source, recipe.revision))
+    family = find_family(checkpoint.config)
+    tables = tuple(plan_table(checkpoint, family, table, recipe.resize) for table in family.tables)
+    before, after = tables[0].max_len_before, recipe.resize.to
+    dropped = tuple(name for file in checkpoint.weights for name in file.entries if family.buffer(name))
+    edits = (*config_edits(checkpoint, family, tables), *limit_edits(checkpoint, before, after))
+    return ResizePlan(recipe, checkpoint, family, tables, edits, dropped)
+
+
+def resize(
+    reference: str | os.PathLike[str],
+    to: int,
+    method: str | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    keep_first: int = 0,
+    drop_last: int = 0,
+    scope: str | None = None,
+    revision: str | None = None,
+) -> ResizeResult:
+    """Plan a resize and carry it out: `plan_resize` and `ResizePlan.execute` in one.
+
+    Args:
+        reference: As in `plan_resize`.
+        to: As in `plan_resize`.
+        method: As in `plan_resize`.
+        output: The new folder; None is ``<name>-<to>`` in the current folder.
+        force: Replace an existing checkpoint folder at the last moment.
+        keep_first: As in `plan_resize`.
+        drop_last: As in `plan_resize`.
+        scope: As in `plan_resize`.
+        revision: As in `plan_resize`.
+
+    Raises:
+        CtxextendError: As `plan_resize` and `ResizePlan.execute`.
+    """
+    settings = Resize(to, method, keep_first, drop_last, scope)
+    return plan_recipe(Recipe(os.fspath(reference), settings, revision)).execute(output, force=force)
+
+
+def _nonfinite(table: TablePlan, rows: NDArray[Any]) -> Iterator[str]:
+    bad = nonfinite_rows(rows)
+    if bad:
+        listed = ", ".join(map(str, bad[:10])) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
+        plural = "s" if len(bad) > 1 else ""
+        yield f"{table.name} holds NaN or infinity in row{plural} {listed}; rows made from these hold them too."
+
+
+def _sha256(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data).hexdigest()
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = free_bytes(folder)
+    if needed > free:
+        raise OutputError(
+            f"The output needs {needed:,} bytes, and {folder} has {free:,} free.",
+            "Free some, or use -o on another disk.",
+        )
+
+
+@contextmanager
+def _explained(output: Path) -> Iterator[None]:
+    """Turn what the system says of a failed write into an OutputError."""
+    try:
+        yield
+    except OSError as error:
+        hints = {
+            errno.ENOSPC: "Free some space, or use -o on another disk.",
+            errno.EDQUOT: "Your quota is used up: free some of it, or use -o on another disk.",
+            errno.EROFS: "Choose a place that can be written to with -o.",
+            errno.EACCES: "Choose a place that you may write to with -o.",
+            errno.EPERM: "Choose a place that you may write to with -o.",
+        }
+        hint = hints.get(error.errno or 0, "Check the disk, then run the same command again.")
+        raise OutputError(f"{output} could not be written: {error.strerror or error}.", hint) from error

@@ -1,0 +1,85 @@
+"""From a table as it is stored to the same table at another length, in the same dtype."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.errors import ResizeError
+from ctxextend.tables.methods import METHODS, MethodOptions
+
+__all__ = ["cast", "check_source_rows", "nonfinite_rows", "resize_table"]
+
+Table = NDArray[Any]
+
+
+def resize_table(table: Table, rows: int, options: MethodOptions | None = None) -> Table:
+    """Return the table with another number of rows.
+
+    A shorter table is the first rows, and an equal one the same rows: `options` is read only to make new rows.
+    The method works in float64 on rows [keep_first : n - drop_last] and is asked for rows - keep_first rows, so
+    that row t continues the source as if the dropped rows had never been learned; learned rows that stay
+    are then put back as they were stored, without a cast.
+
+    Args:
+        table: Learned rows, shape (n, d), any float dtype (ml_dtypes' too), offset rows removed.
+        rows: Rows wanted, m ≥ 1.
+        options: The method and its flags; None is `copy`.
+
+    Returns:
+        Shape (m, d), `table`'s dtype, contiguous, a copy.
+
+    Raises:
+        ResizeError: `keep_first` and `drop_last` leave no row to learn from.
+    """
+    options = options or MethodOptions()
+    learned = len(table)
+    if rows <= learned:
+        return table[:rows].copy()
+    check_source_rows(learned, options)
+    source = table[options.keep_first : learned - options.drop_last].astype(np.float64)
+    method = METHODS[options.method]
+    flags = options.flags | ({"start": options.keep_first} if method.takes_start else {})
+    made = method.function(source, rows - options.keep_first, **flags)
+    kept = learned if options.keeps_learned_rows else options.keep_first
+    result = np.empty((rows, table.shape[1]), dtype=table.dtype)
+    result[:kept] = table[:kept]
+    result[kept:] = cast(made[kept - options.keep_first :], table.dtype)
+    return result
+
+
+def check_source_rows(learned: int, options: MethodOptions) -> None:
+    """Refuse flags that leave no learned row to make new ones from.
+
+    Raises:
+        ResizeError: keep_first + drop_last ≥ `learned`.
+    """
+    for flag, value in (("--keep-first", options.keep_first), ("--drop-last", options.drop_last)):
+        if value >= learned:
+            raise ResizeError(
+                f"{flag} {value} takes all {learned} learned positions and leaves none to make new rows from.",
+                f"Use at most {learned - 1}.",
+            )
+    if options.keep_first + options.drop_last >= learned:
+        raise ResizeError(
+            f"--keep-first {options.keep_first} and --drop-last {options.drop_last} together take all {learned} "
+            "learned positions and leave none to make new rows from.",
+            "Make one of them smaller.",
+        )
+
+
+def cast(rows: NDArray[np.float64], dtype: np.dtype[Any]) -> Table:
+    """Round float64 rows to a float dtype exactly as `torch.Tensor.to` does.
+
+    16- and 8-bit floats go by way of float32, as torch's own conversions do; a value can so be rounded twice.
+    """
+    if dtype.itemsize < 4:
+        return rows.astype(np.float32).astype(dtype)
+    return rows.astype(dtype)
+
+
+def nonfinite_rows(table: Table) -> list[int]:
+    """Return the indices of the rows that hold a NaN or an infinity."""
+    with np.errstate(invalid="ignore"):
+        finite = np.isfinite(table.astype(np.float32) if table.dtype.itemsize < 4 else table)
+    return [int(row) for row in np.flatnonzero(~finite.all(axis=1))]
