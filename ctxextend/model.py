@@ -1,6 +1,7 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -17,7 +18,7 @@ from ctxextend.tables.resizing import resize_table
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["extend_model"]
+__all__ = ["continue_text", "extend_model", "failure_at", "same_logits"]
 
 
 def extend_model(
@@ -144,3 +145,66 @@ def _buffers(model: "torch.nn.Module", family: Family) -> Iterator[tuple[Any, st
         if buffer and buffer.content in ("arange", "zeros"):
             owner, _, own_name = name.rpartition(".")
             yield model.get_submodule(owner), own_name, buffer.content, old
+
+
+def continue_text(folder: Path, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
+    """Let a causal language model write until a text is `length` tokens long, sampling with a fixed seed.
+
+    Args:
+        folder: A checkpoint with its tokenizer.
+        prompt: How the text begins; fewer than `boundary` tokens.
+        length: Tokens wanted, the prompt's included.
+        boundary: The token position at which the text is parted in two.
+        seed: Of torch's generator.
+
+    Returns:
+        The text before the boundary, the text behind it, and how many tokens there are.
+    """
+    import torch
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = _load_causal(folder)
+    prompt_ids = tokenizer(prompt, return_tensors="pt")
+    torch.manual_seed(seed)
+    ids = model.generate(
+        **prompt_ids,
+        max_new_tokens=length - prompt_ids["input_ids"].shape[1],
+        suppress_tokens=[tokenizer.eos_token_id],
+        do_sample=True,
+        temperature=0.7,
+        pad_token_id=tokenizer.eos_token_id,
+    )[0]
+    return str(tokenizer.decode(ids[:boundary])), str(tokenizer.decode(ids[boundary:])), len(ids)
+
+
+def failure_at(folder: Path, length: int) -> str | None:
+    """Return what transformers says when a causal language model reads `length` tokens; None where it can."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            _load_causal(folder)(input_ids=torch.zeros(1, length, dtype=torch.long))
+    except (IndexError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def same_logits(one: Path, other: Path, length: int) -> bool:
+    """Whether two causal language models give equal logits, bit for bit, for the same `length` tokens."""
+    import torch
+
+    models = [_load_causal(folder) for folder in (one, other)]
+    tokens = torch.arange(length).unsqueeze(0) % models[0].config.vocab_size
+    with torch.no_grad():
+        logits = [model(input_ids=tokens).logits for model in models]
+    return torch.equal(*logits)
+
+
+def _load_causal(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    return AutoModelForCausalLM.from_pretrained(folder).train(False)

@@ -1,0 +1,5 @@
+"""`python -m ctxextend`."""
+
+from ctxextend.cli.app import main
+
+main()

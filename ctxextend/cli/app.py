@@ -1,0 +1,84 @@
+"""The app: its commands, and the one place where errors become messages and exit codes."""
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ctxextend.cli.demo import demo
+from ctxextend.cli.output import Output
+from ctxextend.cli.resize import resize
+from ctxextend.errors import CtxextendError
+from ctxextend.version import __version__
+
+__all__ = ["app", "main"]
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+class ErrorBoundary(TyperGroup):
+    """Shows known errors as one message; a bug passes through and keeps its traceback."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Remember whether JSON is asked for: errors need to know before the command's own flags are parsed."""
+        ctx.meta["as_json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; exit 1 for a known error, 2 for usage, 130 for Ctrl-C."""
+        output = Output(as_json=ctx.meta["as_json"])
+        try:
+            return super().invoke(ctx)
+        except CtxextendError as error:
+            output.error(error)
+            raise typer.Exit(1) from error
+        except typer.TyperException as error:
+            if not output.as_json:
+                raise
+            output.failure("UsageError", error.format_message(), f"See {ctx.info_name} --help.")
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            output.failure("Interrupted", "Stopped; nothing was changed.", None)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=ErrorBoundary,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("resize")(resize)
+app.command("demo")(demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        Output().data(f"ctxextend {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ctxextend(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Give a BERT- or GPT-2-like checkpoint a longer position table, and change nothing else."""
+
+
+def main() -> None:
+    """Run the command line; SIGTERM cleans up as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    app()
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)

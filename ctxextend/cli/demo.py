@@ -1,0 +1,38 @@
+"""`ctxextend demo`."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctxextend.cli.output import Output
+
+__all__ = ["demo"]
+
+
+def demo(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep the longer checkpoint in this folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.")] = False,
+) -> None:
+    """Resize the bundled checkpoint from 128 to 512 positions and let it write past its old end."""
+    from ctxextend.pipeline import run_demo
+
+    sink = Output(as_json, quiet)
+    sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")
+    with tempfile.TemporaryDirectory() as temporary:
+        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512")
+    before, after = shown.max_len_before, shown.max_len_after
+    same = "are equal to the last bit" if shown.same_outputs else "DIFFER"
+    sink.data(
+        f"Before: {shown.source} reads {before} tokens, and fails at {before + 1}: {shown.failure_before}\n"
+        f"After:  it reads {after}. Its outputs for {before} tokens and the original's {same}.\n\n"
+        f"{shown.text_within}\n---- position {before}: the original ends here ----\n{shown.text_beyond}\n\n"
+        f"{shown.tokens} tokens. {shown.consequences}"
+    )
+    sink.result("demo", shown.as_dict())
+    if output:
+        sink.note(f"The checkpoint is in {output}.")

@@ -1,0 +1,80 @@
+"""The one sink of the command line: data on stdout, everything else on stderr."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ctxextend.errors import CtxextendError
+
+__all__ = ["SCHEMA_VERSION", "Output", "plain"]
+
+SCHEMA_VERSION = 1
+
+# Control characters could move the cursor or recolour the terminal; names in a checkpoint may hold any.
+CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command says what it has to say.
+
+    Attributes:
+        as_json: One JSON object on stdout instead of text.
+        quiet: Nothing on stderr but errors.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+
+    def data(self, text: str) -> None:
+        """Print what the command was run for; nothing under JSON, where `result` says it."""
+        if not self.as_json:
+            print(plain(text))
+
+    def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
+        """Print the JSON object, if JSON was asked for."""
+        if self.as_json:
+            frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
+            print(json.dumps(frame | dict(values), indent=2))
+
+    def note(self, text: str) -> None:
+        """Print a line for people."""
+        if not self.quiet:
+            print(plain(text), file=sys.stderr)
+
+    def warning(self, text: str) -> None:
+        """Print a line that people should not miss."""
+        self.note(f"Warning: {text}")
+
+    def error(self, error: CtxextendError) -> None:
+        """Print a known failure and what to do next; nothing else is ever printed for it."""
+        self.failure(type(error).__name__, error.message, error.hint)
+
+    def failure(self, kind: str, message: str, hint: str | None) -> None:
+        """Print a failure by its parts."""
+        if self.as_json:
+            print(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2))
+        else:
+            print(plain(f"Error: {message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
+
+    @contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show a bar of bytes on a terminal, and none in a pipe; gives the function that moves it."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda moved: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda moved: bar.advance(task, moved)
+
+
+def plain(text: str) -> str:
+    """Return the text with control characters written out."""
+    return text.translate(CONTROL)

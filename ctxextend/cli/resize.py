@@ -1,0 +1,170 @@
+"""`ctxextend resize`."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ctxextend.cli.output import Output
+from ctxextend.errors import OutputError, ResizeError
+
+if TYPE_CHECKING:
+    from ctxextend.plan import ResizePlan, ResizeResult
+    from ctxextend.recipe import Recipe
+
+__all__ = ["resize"]
+
+# The registry's names, which a test compares: importing it would bring numpy into --help.
+MethodName = Literal["copy", "linear", "sinusoidal"]
+ScopeName = Literal["new", "all"]
+
+# What to type next, each shown only once the app has the command.
+NEXT_COMMANDS = {
+    "inspect": "to look: ctxextend inspect {output}",
+    "verify": "to prove: ctxextend verify {source} {output}",
+    "train": "to train: ctxextend train {output} --data TEXT --steps 200",
+}
+
+
+def resize(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a bundled name (tiny-gpt2), or a Hub id.")],
+    to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="Usable token positions wanted.")],
+    method: Annotated[
+        MethodName | None, typer.Option(help="How new rows are made; copy if not given.", rich_help_panel="New rows")
+    ] = None,
+    keep_first: Annotated[
+        int,
+        typer.Option(min=0, metavar="K", help="Leave the first K positions as they are.", rich_help_panel="New rows"),
+    ] = 0,
+    drop_last: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="K", help="Make no new row from the last K learned ones.", rich_help_panel="New rows"
+        ),
+    ] = 0,
+    scope: Annotated[
+        ScopeName | None,
+        typer.Option(help="sinusoidal: make the new rows, or replace all.", rich_help_panel="New rows"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="The new folder; ./<name>-<N> if not given.", rich_help_panel="Files"
+        ),
+    ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(metavar="REV", help="A branch, tag or commit of the Hub.", rich_help_panel="Files"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel="Files")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel="Printing")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.", rich_help_panel="Printing")
+    ] = False,
+) -> None:
+    """Give a checkpoint's position table another length and write a new checkpoint.
+
+    ctxextend resize tiny-gpt2 --to 512
+    """
+    from ctxextend.plan import plan_recipe
+
+    sink = Output(as_json, quiet)
+    plan = plan_recipe(_recipe(model, revision, to, method, keep_first, drop_last, scope))
+    for warning in plan.warnings:
+        sink.warning(warning)
+    if dry_run:
+        _show_dry_run(sink, plan, output, force)
+        return
+    with sink.progress("Writing", plan.bytes_to_write) as progress:
+        result = plan.execute(output, force=force, progress=progress)
+    _show_result(sink, result, list(getattr(context.parent and context.parent.command, "commands", ())))
+
+
+def _recipe(model: str, revision: str | None, *settings: Any) -> "Recipe":
+    """Build the recipe; what the flags alone show to be wrong is a usage error."""
+    from ctxextend.recipe import Recipe, Resize
+
+    try:
+        return Recipe(model, Resize(*settings), revision)
+    except ResizeError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: bool) -> None:
+    warnings = list(plan.warnings)
+    try:
+        plan.check_output(output, force=force)
+    except OutputError as error:
+        warnings.append(f"As things stand the run would be refused: {error}")
+        sink.warning(warnings[-1])
+    folder = output or plan.default_output
+    sink.data(_plan_text(plan, folder))
+    values = plan.as_dict() | {"output": str(folder), "bytes_written": 0, "seconds": 0.0, "dry_run": True}
+    sink.result("resize", values, warnings)
+
+
+def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> None:
+    plan = result.plan
+    for warning in result.warnings[len(plan.warnings) :]:
+        sink.warning(warning)
+    for table in plan.tables:
+        sink.note(f"{table.name}: {table.max_len_before} -> {table.max_len_after} positions, {plan.method}")
+    sink.note(f"{result.bytes_written:,} bytes in {result.seconds:.1f} s")
+    sink.data(str(result.output))
+    values = plan.as_dict() | {
+        "output": str(result.output),
+        "bytes_written": result.bytes_written,
+        "seconds": round(result.seconds, 3),
+        "dry_run": False,
+    }
+    sink.result("resize", values, result.warnings)
+    sink.note(_last_line(result, commands))
+
+
+def _last_line(result: "ResizeResult", commands: list[str]) -> str:
+    output, source = shlex.quote(str(result.output)), shlex.quote(result.plan.recipe.source)
+    load = f"from transformers import AutoModel; AutoModel.from_pretrained({str(result.output)!r})"
+    steps = [text.format(output=output, source=source) for name, text in NEXT_COMMANDS.items() if name in commands]
+    steps.append(f"to load: python -c {shlex.quote(load)}")
+    steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
+    return f"{result.plan.consequences} Next, {'; '.join(steps)}"
+
+
+def _plan_text(plan: "ResizePlan", output: Path) -> str:
+    lines = [("source", f"{plan.checkpoint.root} ({plan.family.model_type})"), ("output", str(output))]
+    lines += [("method", plan.method)]
+    for table in plan.tables:
+        offset = f", {table.offset} rows in front of position 0" if table.offset else ""
+        lines += [
+            ("table", f"{table.name} in {table.file}, {table.dtype}, {table.hidden_size} wide"),
+            ("", f"{table.max_len_before} -> {table.max_len_after} positions"),
+            ("", f"{table.rows_before} -> {table.rows_after} rows{offset}"),
+        ]
+    for edit in plan.edits:
+        why = f" ({edit.why})" if edit.why else ""
+        lines += [("edit", f"{edit.file}: {edit.key} {_shown(edit.before)} -> {_shown(edit.after)}{why}")]
+    lines += [("drop", f"{name} (a position buffer that transformers makes itself)") for name in plan.dropped]
+    lines += [("rewrite", name) for name in plan.rewritten]
+    lines += [("add to", name) for name in plan.edited if name not in {edit.file for edit in plan.edits}]
+    lines += [("create", name) for name in plan.created]
+    lines += [("copy", name) for name in plan.copied]
+    lines += [("leave out", f"{name} ({why})") for name, why in plan.checkpoint.omitted.items()]
+    lines += [("write", f"{plan.bytes_to_write:,} bytes")]
+    shown, previous = [], ""
+    for label, text in lines:
+        shown.append(f"{'' if label == previous else label:<10}{text}")
+        previous = label or previous
+    return "\n".join(shown)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return "no limit" if isinstance(value, int | float) and value >= 10**9 else str(value)

@@ -1,0 +1,76 @@
+"""Whole runs: one library call for what a user would otherwise type step by step."""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ctxextend.plan import plan_resize
+
+__all__ = ["Demo", "run_demo"]
+
+DEMO_SOURCE = "tiny-gpt2"
+DEMO_LENGTH = 512
+DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration showed.
+
+    Attributes:
+        source: The bundled checkpoint's name.
+        method: How new rows were made.
+        max_len_before: Token positions of the original.
+        max_len_after: Token positions of the new checkpoint.
+        failure_before: What transformers says when the original reads one token more than it has positions.
+        same_outputs: Whether both models' logits at the old length are equal, bit for bit.
+        tokens: Tokens in the prompt and what was generated.
+        text_within: The text up to the old length, the prompt first.
+        text_beyond: The text behind it.
+        consequences: What the new length is worth before any training.
+    """
+
+    source: str
+    method: str
+    max_len_before: int
+    max_len_after: int
+    failure_before: str
+    same_outputs: bool
+    tokens: int
+    text_within: str
+    text_beyond: str
+    consequences: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return asdict(self)
+
+
+def run_demo(output: str | os.PathLike[str]) -> Demo:
+    """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128.
+
+    Args:
+        output: Where the new checkpoint goes.
+
+    Raises:
+        OutputError: As `ResizePlan.execute`.
+    """
+    from ctxextend.model import continue_text, failure_at, same_logits
+
+    plan = plan_resize(DEMO_SOURCE, DEMO_LENGTH)
+    original, resized = plan.checkpoint.root, plan.execute(output).output
+    before, after = plan.max_len_before, plan.max_len_after
+    within, beyond, tokens = continue_text(Path(resized), DEMO_PROMPT, after, before)
+    return Demo(
+        source=DEMO_SOURCE,
+        method=plan.method,
+        max_len_before=before,
+        max_len_after=after,
+        failure_before=failure_at(original, before + 1) or "it did not fail",
+        same_outputs=same_logits(original, Path(resized), before),
+        tokens=tokens,
+        text_within=within,
+        text_beyond=beyond,
+        consequences=plan.consequences,
+    )
