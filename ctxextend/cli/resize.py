@@ -131,8 +131,9 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> N
 def _last_line(result: "ResizeResult", commands: list[str]) -> str:
     output, source = shlex.quote(str(result.output)), shlex.quote(result.plan.recipe.source)
     load = f"from transformers import AutoModel; AutoModel.from_pretrained({str(result.output)!r})"
+    quoted = shlex.quote(load) if set(load) & set('"$`\\!') else f'"{load}"'
     steps = [text.format(output=output, source=source) for name, text in NEXT_COMMANDS.items() if name in commands]
-    steps.append(f"to load: python -c {shlex.quote(load)}")
+    steps.append(f"to load: python -c {quoted}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"
 

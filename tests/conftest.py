@@ -1,0 +1,29 @@
+"""Fixtures, and an environment in which no test can reach the network or a user's own cache."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from tests import pico  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run each test in an empty folder of its own, so that default outputs disturb nothing."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("current"))
+    yield
+
+
+@pytest.fixture
+def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
+    """Build pico checkpoints in folders of the test's own, named after the family."""
+
+    def make(model_type: str, name: str | None = None, **options: object) -> pico.Pico:
+        return pico.make(tmp_path / (name or f"pico-{model_type}"), model_type, **options)  # type: ignore[arg-type]
+
+    return make

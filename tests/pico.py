@@ -1,0 +1,108 @@
+"""Models of a few thousand parameters, built by transformers itself, as checkpoints on disk."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+WIDTH = 8
+
+CONFIGS: Mapping[str, dict[str, Any]] = {
+    "gpt2": {"n_positions": 16, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "vocab_size": 32},
+    "bert": {
+        "max_position_embeddings": 16,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "vocab_size": 32,
+    },
+    "roberta": {
+        "max_position_embeddings": 18,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "vocab_size": 32,
+    },
+}
+
+HEADS = {"gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM"}
+BASES = {"gpt2": "GPT2Model", "bert": "BertModel", "roberta": "RobertaModel"}
+
+
+@dataclass(frozen=True)
+class Pico:
+    """A checkpoint on disk and what is needed to load it again."""
+
+    folder: Path
+    model_class: Any
+
+    def load(self, folder: Path | None = None) -> Any:
+        """Load it, demanding that no key is missing, unexpected or mismatched."""
+        model, report = self.model_class.from_pretrained(folder or self.folder, output_loading_info=True)
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+            assert not report.get(kind), (kind, report[kind])
+        return model.train(False)
+
+
+def make(folder: Path, model_type: str, *, base: bool = False, dtype: Any = torch.float32, **changes: Any) -> Pico:
+    """Build a model with random weights, a distinct value in every row, and save it."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type], **changes)
+    model_class = getattr(transformers, (BASES if base else HEADS)[model_type])
+    model_class(config).to(dtype).save_pretrained(folder)
+    return Pico(folder, model_class)
+
+
+def shard(folder: Path, max_shard_size: str = "2KB") -> list[str]:
+    """Save a checkpoint again in shards, with an index; return their names."""
+    model = transformers.AutoModelForPreTraining.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    return sorted(set(index["weight_map"].values()))
+
+
+def add_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Add tensors to a checkpoint's only weights file, as old versions of transformers did."""
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), **tensors}, path, metadata={"format": "pt"})
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; None deletes one."""
+    values = json.loads(path.read_text()) if path.exists() else {}
+    values |= changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}, indent=2))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Every tensor of a checkpoint: dtype, shape, bytes, read without ctxextend."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        for name, entry in json.loads(data[8 : 8 + length]).items():
+            if name != "__metadata__":
+                start, end = (8 + length + offset for offset in entry["data_offsets"])
+                found[name] = (entry["dtype"], tuple(entry["shape"]), data[start:end])
+    return found
+
+
+def logits(model: Any, length: int) -> torch.Tensor:
+    """A model's output for a fixed text of `length` tokens that holds no padding."""
+    tokens = 5 + torch.arange(length).unsqueeze(0) % 20
+    with torch.no_grad():
+        output = model(input_ids=tokens)
+    return output.logits if "logits" in output else output.last_hidden_state

@@ -1,0 +1,92 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctxextend.checkpoints.jsontext import delete, edit, load_object, parse_object, read_member
+from ctxextend.errors import CheckpointError
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.text(max_size=4), VALUES, min_size=1, max_size=5)
+INDENTS = st.sampled_from([None, 0, 2, "\t"])
+
+
+def test_edit_changes_the_value_and_not_one_byte_else() -> None:
+    text = '{\r\n\t"z": [1,  2], "n" :512 ,\n "a": {"n": "}"}}\n\n'
+    assert edit(text, {("n",): 4096}) == text.replace("512", "4096")
+    assert edit(text, {("a", "n"): 7}) == text.replace('"}"', "7")
+
+
+def test_edit_puts_a_missing_key_last_in_the_same_style() -> None:
+    assert edit('{\n  "a": 1\n}\n', {("b",): 2}) == '{\n  "a": 1,\n  "b": 2\n}\n'
+    assert edit('{"a": 1}', {("b",): 2}) == '{"a": 1, "b": 2}'
+    assert edit('{"a":1}', {("b",): 2}) == '{"a":1,"b":2}'
+    assert edit("{}", {("b",): 2}) == '{"b": 2}'
+
+
+@given(value=OBJECTS, new=VALUES, indent=INDENTS, data=st.data())
+def test_edit_equals_editing_the_parsed_object(value: dict[str, Any], new: Any, indent: Any, data: Any) -> None:
+    key = data.draw(st.sampled_from(sorted(value)) | st.text(max_size=4))
+    for ascii_only in (True, False):
+        text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+        edited = edit(text, {(key,): new})
+        assert json.loads(edited) == value | {key: new}
+        assert list(json.loads(edited)) == list(value | {key: new})
+
+
+@given(value=OBJECTS, indent=INDENTS, data=st.data())
+def test_delete_equals_deleting_from_the_parsed_object(value: dict[str, Any], indent: Any, data: Any) -> None:
+    names = data.draw(st.sets(st.sampled_from(sorted(value))))
+    text = json.dumps({"x": value, "y": 1}, indent=indent)
+    left = json.loads(delete(text, ("x",), names))
+    assert left == {"x": {key: item for key, item in value.items() if key not in names}, "y": 1}
+
+
+@given(value=OBJECTS, indent=INDENTS)
+def test_read_member_equals_parsing_the_whole(value: dict[str, Any], indent: Any) -> None:
+    text = json.dumps(value, indent=indent)
+    for key in [*value, "no such key"]:
+        assert read_member(text, key, "it") == value.get(key)
+
+
+def test_read_member_does_not_parse_what_it_is_not_asked_for() -> None:
+    assert read_member('{"version": "1.0", "model": not json at all }', "version", "it") == "1.0"
+
+
+@pytest.mark.parametrize("text", ['{"a": 1', '{"a": "b}', "", "[1]", '{"a" 1}', '{"a": }'])
+def test_read_member_of_broken_text_is_a_checkpoint_error(text: str) -> None:
+    with pytest.raises(CheckpointError, match="it is not valid JSON"):
+        read_member(text, "b", "it")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[1, 2]", "a JSON list, not an object"),
+        ('{"a": 1, "a": 2}', "'a' stands twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
+    ],
+)
+def test_parse_object_says_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        parse_object(text, "it")
+
+
+def test_load_object_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+        load_object(path)
+    path.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(CheckpointError, match="not UTF-8 text"):
+        load_object(path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_object(tmp_path)

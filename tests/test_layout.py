@@ -1,0 +1,128 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from ctxextend.checkpoints.layout import BLOCK, plan_layout
+from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file
+from ctxextend.errors import CheckpointError
+
+ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block
+
+
+def save(path: Path, rows: int, others: tuple[int, ...] = (3000, 5, 7000)) -> TensorFile:
+    """A file in which the table stands between other tensors."""
+    tensors = {f"{'az'[i > 0]}{i}": np.arange(n, dtype=np.float32) + i for i, n in enumerate(others)}
+    tensors["table"] = np.random.default_rng(0).normal(size=(rows, ROW)).astype(np.float32)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return open_tensor_file(path)
+
+
+def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorFile:
+    table = np.ones((rows, ROW), dtype=np.float32)
+    layout = plan_layout(file, {"table": table.shape}, dropped)
+    destination = file.path.with_name("new.safetensors")
+    rewrite(file, layout, {"table": table}, destination)
+    assert destination.stat().st_size == layout.size
+    new = open_tensor_file(destination)
+    old_values, new_values = load_file(file.path), load_file(destination)
+    assert set(new_values) == set(old_values) - set(dropped)
+    for name, value in new_values.items():
+        assert np.array_equal(value, table if name == "table" else old_values[name])
+    return new
+
+
+def offset_in_block(file: TensorFile, name: str) -> int:
+    return (file.data_start + file.entries[name].start) % BLOCK
+
+
+@pytest.mark.parametrize("rows", [16, 8, 24, 4096])
+def test_plan_layout_whole_blocks_keep_the_tables_place(rows: int, tmp_path: Path) -> None:
+    old = save(tmp_path / "old.safetensors", 16)
+    new = write(old, rows)
+    order = sorted(new.entries, key=lambda name: new.entries[name].start)
+    assert order == sorted(old.entries, key=lambda name: old.entries[name].start)
+    for name in old.entries:
+        assert offset_in_block(new, name) == offset_in_block(old, name)
+
+
+@pytest.mark.parametrize("rows", [15, 17, 100])
+def test_plan_layout_other_sizes_go_last(rows: int, tmp_path: Path) -> None:
+    old = save(tmp_path / "old.safetensors", 16)
+    new = write(old, rows)
+    assert max(new.entries, key=lambda name: new.entries[name].start) == "table"
+    # The old table was whole blocks, so nothing else moved within its block.
+    for name in set(old.entries) - {"table"}:
+        assert offset_in_block(new, name) == offset_in_block(old, name)
+
+
+def test_plan_layout_keeps_most_bytes_in_place_where_it_cannot_keep_all(tmp_path: Path) -> None:
+    old = save(tmp_path / "old.safetensors", 3, others=(2000, 9000))
+    new = write(old, 11)  # 8 rows more are whole blocks
+    for name in old.entries:
+        assert offset_in_block(new, name) == offset_in_block(old, name)
+    new_path = tmp_path / "new.safetensors"
+    new_path.unlink()
+    new = write(old, 12)  # the table leaves, and takes 3 rows from between the two
+    assert offset_in_block(new, "z1") == offset_in_block(old, "z1")
+    assert offset_in_block(new, "a0") != offset_in_block(old, "a0")
+
+
+def test_plan_layout_drops_tensors(tmp_path: Path) -> None:
+    new = write(save(tmp_path / "old.safetensors", 16), 20, dropped=("z1",))
+    assert "z1" not in new.header
+
+
+def test_plan_layout_keeps_key_order_metadata_and_entries_own_keys(tmp_path: Path) -> None:
+    path = tmp_path / "old.safetensors"
+    header = {
+        "b": {"shape": [2], "data_offsets": [8, 16], "dtype": "F32"},
+        "__metadata__": {"format": "pt", "who": "Łukasz"},
+        "table": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]},
+    }
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + np.arange(4, dtype=np.float32).tobytes())
+    layout = plan_layout(open_tensor_file(path), {"table": (3, 2)}, ())
+    new = json.loads(layout.header[8:])
+    assert list(new) == ["b", "__metadata__", "table"]
+    assert new["__metadata__"] == header["__metadata__"]
+    assert list(new["b"]) == ["shape", "data_offsets", "dtype"]
+    assert new["table"]["shape"] == [3, 2]
+
+
+def test_rewrite_takes_bytes_in_another_order_than_the_headers_keys(tmp_path: Path) -> None:
+    path = tmp_path / "old.safetensors"
+    values = {"x": np.arange(3, dtype=np.float32), "table": np.ones((2, ROW), dtype=np.float32)}
+    data, header = b"", {}
+    for name in ("x", "table"):
+        header[name] = {"dtype": "F32", "shape": values[name].shape, "data_offsets": [len(data), len(data) + values[name].nbytes]}
+        data += values[name].tobytes()
+    text = json.dumps(dict(reversed(header.items()))).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    new = write(open_tensor_file(path), 5)
+    assert list(new.entries) == ["table", "x"]
+
+
+def test_rewrite_keeps_the_files_mode(tmp_path: Path) -> None:
+    old = save(tmp_path / "old.safetensors", 4)
+    old.path.chmod(0o640)
+    new = write(open_tensor_file(old.path), 6)
+    assert new.path.stat().st_mode & 0o777 == 0o640
+
+
+def test_rewrite_refuses_a_source_that_changed(tmp_path: Path) -> None:
+    old = save(tmp_path / "old.safetensors", 4)
+    layout = plan_layout(old, {"table": (6, ROW)}, ())
+    save(old.path, 5)
+    with pytest.raises(CheckpointError, match="changed while it was read|became shorter"):
+        rewrite(old, layout, {"table": np.ones((6, ROW), dtype=np.float32)}, tmp_path / "new.safetensors")
+
+
+def test_rewrite_refuses_a_tensor_of_another_size(tmp_path: Path) -> None:
+    old = save(tmp_path / "old.safetensors", 4)
+    layout = plan_layout(old, {"table": (6, ROW)}, ())
+    with pytest.raises(ValueError, match="planned"):
+        rewrite(old, layout, {"table": np.ones((5, ROW), dtype=np.float32)}, tmp_path / "new.safetensors")

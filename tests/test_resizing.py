@@ -1,0 +1,118 @@
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctxextend.errors import ResizeError
+from ctxextend.tables.methods import METHODS, MethodOptions
+from ctxextend.tables.resizing import cast, nonfinite_rows, resize_table
+
+DTYPES = {
+    "float64": np.float64,
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+}
+
+
+def column(*values: float, dtype: Any = np.float32) -> Any:
+    return np.array(values, dtype=dtype)[:, None]
+
+
+def test_resize_table_copy_repeats_the_rows() -> None:
+    assert resize_table(column(1, 2, 3), 7)[:, 0].tolist() == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_resize_table_copy_keep_first_is_left_out_of_the_repetition() -> None:
+    made = resize_table(column(9, 1, 2, 3), 9, MethodOptions("copy", keep_first=1))
+    assert made[:, 0].tolist() == [9, 1, 2, 3, 1, 2, 3, 1, 2]
+
+
+def test_resize_table_copy_drop_last_stays_in_place_and_is_no_source() -> None:
+    made = resize_table(column(1, 2, 3, 9, 8), 9, MethodOptions("copy", drop_last=2))
+    assert made[:, 0].tolist() == [1, 2, 3, 9, 8, 3, 1, 2, 3]
+
+
+def test_resize_table_linear_keep_first_stays_and_the_rest_is_stretched() -> None:
+    made = resize_table(column(9, 0, 2, 4), 6, MethodOptions("linear", keep_first=1))
+    assert made[:, 0].tolist() == [9, 0, 1, 2, 3, 4]
+
+
+def test_resize_table_linear_drop_last_ends_with_the_last_row_that_is_kept() -> None:
+    made = resize_table(column(0, 2, 4, 99), 5, MethodOptions("linear", drop_last=1))
+    assert made[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    made = resize_table(table, 7, MethodOptions("sinusoidal", keep_first=1, drop_last=1))
+    assert np.array_equal(made[:4], table)
+    without_last = METHODS["sinusoidal"].function(table[1:3].astype(float), 6, start=1)
+    assert np.array_equal(made[4:], without_last[3:].astype(np.float32))
+
+
+def test_resize_table_sinusoidal_all_counts_positions_from_the_tables_start() -> None:
+    table = np.full((4, 2), 7, dtype=np.float64)
+    made = resize_table(table, 6, MethodOptions("sinusoidal", keep_first=2, scope="all"))
+    assert np.array_equal(made[:2], table[:2])
+    np.testing.assert_allclose(made[2:], [[np.sin(t), np.cos(t)] for t in range(2, 6)])
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_resize_table_shorter_and_equal_are_the_first_rows(method: str) -> None:
+    table = np.arange(8, dtype=np.float16).reshape(4, 2)
+    for rows in (1, 3, 4):
+        assert np.array_equal(resize_table(table, rows, MethodOptions(method)), table[:rows])
+
+
+@pytest.mark.parametrize(("keep_first", "drop_last"), [(3, 0), (0, 3), (2, 1), (7, 0)])
+def test_resize_table_refuses_to_learn_from_no_row(keep_first: int, drop_last: int) -> None:
+    with pytest.raises(ResizeError, match="learned positions"):
+        resize_table(column(1, 2, 3), 5, MethodOptions("copy", keep_first, drop_last))
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_resize_table_keeps_the_bits_of_rows_that_stay(name: str, method: str) -> None:
+    dtype = np.dtype(DTYPES[name])
+    bits = np.random.default_rng(0).integers(0, 256, (6, 4 * dtype.itemsize), dtype=np.uint8)
+    table = bits.view(dtype)  # NaN with payloads and signed zeros among them
+    with np.errstate(all="ignore"):
+        made = resize_table(table, 9, MethodOptions(method, keep_first=2))
+    kept = 6 if METHODS[method].keeps_learned_rows else 2
+    assert made.dtype == dtype
+    assert made[:kept].tobytes() == table[:kept].tobytes()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_cast_rounds_as_torch_does(name: str) -> None:
+    generator = np.random.default_rng(3)
+    values = np.concatenate([generator.normal(size=4000), generator.normal(size=4000) * 1e-6, generator.normal(size=4000) * 50])
+    # Halfway cases, which direct and two-step rounding treat differently.
+    values = np.concatenate([values, 1 + np.arange(64) * 2.0**-11 + 2.0**-40, 1 + np.arange(64) * 2.0**-8 - 2.0**-40])
+    ours = cast(values, np.dtype(DTYPES[name]))
+    theirs = torch.from_numpy(values).to(getattr(torch, name))
+    assert ours.tobytes() == theirs.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+@given(rows=st.integers(1, 40), keep=st.integers(0, 5), drop=st.integers(0, 5), method=st.sampled_from(sorted(METHODS)))
+def test_resize_table_keep_first_is_always_in_place(rows: int, keep: int, drop: int, method: str) -> None:
+    table = np.random.default_rng(rows).normal(size=(12, 3)).astype(np.float32)
+    made = resize_table(table, 12 + rows, MethodOptions(method, keep, drop))
+    assert made.shape == (12 + rows, 3)
+    assert np.array_equal(made[:keep], table[:keep])
+    if METHODS[method].keeps_learned_rows:
+        assert np.array_equal(made[:12], table)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_nonfinite_rows_names_them(name: str) -> None:
+    table = np.ones((5, 3)).astype(DTYPES[name])
+    table[1, 2] = table[4, 0] = np.nan
+    assert nonfinite_rows(table) == [1, 4]

@@ -1,0 +1,158 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, check_unchanged, open_tensor_file, read_tensor
+from ctxextend.errors import CheckpointError
+
+TORCH_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+
+
+def write(path: Path, header: Any, data: bytes = b"", length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(start: int, end: int, dtype: str = "U8", shape: list[int] | None = None) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [end - start] if shape is None else shape, "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize("name", TORCH_DTYPES)
+def test_read_tensor_gives_what_safetensors_gives(name: str, tmp_path: Path) -> None:
+    values = torch.randn(5, 3).to(TORCH_DTYPES[name])
+    save_file({"other": torch.ones(7), "table": values}, tmp_path / "a.safetensors")
+    table = read_tensor(open_tensor_file(tmp_path / "a.safetensors"), "table")
+    assert (table.shape, table.dtype) == ((5, 3), FLOAT_DTYPES[name])
+    theirs = load_file(tmp_path / "a.safetensors")["table"]
+    assert table.tobytes() == theirs.view(torch.uint8).numpy().tobytes()
+
+
+def test_open_tensor_file_keeps_header_order_and_metadata(tmp_path: Path) -> None:
+    header = {"b": entry(2, 3), "__metadata__": {"format": "pt"}, "a": entry(0, 2)}
+    file = open_tensor_file(write(tmp_path / "a", header, b"xyz"))
+    assert list(file.header) == ["b", "__metadata__", "a"]
+    assert list(file.entries) == ["b", "a"]
+    assert (file.entries["b"].start, file.entries["b"].size) == (2, 1)
+
+
+def test_open_tensor_file_takes_a_header_padded_with_spaces_and_empty_tensors(tmp_path: Path) -> None:
+    text = json.dumps({"empty": entry(0, 0, "F32", [0, 3]), "a": entry(0, 4, "F32", [])}).encode() + b" " * 4000
+    file = open_tensor_file(write(tmp_path / "a", text, b"1234"))
+    assert file.data_start == 8 + len(text)
+    assert file.entries["a"].shape == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no header"),
+        (b"1234567", "has no header"),
+        (bytes(8), "header is empty"),
+        ((2**63).to_bytes(8, "little") + b"{}", "header should be"),
+        ((99).to_bytes(8, "little") + b"{}", "the whole file is 10"),
+        ((2).to_bytes(8, "little") + b"\xff\xff", "not UTF-8"),
+        ((2).to_bytes(8, "little") + b"[]", "not an object"),
+        ((2).to_bytes(8, "little") + b"{{", "not valid JSON"),
+    ],
+)
+def test_open_tensor_file_refuses_a_broken_header(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        open_tensor_file(tmp_path / "a")
+
+
+def test_open_tensor_file_refuses_a_header_over_100_mb_before_it_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.write((200_000_000).to_bytes(8, "little"))
+        file.truncate(300_000_000)
+    with pytest.raises(CheckpointError, match="over safetensors' limit"):
+        open_tensor_file(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"a": entry(0, 2), "b": entry(3, 4)}, "leaves a hole"),
+        ({"a": entry(1, 4)}, "leaves a hole"),
+        ({"a": entry(0, 3), "b": entry(2, 4)}, "overlaps"),
+        ({"a": entry(0, 9)}, "truncated"),
+        ({"a": entry(0, 3)}, "belong to none"),
+        ({"a": entry(0, 4, "F32", [2])}, "does not fill"),
+        ({"a": entry(0, 4, "Q4")}, "unknown dtype"),
+        ({"a": entry(4, 0, "U8", [-4])}, "cannot be read"),
+        ({"a": entry(0, 4, "U8", [2**62, 2**62])}, "does not fill"),
+        ({"a": {"dtype": "U8"}}, "cannot be read"),
+        ({"a": [1, 2]}, "cannot be read"),
+        ({"a": entry(0, 4), "__metadata__": {"x": 1}}, "__metadata__"),
+        ({"a": entry(0, 4) | {"shape": [True, 4]}}, "cannot be read"),
+    ],
+)
+def test_open_tensor_file_refuses_what_does_not_add_up(header: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        open_tensor_file(write(tmp_path / "a", header, b"1234"))
+
+
+def test_open_tensor_file_refuses_a_name_twice(tmp_path: Path) -> None:
+    one = json.dumps(entry(0, 4))
+    with pytest.raises(CheckpointError, match="stands twice"):
+        open_tensor_file(write(tmp_path / "a", f'{{"a": {one}, "a": {one}}}'.encode(), b"1234"))
+
+
+def test_open_tensor_file_refuses_names_that_are_no_text(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        open_tensor_file(write(tmp_path / "a", b'{"\\ud800": ' + json.dumps(entry(0, 4)).encode() + b"}", b"1234"))
+
+
+def test_read_tensor_refuses_integers(tmp_path: Path) -> None:
+    save_file({"table": torch.ones(4, 2, dtype=torch.int8)}, tmp_path / "a")
+    with pytest.raises(CheckpointError, match="stored as I8"):
+        read_tensor(open_tensor_file(tmp_path / "a"), "table")
+
+
+def test_check_unchanged_notices_another_file_of_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    save_file({"table": torch.ones(4, 2)}, path)
+    file = open_tensor_file(path)
+    check_unchanged(file)
+    save_file({"table": torch.ones(5, 2)}, path)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        check_unchanged(file)
+    path.unlink()
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        check_unchanged(file)
+
+
+@given(where=st.integers(0, 400), value=st.integers(0, 255), cut=st.booleans())
+def test_open_tensor_file_of_mutated_bytes_succeeds_or_is_a_checkpoint_error(where: int, value: int, cut: bool) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a"
+        save_file({"x": torch.ones(3, 5), "y": torch.zeros(2)}, path, metadata={"format": "pt"})
+        data = bytearray(path.read_bytes())
+        where %= len(data)
+        path.write_bytes(data[:where] if cut else data[:where] + bytes([value]) + data[where + 1 :])
+        try:
+            file = open_tensor_file(path)
+        except CheckpointError:
+            return
+        assert sum(tensor.size for tensor in file.entries.values()) == file.size - file.data_start
+        for tensor in file.entries.values():
+            if tensor.dtype in FLOAT_DTYPES:
+                assert isinstance(read_tensor(file, tensor.name), np.ndarray)
