@@ -9,7 +9,11 @@ import pytest
 os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from tests import pico  # noqa: E402
+from transformers.utils import logging
+
+from tests import pico
+
+logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,7 @@ class Pico:
 def make(folder: Path, model_type: str, *, base: bool = False, dtype: Any = torch.float32, **changes: Any) -> Pico:
     """Build a model with random weights, a distinct value in every row, and save it."""
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type], **changes)
+    config = transformers.AutoConfig.for_model(model_type, **(CONFIGS[model_type] | changes))
     model_class = getattr(transformers, (BASES if base else HEADS)[model_type])
     model_class(config).to(dtype).save_pretrained(folder)
     return Pico(folder, model_class)
@@ -105,4 +105,5 @@ def logits(model: Any, length: int) -> torch.Tensor:
     tokens = 5 + torch.arange(length).unsqueeze(0) % 20
     with torch.no_grad():
         output = model(input_ids=tokens)
-    return output.logits if "logits" in output else output.last_hidden_state
+    found: torch.Tensor = output.logits if "logits" in output else output.last_hidden_state
+    return found

@@ -98,7 +98,11 @@ def test_rewrite_takes_bytes_in_another_order_than_the_headers_keys(tmp_path: Pa
     values = {"x": np.arange(3, dtype=np.float32), "table": np.ones((2, ROW), dtype=np.float32)}
     data, header = b"", {}
     for name in ("x", "table"):
-        header[name] = {"dtype": "F32", "shape": values[name].shape, "data_offsets": [len(data), len(data) + values[name].nbytes]}
+        header[name] = {
+            "dtype": "F32",
+            "shape": values[name].shape,
+            "data_offsets": [len(data), len(data) + values[name].nbytes],
+        }
         data += values[name].tobytes()
     text = json.dumps(dict(reversed(header.items()))).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)

@@ -93,7 +93,9 @@ def test_resize_table_keeps_the_bits_of_rows_that_stay(name: str, method: str) -
 @pytest.mark.parametrize("name", DTYPES)
 def test_cast_rounds_as_torch_does(name: str) -> None:
     generator = np.random.default_rng(3)
-    values = np.concatenate([generator.normal(size=4000), generator.normal(size=4000) * 1e-6, generator.normal(size=4000) * 50])
+    values = np.concatenate(
+        [generator.normal(size=4000), generator.normal(size=4000) * 1e-6, generator.normal(size=4000) * 50]
+    )
     # Halfway cases, which direct and two-step rounding treat differently.
     values = np.concatenate([values, 1 + np.arange(64) * 2.0**-11 + 2.0**-40, 1 + np.arange(64) * 2.0**-8 - 2.0**-40])
     ours = cast(values, np.dtype(DTYPES[name]))

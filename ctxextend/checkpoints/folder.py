@@ -1,5 +1,6 @@
 """A model folder: its config, its weights in one file or in shards, and everything else in it."""
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -8,8 +9,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.checkpoints.source import Source
+from ctxextend.checkpoints.jsontext import load_object, read_text
+from ctxextend.checkpoints.source import Source, pickles_alone
 from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile, open_tensor_file
 from ctxextend.errors import CheckpointError
 
@@ -152,10 +153,6 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: It is not a JSON list of objects.
     """
-    import json
-
-    from ctxextend.checkpoints.jsontext import read_text
-
     try:
         modules = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -212,12 +209,7 @@ def _no_weights(folder: Path, config: Mapping[str, Any]) -> CheckpointError:
         return CheckpointError(
             f"{folder} holds neither {SINGLE_FILE} nor {INDEX}.", "Save the model with save_pretrained and try again."
         )
-    architectures = config.get("architectures") or ["AutoModel"]
-    return CheckpointError(
-        f"{folder} holds its weights as pytorch_model.bin alone, and ctxextend reads safetensors.",
-        f'Convert it first: python -c "import transformers; '
-        f"transformers.{architectures[0]}.from_pretrained('{folder}').save_pretrained('{folder.name}-safetensors')\"",
-    )
+    return pickles_alone(str(folder), str(folder), folder.name, config)
 
 
 def _sort_files(root: Path, model: PurePosixPath, used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:

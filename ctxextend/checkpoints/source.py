@@ -2,14 +2,20 @@
 
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from ctxextend.errors import SourceError
+from ctxextend.checkpoints.jsontext import load_object
+from ctxextend.errors import CheckpointError, SourceError
 
-__all__ = ["BUNDLED", "Source", "resolve_source"]
+__all__ = ["BUNDLED", "Source", "pickles_alone", "resolve_source"]
+
+T = TypeVar("T")
 
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
 
@@ -77,13 +83,13 @@ def resolve_source(reference: str | os.PathLike[str], revision: str | None = Non
     """
     text = os.fspath(reference)
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         _refuse_revision(revision, f"the local folder {text}")
         return _local(text, path)
     if text in BUNDLED:
         _refuse_revision(revision, f"the bundled checkpoint {text}")
         return Source(text, "bundled", BUNDLED[text], text)
-    if path.exists():
+    if text and path.exists():
         raise SourceError(f"{text} is a file.", f"Name the folder that holds it: {path.parent}.")
     if not HUB_ID.fullmatch(text):
         raise SourceError(
@@ -110,18 +116,57 @@ def _local(reference: str, path: Path) -> Source:
     return Source(reference, "folder", folder, folder.name or "model", notes=notes)
 
 
-def _download(hub_id: str, revision: str | None) -> Source:
-    from huggingface_hub import snapshot_download
+def pickles_alone(where: str, reference: str, name: str, config: Mapping[str, Any]) -> CheckpointError:
+    """Return the error for a checkpoint without safetensors, with the command that converts it.
 
-    folder = _explained(
-        lambda: snapshot_download(hub_id, revision=revision, ignore_patterns=NOT_FETCHED), hub_id, revision
+    Args:
+        where: The folder or Hub id, for the message.
+        reference: What transformers loads it by.
+        name: A short name for the converted folder.
+        config: Its config.json, which names its class.
+    """
+    architectures = config.get("architectures") or ["AutoModel"]
+    return CheckpointError(
+        f"{where} holds its weights as pytorch_model.bin alone, and ctxextend reads safetensors.",
+        f'Convert it first: python -c "import transformers; '
+        f"transformers.{architectures[0]}.from_pretrained('{reference}').save_pretrained('{name}-safetensors')\"",
     )
-    snapshot = CACHE_SNAPSHOT.search(Path(folder).as_posix())
-    sha = snapshot["sha"] if snapshot else None
-    return Source(hub_id, "hub", Path(folder), hub_id.split("/")[-1], hub_id, sha)
 
 
-def _explained(download: Callable[[], str], hub_id: str, revision: str | None) -> str:
+def _download(hub_id: str, revision: str | None) -> Source:
+    from huggingface_hub import HfApi, snapshot_download
+
+    name = hub_id.split("/")[-1]
+    with _bars_on_terminals_only():
+        folder = Path(
+            _explained(
+                lambda: snapshot_download(hub_id, revision=revision, ignore_patterns=NOT_FETCHED), hub_id, revision
+            )
+        )
+        if (folder / "config.json").is_file() and not any(folder.rglob("*.safetensors")):
+            files = _explained(lambda: HfApi().list_repo_files(hub_id, revision=revision), hub_id, revision)
+            if any(fnmatch(file, "pytorch_model*.bin") for file in files):
+                raise pickles_alone(f"{hub_id} on the Hub", hub_id, name, load_object(folder / "config.json"))
+    snapshot = CACHE_SNAPSHOT.search(folder.as_posix())
+    return Source(hub_id, "hub", folder, name, hub_id, snapshot["sha"] if snapshot else None)
+
+
+@contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """Silence the client's progress bars where stderr is a pipe."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if sys.stderr.isatty() or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _explained(download: Callable[[], T], hub_id: str, revision: str | None) -> T:
     """Run a download and turn what the Hub's client raises into what the user should do."""
     from huggingface_hub import errors
 
@@ -143,11 +188,19 @@ def _explained(download: Callable[[], str], hub_id: str, revision: str | None) -
         ) from error
     except errors.LocalEntryNotFoundError as error:
         raise _unreachable(hub_id, error) from error
-    except (errors.HfHubHTTPError, errors.HFValidationError, OSError, ValueError) as error:
+    except _transport_errors() as error:
         raise SourceError(
             f"{hub_id} could not be fetched from the Hub: {_said(error)}",
             "Run the same command again: files that were fetched whole are kept.",
         ) from error
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """Return what a broken transfer raises: OSError, and the error of whichever HTTP library the client stands on."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    bases = (base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception))
+    return (*bases, OSError, ValueError)
 
 
 def _unreachable(hub_id: str, error: Exception) -> SourceError:

@@ -1,5 +1,6 @@
 """`ctxextend resize`."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -76,6 +77,8 @@ def resize(
     from ctxextend.plan import plan_recipe
 
     sink = Output(as_json, quiet)
+    if quiet:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     plan = plan_recipe(_recipe(model, revision, to, method, keep_first, drop_last, scope))
     for warning in plan.warnings:
         sink.warning(warning)

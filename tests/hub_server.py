@@ -1,0 +1,147 @@
+"""A small server on loopback that speaks as much of the Hub's API as huggingface_hub's client asks for."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tests.pico import contents
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Repo:
+    """A model repository.
+
+    Attributes:
+        files: Its files at every revision it has.
+        revisions: Names that stand for its one commit.
+        gated: Whether access is refused.
+        cut: How many downloads of weights break off in the middle; -1 for all.
+    """
+
+    files: dict[str, bytes]
+    revisions: tuple[str, ...] = ("main", SHA)
+    gated: bool = False
+    cut: int = 0
+
+
+@dataclass
+class Hub:
+    """The server's content and what it was asked."""
+
+    endpoint: str = ""
+    repos: dict[str, Repo] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+
+    def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
+        """Publish a folder."""
+        self.repos[repo_id] = Repo(contents(folder), **options)  # type: ignore[arg-type]
+        return self.repos[repo_id]
+
+    def fetched(self) -> set[str]:
+        """The files whose content was asked for."""
+        return {
+            line.split("/resolve/")[1].split("/", 1)[1]
+            for line in self.requests
+            if line.startswith("GET") and "/resolve/" in line
+        }
+
+
+@contextmanager
+def serve() -> Iterator[Hub]:
+    """Run a Hub on a free port of loopback."""
+    hub = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.answer(with_body=False)
+
+        def do_GET(self) -> None:
+            self.answer(with_body=True)
+
+        def answer(self, with_body: bool) -> None:
+            path = unquote(urlsplit(self.path).path).strip("/")
+            hub.requests.append(f"{self.command} {path}")
+            hub.tokens.append(self.headers.get("Authorization", ""))
+            is_api = path.startswith("api/models/")
+            rest = path.removeprefix("api/models/")
+            repo_id = next((name for name in hub.repos if rest == name or rest.startswith(f"{name}/")), None)
+            if repo_id is None:
+                self.fail(404, "RepoNotFound", "Repository not found")
+                return
+            repo, parts = hub.repos[repo_id], rest.removeprefix(repo_id).strip("/").split("/", 2)
+            if repo.gated:
+                self.fail(403, "GatedRepo", f"Access to model {repo_id} is restricted")
+            elif parts[1] not in repo.revisions:
+                self.fail(404, "RevisionNotFound", "Invalid rev id")
+            elif is_api:
+                self.describe(repo_id, repo, parts[0], with_body)
+            else:
+                self.send_file(repo, parts[2], with_body)
+
+        def describe(self, repo_id: str, repo: Repo, what: str, with_body: bool) -> None:
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                for name, data in sorted(repo.files.items())
+            ]
+            siblings = [{"rfilename": entry["path"]} for entry in tree]
+            info = {"id": repo_id, "modelId": repo_id, "sha": SHA, "siblings": siblings, "tags": [], "private": False}
+            self.reply(200, json.dumps(tree if what == "tree" else info).encode(), {}, with_body)
+
+        def send_file(self, repo: Repo, name: str, with_body: bool) -> None:
+            if name not in repo.files:
+                self.fail(404, "EntryNotFound", "Entry not found")
+                return
+            data, start = repo.files[name], 0
+            if with_body and (asked := self.headers.get("Range")):
+                start = int(asked.removeprefix("bytes=").split("-")[0])
+            headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
+            if start:
+                headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            cut = with_body and repo.cut and name.endswith(".safetensors")
+            if cut:
+                repo.cut -= 1
+            self.reply(206 if start else 200, data[start:], headers, with_body, cut=bool(cut))
+
+        def fail(self, status: int, code: str, message: str) -> None:
+            headers = {"X-Error-Code": code, "X-Error-Message": message}
+            self.reply(status, json.dumps({"error": message}).encode(), headers, self.command == "GET")
+
+        def reply(self, status: int, body: bytes, headers: dict[str, str], with_body: bool, cut: bool = False) -> None:
+            self.send_response(status)
+            for name, value in {
+                "Content-Length": str(len(body)),
+                "Content-Type": "application/json",
+                **headers,
+            }.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body[: len(body) // 2] if cut else body)
+                self.wfile.flush()
+            if cut:
+                self.close_connection = True
+                self.connection.close()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,302 @@
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ctxextend import __version__, plan_resize
+from ctxextend.cli import resize as resize_command
+from ctxextend.cli.app import app
+from ctxextend.cli.output import plain
+from ctxextend.tables.methods import METHODS, SCOPES
+from tests import pico
+
+MakePico = Callable[..., pico.Pico]
+COMMAND = [sys.executable, "-m", "ctxextend"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_resize_prints_the_output_on_stdout_and_the_rest_on_stderr() -> None:
+    done = run("resize", "tiny-gpt2", "--to", "512")
+    assert (done.exit_code, done.stdout) == (0, "tiny-gpt2-512\n")
+    assert "128 -> 512 positions, copy" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "It has not been trained at 512" in last
+    assert "exactly what they gave" in last
+    assert "order breaks at each seam" in last
+    assert "hf upload tiny-gpt2-512 tiny-gpt2-512" in last
+
+
+def test_resize_last_line_names_only_commands_that_exist() -> None:
+    last = run("resize", "tiny-gpt2", "--to", "512").stderr.splitlines()[-1]
+    commands = re.findall(r"ctxextend (\w+)", last)
+    assert all(run(command, "--help").exit_code == 0 for command in commands)
+    python = re.search(r"python -c (\"[^\"]*\")", last)
+    assert python
+    subprocess.run(f"{sys.executable} -c {python[1]}", shell=True, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--method", "linear"), "short texts change too"),
+        (("--method", "sinusoidal"), "mean nothing to it until it is trained"),
+        (("--method", "sinusoidal", "--scope", "all"), "nothing that it had learned of positions is left"),
+    ],
+)
+def test_resize_last_line_says_what_the_method_costs(flags: tuple[str, ...], said: str) -> None:
+    assert said in run("resize", "tiny-gpt2", "--to", "512", *flags).stderr.splitlines()[-1]
+
+
+def test_resize_quiet_prints_nothing_but_the_output() -> None:
+    done = run("resize", "tiny-gpt2", "--to", "512", "--quiet")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "tiny-gpt2-512\n", "")
+
+
+JSON_KEYS = {
+    *("schema_version", "command", "warnings", "source", "revision", "family", "method", "keep_first", "drop_last"),
+    *("scope", "output", "max_len_before", "max_len_after", "tables", "config", "files", "bytes_written", "seconds"),
+    *("dry_run", "edits", "dropped", "bytes_to_write"),
+}
+
+
+def test_resize_json_is_one_object_on_stdout() -> None:
+    done = run("resize", "tiny-gpt2", "--to", "512", "--method", "sinusoidal", "--keep-first", "2", "--json")
+    values = json.loads(done.stdout)
+    assert set(values) == JSON_KEYS
+    assert (values["schema_version"], values["command"], values["dry_run"]) == (1, "resize", False)
+    assert (values["max_len_before"], values["max_len_after"]) == (128, 512)
+    assert (values["method"], values["keep_first"], values["drop_last"], values["scope"]) == ("sinusoidal", 2, 0, "new")
+    assert values["config"] == {"n_positions": [128, 512]}
+    assert values["output"] == "tiny-gpt2-512"
+    assert values["bytes_written"] == sum(len(data) for data in pico.contents(Path("tiny-gpt2-512")).values())
+    assert set(values["files"]) == {"rewritten", "copied", "edited", "created", "omitted"}
+    every = [name for kind in ("rewritten", "copied", "edited", "created") for name in values["files"][kind]]
+    assert sorted(every) == sorted(pico.contents(Path("tiny-gpt2-512")))
+    assert set(values["tables"][0]) == {
+        *("name", "file", "config_key", "max_len_before", "max_len_after", "rows_before", "rows_after"),
+        *("offset", "hidden_size", "dtype"),
+    }
+
+
+def test_resize_json_reports_truncation_and_equal_lengths() -> None:
+    shorter = json.loads(run("resize", "tiny-gpt2", "--to", "64", "--json").stdout)
+    assert (shorter["method"], shorter["max_len_after"]) == ("truncate", 64)
+    equal = json.loads(run("resize", "tiny-gpt2", "--to", "128", "--json").stdout)
+    assert equal["config"] == {}
+    assert "has 128 positions already: the output is a copy" in equal["warnings"][0]
+
+
+def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) -> None:
+    source = make_pico("bert").folder
+    for name, text in {
+        "tf_model.h5": "x",
+        "tokenizer.json": '{"truncation": null, "padding": {"strategy": {"Fixed": 8}}}',
+        "tokenizer_config.json": "{}",
+    }.items():
+        (source / name).write_text(text)
+    done = run("resize", str(source), "--to", "40", "--dry-run")
+    assert done.exit_code == 0
+    assert list(Path().iterdir()) == []
+    for line in (
+        "table     bert.embeddings.position_embeddings.weight in model.safetensors, F32, 8 wide",
+        "16 -> 40 rows",
+        "edit      config.json: max_position_embeddings 16 -> 40",
+        "tokenizer_config.json: model_max_length unset -> 40 (it stated no limit, and longer texts would fail)",
+        "would make short ones as slow as long ones",
+        "leave out tf_model.h5 (TensorFlow weights at the old length)",
+        f"write     {plan_resize(source, to=40).bytes_to_write:,} bytes",
+    ):
+        assert line in done.stdout
+    values = json.loads(run("resize", str(source), "--to", "40", "--dry-run", "--json").stdout)
+    assert (values["dry_run"], values["bytes_written"]) == (True, 0)
+    assert set(values) == JSON_KEYS
+
+
+def test_resize_dry_run_says_that_the_output_would_be_refused() -> None:
+    Path("tiny-gpt2-512").mkdir()
+    Path("tiny-gpt2-512/mine.txt").write_text("mine")
+    done = run("resize", "tiny-gpt2", "--to", "512", "--dry-run")
+    assert done.exit_code == 0
+    assert "would be refused: The output" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--to", "0"),
+        ("--to", "-5"),
+        ("--to", "many"),
+        (),
+        ("--to", "512", "--method", "magic"),
+        ("--to", "512", "--scope", "all"),
+        ("--to", "512", "--method", "linear", "--scope", "new"),
+        ("--to", "512", "--method", "sinusoidal", "--scope", "all", "--drop-last", "1"),
+        ("--to", "512", "--keep-first", "-1"),
+        ("--to", "512", "--no-such-flag"),
+    ],
+)
+def test_resize_usage_errors_exit_2_before_the_checkpoint_is_read(arguments: tuple[str, ...]) -> None:
+    done = run("resize", "/no/such/folder", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    as_json = run("resize", "/no/such/folder", *arguments, "--json")
+    assert as_json.exit_code == 2
+    error = json.loads(as_json.stdout)["error"]
+    assert set(error) == {"type", "message", "hint"}
+    assert error["type"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("/no/such/folder", "--to", "512"), "SourceError"),
+        (("tiny-gpt2", "--to", "512", "--keep-first", "128"), "ResizeError"),
+        (("tiny-gpt2", "--to", "64", "--method", "linear"), "ResizeError"),
+        (("tiny-gpt2", "--to", "512", "--revision", "v1"), "SourceError"),
+        (("tiny-gpt2", "--to", "512", "-o", "/"), "OutputError"),
+    ],
+)
+def test_resize_errors_that_need_the_checkpoint_exit_1(arguments: tuple[str, ...], kind: str) -> None:
+    done = run("resize", *arguments)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) == 2
+    as_json = run("resize", *arguments, "--json")
+    error = json.loads(as_json.stdout)["error"]
+    assert (as_json.exit_code, error["type"]) == (1, kind)
+    assert error["message"]
+    assert error["hint"]
+
+
+def test_app_lets_a_bug_keep_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*arguments: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("ctxextend.plan.plan_recipe", bug)
+    assert isinstance(run("resize", "tiny-gpt2", "--to", "512").exception, ZeroDivisionError)
+
+
+def test_app_exits_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ctxextend.plan.plan_recipe", interrupt)
+    done = run("resize", "tiny-gpt2", "--to", "512")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert "Stopped; nothing was changed." in done.stderr
+
+
+SLOW = """
+import sys, time
+from ctxextend.checkpoints import copying
+real = copying.finish
+def slow(file, mode):
+    print("writing", flush=True)
+    time.sleep(20)
+copying.finish = slow
+import ctxextend.checkpoints.rewriting as rewriting
+rewriting.finish = slow
+from ctxextend.cli.app import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_main_cleans_up_after_a_signal(number: int, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, "resize", "tiny-gpt2", "--to", "512"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "writing\n"
+        assert any(".ctxextend-new-" in path.name for path in Path().iterdir())
+        process.send_signal(number)
+        assert process.wait(timeout=15) == code
+    assert list(Path().iterdir()) == []
+
+
+def test_resize_shows_a_bar_on_a_terminal_and_none_in_a_pipe() -> None:
+    piped = subprocess.run([*COMMAND, "resize", "tiny-gpt2", "--to", "512", "-o", "a"], capture_output=True, check=True)
+    assert b"Writing" not in piped.stderr
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(
+        [*COMMAND, "resize", "tiny-gpt2", "--to", "512", "-o", "b"],
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env=environment,
+    ) as process:
+        os.close(theirs)
+        shown, ended = b"", time.monotonic() + 30
+        while time.monotonic() < ended:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+    assert process.returncode == 0
+    assert b"Writing" in shown
+    os.close(ours)
+
+
+def test_python_m_ctxextend_and_version() -> None:
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"ctxextend {__version__}\n"
+    assert run("--version").stdout == done.stdout
+
+
+def test_help_names_every_option_and_no_argument_shows_help() -> None:
+    text = run("resize", "--help").stdout
+    flags = ("--to", "--method", "--keep-first", "--drop-last", "--scope", "--output", "--revision", "--force")
+    for flag in (*flags, "--dry-run", "--json", "--quiet"):
+        assert flag in text
+    assert "resize" in run().output
+
+
+def test_choices_of_the_command_line_are_the_registrys() -> None:
+    assert set(get_args(resize_command.MethodName)) == set(METHODS)
+    assert set(get_args(resize_command.ScopeName)) == set(SCOPES)
+
+
+def test_plain_writes_control_characters_out() -> None:
+    assert plain("a\x1b[31mb\x00\x9b\r\n\tc") == "a\\x1b[31mb\\x00\\x9b\\x0d\n\tc"
+
+
+def test_resize_shows_hostile_names_escaped(make_pico: MakePico) -> None:
+    import torch
+
+    source = make_pico("gpt2").folder
+    pico.add_tensors(source, {"transformer.wpe.weight": torch.ones(16)})
+    (source / "\x1b[31mred.txt").write_text("x")
+    done = run("resize", str(source), "--to", "40", "--dry-run")
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_demo_resizes_loads_and_writes_past_the_old_end() -> None:
+    done = run("demo", "-o", "kept")
+    assert done.exit_code == 0, done.output
+    assert "tiny-gpt2 reads 128 tokens, and fails at 129: IndexError" in done.stdout
+    assert "are equal to the last bit" in done.stdout
+    assert "---- position 128: the original ends here ----" in done.stdout
+    assert "512 tokens. It has not been trained at 512" in done.stdout
+    assert Path("kept/model.safetensors").is_file()
+    values = json.loads(run("demo", "--json").stdout)
+    assert (values["command"], values["max_len_after"], values["tokens"]) == ("demo", 512, 512)
+    assert values["same_outputs"] is True
+    assert len(values["text_beyond"]) > 200

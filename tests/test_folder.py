@@ -1,0 +1,172 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.source import Source
+from ctxextend.errors import CheckpointError
+from tests import pico
+
+
+def opened(folder: Path) -> Checkpoint:
+    return open_checkpoint(Source(str(folder), "folder", folder, folder.name))
+
+
+def test_open_checkpoint_of_a_single_file(make_pico: Callable[..., pico.Pico]) -> None:
+    checkpoint = opened(make_pico("gpt2").folder)
+    assert [file.path.name for file in checkpoint.weights] == ["model.safetensors"]
+    assert checkpoint.index is None
+    assert checkpoint.config["model_type"] == "gpt2"
+    assert "config.json" in checkpoint.copied
+
+
+def test_open_checkpoint_of_shards(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    names = pico.shard(folder)
+    checkpoint = opened(folder)
+    assert len(names) > 2
+    assert [file.path.name for file in checkpoint.weights] == names
+    assert "model.safetensors.index.json" in checkpoint.files
+    assert "model.safetensors.index.json" not in checkpoint.copied
+
+
+def test_open_checkpoint_sorts_files_into_copied_and_omitted(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    kept = ["vocab.txt", "1_Pooling/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "LICENSE"]
+    stale = [
+        "pytorch_model.bin",
+        "pytorch_model-00001-of-00002.bin",
+        "tf_model.h5",
+        "flax_model.msgpack",
+        "rust_model.ot",
+        "model.onnx",
+        "onnx/model.onnx",
+        "onnx/quantized/model.onnx",
+        "openvino/openvino_model.xml",
+        "coreml/text/model.mlpackage",
+        "x.gguf",
+        "x.tflite",
+        "model.fp16.safetensors",
+        "optimizer.pt",
+        "checkpoint-500/model.safetensors",
+        ".git",
+        "1_Pooling/.DS_Store",
+    ]
+    for name in (*kept, *(name for name in stale if name != ".git")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_bytes(b"x")
+    checkpoint = opened(folder)
+    assert set(kept) <= set(checkpoint.copied)
+    assert set(checkpoint.omitted) == set(stale)
+    assert all(checkpoint.omitted.values())
+
+
+def test_open_checkpoint_follows_links_to_files_and_to_nothing_else(
+    make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    folder = make_pico("gpt2").folder
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "vocab").write_bytes(b"words")
+    (folder / "vocab.txt").symlink_to(tmp_path / "blobs" / "vocab")
+    (folder / "linked").symlink_to(tmp_path / "blobs")
+    (folder / "dangling").symlink_to(tmp_path / "nothing")
+    os.mkfifo(folder / "pipe")
+    checkpoint = opened(folder)
+    assert "vocab.txt" in checkpoint.copied
+    assert set(checkpoint.omitted) == {"linked", "dangling", "pipe"}
+
+
+def test_open_checkpoint_finds_a_transformer_in_a_sub_folder(
+    make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    root = tmp_path / "sentence"
+    root.mkdir()
+    make_pico("bert").folder.rename(root / "0_Transformer")
+    modules = [
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (root / "modules.json").write_text(json.dumps(modules))
+    checkpoint = opened(root)
+    assert checkpoint.config_file == "0_Transformer/config.json"
+    assert checkpoint.relative(checkpoint.weights[0]) == "0_Transformer/model.safetensors"
+    assert "modules.json" in checkpoint.copied
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "", "a/../../b"])
+def test_open_checkpoint_refuses_modules_outside_the_folder(path: str, tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps([{"path": path, "type": "x.Transformer"}]))
+    with pytest.raises(CheckpointError, match="names no transformer in a sub-folder"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "[", '"x"'])
+def test_open_checkpoint_refuses_broken_modules(content: str, tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"modules\.json"):
+        opened(tmp_path)
+
+
+def test_open_checkpoint_without_config(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+        opened(tmp_path)
+
+
+def test_open_checkpoint_without_weights(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors nor"):
+        opened(folder)
+
+
+def test_open_checkpoint_with_pickles_alone_says_what_to_type(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin alone") as caught:
+        opened(folder)
+    assert f"transformers.GPT2LMHeadModel.from_pretrained('{folder}')" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""])
+def test_open_checkpoint_refuses_an_index_that_leads_out(name: str, make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    pico.shard(folder)
+    pico.edit_json(folder / "model.safetensors.index.json", weight_map={"transformer.wpe.weight": name})
+    with pytest.raises(CheckpointError, match="not inside the folder"):
+        opened(folder)
+
+
+def test_open_checkpoint_refuses_an_index_that_does_not_fit(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    names = pico.shard(folder)
+    index = folder / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    (folder / names[0]).rename(folder / "away")
+    with pytest.raises(CheckpointError, match=f"names {names[0]}, which is missing"):
+        opened(folder)
+    (folder / "away").rename(folder / names[0])
+    pico.edit_json(index, weight_map=weight_map | {"no.such.tensor": names[0]})
+    with pytest.raises(CheckpointError, match="where it is not"):
+        opened(folder)
+    pico.edit_json(index, weight_map={})
+    with pytest.raises(CheckpointError, match="has no weight_map"):
+        opened(folder)
+
+
+def test_open_checkpoint_refuses_one_tensor_in_two_shards(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    pico.shard(folder)
+    index = folder / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    files = list(weight_map.values())
+    shard = next(name for name in files if files.count(name) > 1)
+    moved = next(name for name, file in weight_map.items() if file == shard)
+    (folder / "copy.safetensors").write_bytes((folder / shard).read_bytes())
+    pico.edit_json(index, weight_map=weight_map | {moved: "copy.safetensors"})
+    with pytest.raises(CheckpointError, match="stands in copy.safetensors and in"):
+        opened(folder)

@@ -1,0 +1,141 @@
+"""The in-memory route, which must equal the file route bit for bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, extend_model, resize
+from ctxextend.tables.methods import METHODS
+from tests import pico
+
+MakePico = Callable[..., pico.Pico]
+NEW = 40
+REQUESTS: list[dict[str, Any]] = [
+    *({"to": NEW, "method": method} for method in sorted(METHODS)),
+    {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
+    {"to": NEW, "method": "sinusoidal", "scope": "all"},
+    {"to": 7},
+    {"to": 16},
+]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_extend_model_equals_the_file_route(
+    model_type: str, request_: dict[str, Any], make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type)
+    resize(source.folder, output=tmp_path / "out", **request_)
+    theirs, ours = source.load(tmp_path / "out"), source.load()
+    extend_model(ours, **request_)
+    expected, got = theirs.state_dict(), ours.state_dict()
+    assert list(got) == list(expected)
+    for name, value in expected.items():
+        assert torch.equal(got[name], value), name
+    for (name, value), (other_name, other) in zip(ours.named_buffers(), theirs.named_buffers(), strict=True):
+        assert name == other_name
+        assert torch.equal(value, other)
+        assert value.dtype == other.dtype
+    assert ours.config.to_dict() | {"_name_or_path": ""} == theirs.config.to_dict() | {"_name_or_path": ""}
+    length = request_["to"]
+    assert torch.equal(pico.logits(ours, length), pico.logits(theirs, length))
+    with pytest.raises((IndexError, RuntimeError)):
+        pico.logits(ours, length + 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_extend_model_equals_the_file_route_in_every_dtype(
+    dtype: torch.dtype, method: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2", dtype=dtype)
+    resize(source.folder, to=NEW, method=method, output=tmp_path / "out")
+    ours = source.model_class.from_pretrained(source.folder, dtype=dtype)
+    theirs = source.model_class.from_pretrained(tmp_path / "out", dtype=dtype)
+    extend_model(ours, to=NEW, method=method)
+    assert ours.transformer.wpe.weight.dtype == dtype
+    assert torch.equal(ours.transformer.wpe.weight, theirs.transformer.wpe.weight)
+
+
+def test_extend_model_keeps_what_the_module_was(make_pico: MakePico) -> None:
+    model = make_pico("roberta").load()
+    table = model.roberta.embeddings.position_embeddings
+    table.weight.requires_grad_(False)
+    extend_model(model, to=NEW)
+    assert model.roberta.embeddings.position_embeddings is table
+    assert table.num_embeddings == len(table.weight) == NEW + 2
+    assert table.padding_idx == 1
+    assert isinstance(table.weight, torch.nn.Parameter)
+    assert not table.weight.requires_grad
+
+
+def test_extend_model_saves_as_the_file_route_writes(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert")
+    model = source.load()
+    extend_model(model, to=NEW, method="linear")
+    model.save_pretrained(tmp_path / "saved")
+    resize(source.folder, to=NEW, method="linear", output=tmp_path / "out")
+    assert pico.tensor_bytes(tmp_path / "saved") == pico.tensor_bytes(tmp_path / "out")
+
+
+def test_extend_model_trains_at_the_new_length(make_pico: MakePico) -> None:
+    model = make_pico("gpt2").load()
+    extend_model(model, to=NEW)
+    tokens = torch.arange(NEW).unsqueeze(0) % 32
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    assert model.transformer.wpe.weight.grad.shape == (NEW, pico.WIDTH)
+    assert model.transformer.wpe.weight.grad[-2].abs().sum() > 0
+
+
+def test_extend_model_that_fails_changes_nothing(make_pico: MakePico) -> None:
+    model = make_pico("bert").load()
+    before = {name: value.clone() for name, value in model.state_dict().items()}, model.config.to_dict()
+    for request_ in ({"to": 0}, {"to": 8, "method": "copy"}, {"to": 40, "keep_first": 16}):
+        with pytest.raises(ResizeError):
+            extend_model(model, **request_)
+    assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())
+    assert model.config.to_dict() == before[1]
+    pico.logits(model, 16)
+
+
+def test_extend_model_refuses_other_families_and_wrappers(make_pico: MakePico) -> None:
+    llama = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=16
+        )
+    )
+    with pytest.raises(UnsupportedModelError, match="uses rotary"):
+        extend_model(llama, to=NEW)
+    model = make_pico("gpt2").load()
+    wrapped = torch.nn.ModuleDict({"inner": model})
+    wrapped.config = model.config
+    with pytest.raises(CheckpointError, match="holds 0 tables"):
+        extend_model(wrapped, to=NEW)
+
+
+def test_extend_model_refuses_a_model_without_values(make_pico: MakePico) -> None:
+    config = make_pico("gpt2").load().config
+    with torch.device("meta"):
+        model = transformers.GPT2LMHeadModel(config)
+    with pytest.raises(ResizeError, match="meta device"):
+        extend_model(model, to=NEW)
+
+
+def test_transformers_own_method_fails_where_ours_does_not(make_pico: MakePico) -> None:
+    """DistilBERT's resize_position_embeddings leaves position_ids at the old length; BERT has no such method."""
+    config = transformers.DistilBertConfig(dim=8, hidden_dim=8, n_layers=1, n_heads=2, vocab_size=32)
+    config.max_position_embeddings = 16
+    distilbert = transformers.DistilBertModel(config).train(False)
+    distilbert.resize_position_embeddings(NEW)
+    with pytest.raises((RuntimeError, IndexError)):
+        pico.logits(distilbert, NEW)
+    bert = make_pico("bert").load()
+    with pytest.raises((NotImplementedError, AttributeError)):
+        bert.resize_position_embeddings(NEW)
+    extend_model(bert, to=NEW)
+    pico.logits(bert, NEW)

@@ -1,0 +1,561 @@
+"""The file route, end to end on pico models, judged by transformers and by the bytes."""
+
+import errno
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+import ctxextend
+from ctxextend import CheckpointError, OutputError, ResizeError, UnsupportedModelError, plan_resize, resize
+from ctxextend.checkpoints import copying
+from ctxextend.tables.methods import METHODS
+from tests import pico
+
+MakePico = Callable[..., pico.Pico]
+
+# model type, base class or head, changes to the config
+VARIANTS = [
+    ("gpt2", False, {}),
+    ("gpt2", True, {}),
+    ("bert", False, {}),
+    ("bert", True, {}),
+    ("roberta", False, {}),
+    ("roberta", True, {}),
+    ("roberta", False, {"pad_token_id": 4, "max_position_embeddings": 21}),
+]
+OLD, NEW = 16, 40
+LENGTHS = [1, 2, 5, OLD, 17, NEW]
+
+
+def table_name(folder: Path) -> str:
+    return next(name for name in pico.tensor_bytes(folder) if "wpe" in name or "position_embeddings" in name)
+
+
+@pytest.mark.parametrize(("model_type", "base", "changes"), VARIANTS)
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_resize_output_loads_runs_at_n_and_fails_at_n_plus_1(
+    model_type: str, base: bool, changes: dict[str, Any], method: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type, base=base, **changes)
+    resize(source.folder, to=NEW, method=method, output=tmp_path / "out")
+    for model, length in ((source.load(), OLD), (source.load(tmp_path / "out"), NEW)):
+        assert pico.logits(model, length).isfinite().all()
+        with pytest.raises((IndexError, RuntimeError)):
+            pico.logits(model, length + 1)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "base", "changes", "shards"),
+    [(*variant, False) for variant in VARIANTS] + [(*variant, True) for variant in VARIANTS if not variant[1]],
+)
+def test_resize_changes_no_other_tensors_bytes(
+    model_type: str, base: bool, changes: dict[str, Any], shards: bool, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type, base=base, **changes).folder
+    if shards:
+        assert len(pico.shard(source)) > 1
+    resize(source, to=NEW, output=tmp_path / "out")
+    before, after, table = pico.tensor_bytes(source), pico.tensor_bytes(tmp_path / "out"), table_name(source)
+    assert list(after) == list(before)
+    for name in before:
+        if name != table:
+            assert after[name] == before[name]
+    offset = before[table][1][0] - OLD
+    assert after[table][:2] == (before[table][0], (NEW + offset, pico.WIDTH))
+    assert after[table][2].startswith(before[table][2])
+
+
+@pytest.mark.parametrize(("model_type", "base", "changes"), VARIANTS)
+@pytest.mark.parametrize("method", ["copy", "sinusoidal"])
+def test_resize_methods_that_keep_rows_leave_logits_at_old_lengths_equal(
+    model_type: str, base: bool, changes: dict[str, Any], method: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type, base=base, **changes)
+    resize(source.folder, to=NEW, method=method, output=tmp_path / "out")
+    old, new = source.load(), source.load(tmp_path / "out")
+    for length in (1, 7, OLD):
+        assert torch.equal(pico.logits(old, length), pico.logits(new, length))
+
+
+@pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
+@pytest.mark.parametrize("to", LENGTHS)
+def test_resize_to_any_length(model_type: str, to: int, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico(model_type)
+    result = resize(source.folder, to=to, output=tmp_path / "out")
+    new = source.load(tmp_path / "out")
+    assert result.plan.method == ("truncate" if to < OLD else "copy")
+    pico.logits(new, to)
+    if (model_type, to) != ("bert", 1):  # transformers broadcasts BERT's one position id over any text
+        with pytest.raises((IndexError, RuntimeError)):
+            pico.logits(new, to + 1)
+    length = min(to, OLD)
+    assert torch.equal(pico.logits(source.load(), length), pico.logits(new, length))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+)
+def test_resize_keeps_the_dtype(dtype: torch.dtype, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", dtype=dtype).folder
+    resize(source, to=NEW, method="linear", output=tmp_path / "out")
+    name = table_name(source)
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        table = file.get_tensor(name)
+    assert (table.dtype, tuple(table.shape)) == (dtype, (NEW, pico.WIDTH))
+    assert table.to(torch.float32).isfinite().all()
+
+
+def test_resize_roberta_keeps_its_offset_rows_and_counts_positions(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("roberta").folder
+    plan = plan_resize(source, to=4096, method="linear")
+    assert plan.as_dict()["tables"][0] | {"name": "", "file": ""} == {
+        "name": "",
+        "file": "",
+        "config_key": "max_position_embeddings",
+        "max_len_before": 16,
+        "max_len_after": 4096,
+        "rows_before": 18,
+        "rows_after": 4098,
+        "offset": 2,
+        "hidden_size": 8,
+        "dtype": "F32",
+    }
+    plan.execute(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 4098
+    name = table_name(source)
+    before, after = pico.tensor_bytes(source)[name][2], pico.tensor_bytes(tmp_path / "out")[name][2]
+    row = 4 * pico.WIDTH
+    assert after[: 3 * row] == before[: 3 * row]  # two offset rows and the first position
+    assert after[-row:] == before[-row:]
+
+
+def test_resize_drops_old_buffers_by_exact_name(make_pico: MakePico, tmp_path: Path) -> None:
+    gpt2, bert = make_pico("gpt2"), make_pico("bert")
+    masks = {
+        f"transformer.h.{layer}.attn.{name}": tensor
+        for layer in (0, 1)
+        for name, tensor in (("bias", torch.ones(1, 1, 16, 16)), ("masked_bias", torch.tensor(-1e4)))
+    }
+    ids = {"bert.embeddings.position_ids": torch.arange(16).unsqueeze(0)}
+    for source, extra in ((gpt2, masks), (bert, ids)):
+        pico.add_tensors(source.folder, extra)
+        result = resize(source.folder, to=NEW, output=tmp_path / f"out-{source.folder.name}")
+        assert set(result.plan.dropped) == set(extra)
+        before, after = pico.tensor_bytes(source.folder), pico.tensor_bytes(result.output)
+        assert set(before) - set(after) == set(extra)
+        assert any("c_attn.bias" in name for name in after) or source is bert
+        source.load(result.output)
+
+
+def test_resize_recomputes_the_index(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2")
+    pico.shard(source.folder)
+    index = source.folder / "model.safetensors.index.json"
+    values = json.loads(index.read_text())
+    shard = values["weight_map"]["transformer.h.0.attn.c_attn.weight"]
+    from safetensors.torch import load_file, save_file
+
+    mask = {"transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)}
+    save_file({**load_file(source.folder / shard), **mask}, source.folder / shard, metadata={"format": "pt"})
+    values["weight_map"]["transformer.h.0.attn.bias"] = shard
+    values["metadata"] |= {"total_size": values["metadata"]["total_size"] + 1024, "note": "kept"}
+    index.write_text(json.dumps(values, indent=2) + "\n")
+
+    result = resize(source.folder, to=NEW, output=tmp_path / "out")
+    new = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    tensors = pico.tensor_bytes(tmp_path / "out")
+    assert new["weight_map"] == {name: file for name, file in values["weight_map"].items() if name in tensors}
+    assert list(new["metadata"]) == list(values["metadata"])
+    assert new["metadata"]["note"] == "kept"
+    assert new["metadata"]["total_size"] == sum(len(data) for _, _, data in tensors.values())
+    model = source.load(tmp_path / "out")
+    assert new["metadata"]["total_parameters"] == model.num_parameters()
+    assert "model.safetensors.index.json" in result.plan.edited
+
+
+def test_resize_writes_only_the_shards_that_change(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.shard(source)
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    before, after = pico.contents(source), pico.contents(tmp_path / "out")
+    changed = {name for name in before if before[name] != after[name]}
+    assert {name for name in changed if name.endswith(".safetensors")} == set(result.plan.rewritten)
+    assert len(result.plan.rewritten) == 1
+
+
+def test_resize_edits_config_in_place_and_keeps_its_formatting(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    text = (source / "config.json").read_text().rstrip().removesuffix("}").rstrip()
+    text += ',\n  "n_ctx" : 16,\n\n\t"max_position_embeddings":16\n}'
+    (source / "config.json").write_text(text)
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    expected = text.replace('"n_positions": 16', '"n_positions": 40')
+    expected = expected.replace('"n_ctx" : 16', '"n_ctx" : 40').replace('embeddings":16', 'embeddings":40')
+    assert (tmp_path / "out" / "config.json").read_text() == expected
+    assert result.plan.as_dict()["config"] == {
+        "n_positions": [16, 40],
+        "max_position_embeddings": [16, 40],
+        "n_ctx": [16, 40],
+    }
+
+
+def test_resize_states_a_length_that_the_config_left_to_transformers(make_pico: MakePico, tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "default", "bert", base=True)
+    model = source.load()
+    config = json.loads((source.folder / "config.json").read_text())
+    model.config.max_position_embeddings = 512
+    model.embeddings.position_embeddings = torch.nn.Embedding(512, pico.WIDTH)
+    model.save_pretrained(source.folder)
+    del config["max_position_embeddings"]
+    (source.folder / "config.json").write_text(json.dumps(config))
+    resize(source.folder, to=600, output=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 600
+    pico.logits(source.load(tmp_path / "out"), 600)
+
+
+def test_resize_keeps_modes_and_copies_everything_else(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert").folder
+    files = {"vocab.txt": b"\x00\xff words", "1_Pooling/config.json": b"{}", "LICENSE": b"mine", "a/b/c.bin": b"deep"}
+    for name, data in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    (source / "pytorch_model.bin").write_bytes(b"stale")
+    (source / "vocab.txt").chmod(0o600)
+    (source / "config.json").chmod(0o640)
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    out = pico.contents(tmp_path / "out")
+    assert {name: out[name] for name in files} == files
+    assert set(out) == {*pico.contents(source), "README.md", "ctxextend.yaml"} - {"pytorch_model.bin"}
+    assert result.plan.as_dict()["files"]["omitted"] == {"pytorch_model.bin": "PyTorch weights at the old length"}
+    for name in ("vocab.txt", "config.json", "model.safetensors"):
+        assert (tmp_path / "out" / name).stat().st_mode == (source / name).stat().st_mode
+
+
+def test_resize_leaves_the_source_untouched(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    before = pico.contents(source), [(path, path.stat().st_mtime_ns) for path in sorted(source.iterdir())]
+    resize(source, to=NEW, method="linear", output=tmp_path / "out")
+    assert (pico.contents(source), [(path, path.stat().st_mtime_ns) for path in sorted(source.iterdir())]) == before
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_resize_twice_gives_the_same_bytes(method: str, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    one, two = (resize(source, to=NEW, method=method, keep_first=2, output=tmp_path / name).output for name in "ab")
+    assert pico.contents(one) == pico.contents(two)
+
+
+def test_resize_gives_the_same_bytes_however_they_are_moved(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_pico("gpt2").folder
+    fast = resize(source, to=NEW, output=tmp_path / "fast").output
+    monkeypatch.setattr(copying, "_copy_file_range", lambda *arguments: None)
+    monkeypatch.setattr(copying, "_sendfile", lambda *arguments: None)
+    slow = resize(source, to=NEW, output=tmp_path / "slow").output
+    assert pico.contents(fast) == pico.contents(slow)
+
+
+def test_resize_writes_a_recipe_that_makes_the_same_output_again(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    resize(source, to=NEW, method="sinusoidal", keep_first=1, drop_last=2, output=tmp_path / "out")
+    recipe = yaml.safe_load((tmp_path / "out" / "ctxextend.yaml").read_text())
+    provenance = recipe.pop("provenance")
+    assert recipe == {
+        "source": str(source),
+        "resize": {"to": NEW, "method": "sinusoidal", "keep_first": 1, "drop_last": 2, "scope": "new"},
+    }
+    assert provenance["tables"][0]["rows_after"] == NEW
+    assert "interleaved" in provenance["convention"]
+    assert provenance["versions"]["numpy"] == np.__version__
+    again = resize(recipe["source"], **recipe["resize"], output=tmp_path / "again")
+    assert pico.contents(again.output) == pico.contents(tmp_path / "out")
+
+
+def test_resize_provenance_holds_the_tables_hashes(make_pico: MakePico, tmp_path: Path) -> None:
+    import hashlib
+
+    source = make_pico("gpt2").folder
+    resize(source, to=NEW, output=tmp_path / "out")
+    table = yaml.safe_load((tmp_path / "out" / "ctxextend.yaml").read_text())["provenance"]["tables"][0]
+    for folder, when in ((source, "before"), (tmp_path / "out", "after")):
+        assert table[f"sha256_{when}"] == hashlib.sha256(pico.tensor_bytes(folder)[table["name"]][2]).hexdigest()
+
+
+def test_resize_to_fewer_writes_a_recipe_without_a_method(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    resize(source, to=5, output=tmp_path / "out")
+    recipe = yaml.safe_load((tmp_path / "out" / "ctxextend.yaml").read_text())
+    assert recipe["resize"] == {"to": 5}
+    assert recipe["provenance"]["method"] == "truncate"
+    again = resize(recipe["source"], **recipe["resize"], output=tmp_path / "again")
+    assert pico.contents(again.output) == pico.contents(tmp_path / "out")
+
+
+def test_resize_to_an_equal_length_is_a_copy_and_says_so(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert").folder
+    result = resize(source, to=OLD, method="linear", output=tmp_path / "out")
+    assert "has 16 positions already: the output is a copy. --method had nothing to do." in result.warnings[0]
+    out = pico.contents(tmp_path / "out")
+    assert all(out[name] == data for name, data in pico.contents(source).items())
+
+
+def test_resize_adds_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    (source / "README.md").write_text("---\nlicense: mit\nbase_model: someone/else\n---\n# Mine\n\nKept.\n")
+    card = (resize(source, to=NEW, output=tmp_path / "out").output / "README.md").read_text()
+    assert card.startswith(
+        "---\nlicense: mit\nbase_model: someone/else\n---\n# Mine\n\nKept.\n\n## Context length 40\n"
+    )
+    (source / "README.md").unlink()
+    card = (resize(source, to=NEW, output=tmp_path / "out2").output / "README.md").read_text()
+    assert card.startswith("---\nbase_model: pico-gpt2\n---\n# pico-gpt2-40\n")
+    assert "has not been trained at 40" in card
+    assert str(source) not in card
+
+
+def test_resize_names_rows_that_hold_nan(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2")
+    model = source.load()
+    with torch.no_grad():
+        model.transformer.wpe.weight[3, 1] = math.nan
+        model.transformer.wpe.weight[7, 0] = math.inf
+    model.save_pretrained(source.folder)
+    result = resize(source.folder, to=NEW, output=tmp_path / "out")
+    assert "transformer.wpe.weight holds NaN or infinity in rows 3, 7;" in result.warnings[-1]
+
+
+def test_resize_warns_of_code_that_it_copies(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    (source / "modeling.py").write_text("raise SystemExit('it was run')")
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    assert "modeling.py" in result.warnings[0]
+
+
+def test_resize_of_a_sentence_transformers_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
+    root = tmp_path / "sentence"
+    root.mkdir()
+    source = make_pico("bert", base=True)
+    source.folder.rename(root / "0_Transformer")
+    (root / "modules.json").write_text(
+        '[{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]'
+    )
+    (root / "0_Transformer" / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    result = resize(root, to=NEW, output=tmp_path / "out")
+    assert json.loads((tmp_path / "out/0_Transformer/sentence_bert_config.json").read_text())["max_seq_length"] == NEW
+    assert "0_Transformer/sentence_bert_config.json max_seq_length 8" in result.warnings[0]
+    pico.logits(source.load(tmp_path / "out" / "0_Transformer"), NEW)
+
+
+def test_resize_of_its_own_output_again(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2")
+    resize(source.folder, to=NEW, output=tmp_path / "one")
+    resize(tmp_path / "one", to=OLD, output=tmp_path / "two")
+    before, after = pico.tensor_bytes(source.folder), pico.tensor_bytes(tmp_path / "two")
+    assert before == after
+    assert (tmp_path / "two" / "README.md").read_text().count("## Context length") == 2
+
+
+def test_resize_keeps_header_order_and_metadata(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    resize(source, to=NEW, output=tmp_path / "out")
+
+    def header(folder: Path) -> dict[str, Any]:
+        data = (folder / "model.safetensors").read_bytes()
+        found: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return found
+
+    assert list(header(tmp_path / "out")) == list(header(source))
+    assert header(tmp_path / "out")["__metadata__"] == header(source)["__metadata__"]
+
+
+def test_plan_resize_writes_nothing_and_counts_every_byte(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    (source / "tf_model.h5").write_bytes(b"stale")
+    before = pico.contents(tmp_path)
+    plan = plan_resize(source, to=NEW)
+    plan.as_dict()
+    plan.check_output(tmp_path / "out")
+    assert pico.contents(tmp_path) == before
+    moved: list[int] = []
+    result = plan.execute(tmp_path / "out", progress=moved.append)
+    assert sum(moved) == result.bytes_written == plan.bytes_to_write
+    assert result.bytes_written == sum(len(data) for data in pico.contents(tmp_path / "out").values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(to=st.integers(1, 60), method=st.sampled_from(sorted(METHODS)), keep=st.integers(0, 15))
+def test_resize_any_request_serves_or_says_why(to: int, method: str, keep: int, tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    source = shutil.copytree(Path(pico_source(tmp_path_factory)), folder / "source")
+    try:
+        result = resize(source, to=to, method=method, keep_first=keep, output=folder / "out")
+    except ResizeError:
+        assert to < OLD
+        assert sorted(path.name for path in folder.iterdir()) == ["source"]
+        return
+    assert pico.tensor_bytes(result.output)["transformer.wpe.weight"][1] == (to, pico.WIDTH)
+
+
+def pico_source(factory: Any) -> str:
+    folder = factory.getbasetemp() / "any-source"
+    if not folder.exists():
+        pico.make(folder, "gpt2")
+    return str(folder)
+
+
+# ---- bad input: a clear error, the source untouched, nothing left behind
+
+
+def refused(source: Path, error: type[Exception], message: str, **options: Any) -> None:
+    before = pico.contents(source.parent)
+    with pytest.raises(error, match=message):
+        resize(source, **{"to": NEW, "output": source.parent / "out", **options})
+    assert pico.contents(source.parent) == before
+    assert not list(source.parent.glob(".*ctxextend*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": 0}, "is no length"),
+        ({"to": -3}, "is no length"),
+        ({"to": 4.5}, "is no length"),
+        ({"to": True}, "is no length"),
+        ({"method": "magic"}, "no method 'magic'"),
+        ({"keep_first": 16}, "--keep-first 16 takes all 16 learned positions"),
+        ({"drop_last": 16}, "--drop-last 16 takes all 16 learned positions"),
+        ({"keep_first": 8, "drop_last": 8}, "together take all 16"),
+        ({"scope": "new"}, "no meaning for --method copy"),
+        ({"to": 8, "method": "linear"}, "--method has no meaning here: 8 positions are fewer than the 16"),
+        ({"to": 8, "keep_first": 1, "drop_last": 1}, "--keep-first, --drop-last has no meaning here"),
+    ],
+)
+def test_resize_refuses_what_cannot_be_served(options: dict[str, Any], message: str, make_pico: MakePico) -> None:
+    refused(make_pico("gpt2").folder, ResizeError, message, **options)
+
+
+def test_resize_refuses_a_table_and_a_config_that_disagree(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", n_positions=32)
+    refused(
+        source, CheckpointError, "states n_positions 32, so transformer.wpe.weight should have 32 rows, and it has 16"
+    )
+    pico.edit_json(source / "config.json", n_positions=16, max_position_embeddings=24)
+    refused(source, CheckpointError, "states max_position_embeddings 24")
+    pico.edit_json(source / "config.json", n_positions="16", max_position_embeddings=None)
+    refused(source, CheckpointError, "n_positions is '16', and a gpt2 model needs a whole number")
+
+
+def test_resize_refuses_roberta_with_another_pad_id_than_its_table(make_pico: MakePico) -> None:
+    source = make_pico("roberta").folder
+    pico.edit_json(source / "config.json", pad_token_id=17)
+    refused(source, CheckpointError, "18 rows, and 18 of them stand in front of position 0")
+
+
+def test_resize_refuses_two_tables_or_none(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    pico.add_tensors(source, {"wpe.weight": torch.ones(16, pico.WIDTH)})
+    refused(source, CheckpointError, "two candidate tables, wpe.weight and transformer.wpe.weight")
+    pico.edit_json(source / "config.json", model_type="bert", max_position_embeddings=16)
+    refused(source, CheckpointError, "no position table was found; a bert model calls it embeddings.position_emb")
+
+
+def test_resize_refuses_a_table_that_is_none(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    for tensor, message in (
+        (torch.ones(16), "has shape"),
+        (torch.ones(16, 8, dtype=torch.int8), "stored as I8"),
+        (torch.ones(16, 0), "has shape"),
+    ):
+        pico.add_tensors(source, {"transformer.wpe.weight": tensor})
+        refused(source, CheckpointError, message)
+
+
+def test_resize_refuses_other_families_by_name(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="llama")
+    refused(source, UnsupportedModelError, "A llama model has no learned position table; it uses rotary")
+
+
+def test_resize_refuses_a_truncated_file(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    data = (source / "model.safetensors").read_bytes()
+    (source / "model.safetensors").write_bytes(data[:-1])
+    refused(source, CheckpointError, "truncated")
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "tokenizer.json", "sentence_bert_config.json"]
+)
+def test_resize_refuses_broken_json(name: str, make_pico: MakePico) -> None:
+    source = make_pico("bert").folder
+    (source / name).write_text('{"model_type": "bert", ')
+    refused(source, CheckpointError, f"{name} is not valid JSON")
+
+
+def test_resize_refuses_the_source_as_output(make_pico: MakePico) -> None:
+    source = make_pico("bert").folder
+    for force in (False, True):
+        refused(source, OutputError, "is the source itself", output=source, force=force)
+        refused(source, OutputError, "lies inside the source", output=source / "out", force=force)
+
+
+def test_resize_refuses_an_existing_output(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert").folder
+    resize(source, to=NEW, output=tmp_path / "out")
+    refused(source, OutputError, "exists")
+    result = resize(source, to=24, output=tmp_path / "out", force=True)
+    assert json.loads((result.output / "config.json").read_text())["max_position_embeddings"] == 24
+
+
+def test_resize_on_a_full_disk_leaves_nothing(make_pico: MakePico, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_pico("gpt2").folder
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused(source, OutputError, "could not be written: No space left on device")
+
+
+def test_resize_asks_for_space_before_it_writes(make_pico: MakePico) -> None:
+    refused(make_pico("gpt2").folder, OutputError, "needs .* bytes, and .* free", to=10**12)
+
+
+def test_resize_where_memory_ends_says_so(make_pico: MakePico, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*arguments: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("ctxextend.plan.resize_table", exhausted)
+    refused(make_pico("gpt2").folder, ResizeError, "does not fit in this machine's memory")
+
+
+def test_resize_of_a_source_that_changes_meanwhile(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    plan = plan_resize(source, to=NEW)
+    pico.make(source, "gpt2", n_inner=64)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        plan.execute(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_public_names_are_sorted_documented_and_real() -> None:
+    assert ctxextend.__all__ == sorted(ctxextend.__all__)
+    for name in ctxextend.__all__:
+        value = getattr(ctxextend, name)
+        assert isinstance(value, str) or value.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ctxextend.nothing

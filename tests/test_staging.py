@@ -1,0 +1,273 @@
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxextend.checkpoints import staging
+from ctxextend.checkpoints.staging import check_output, stage
+from ctxextend.errors import OutputError
+from tests.pico import contents
+
+
+def checkpoint(folder: Path, word: str = "old", **files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in {"config.json": word, "model.safetensors": word, **files}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def write(output: Path, source: Path, force: bool = False, word: str = "new") -> None:
+    with stage(output, source, force, {"config.json", "model.safetensors"}) as staged:
+        (staged / "config.json").write_text(word)
+        (staged / "model.safetensors").write_text(word)
+
+
+NEW = {"config.json": b"new", "model.safetensors": b"new"}
+OLD = {"config.json": b"old", "model.safetensors": b"old"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return checkpoint(tmp_path / "source" / "model", "source")
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if ".ctxextend-" in path.name]
+
+
+def test_stage_gives_the_output_its_name_at_the_end(tmp_path: Path, source: Path) -> None:
+    output = tmp_path / "out"
+    with stage(output, source, False, ()) as staged:
+        (staged / "config.json").write_text("x")
+        assert not output.exists()
+        assert staged.parent == output.parent
+    assert contents(output) == {"config.json": b"x"}
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), SystemExit(143)])
+def test_stage_leaves_nothing_behind_after_an_error(tmp_path: Path, source: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)), stage(tmp_path / "a" / "b" / "out", source, False, ()) as staged:
+        (staged / "config.json").write_text("x")
+        raise error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_stage_makes_missing_folders_above(tmp_path: Path, source: Path) -> None:
+    write(tmp_path / "a" / "b" / "out", source)
+    assert contents(tmp_path / "a" / "b" / "out") == NEW
+
+
+def test_stage_takes_an_empty_folder_and_keeps_its_mode(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "out").mkdir(mode=0o700)
+    write(tmp_path / "out", source)
+    assert contents(tmp_path / "out") == NEW
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+
+
+def test_stage_refuses_an_existing_folder_without_force(tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    with pytest.raises(OutputError, match="exists"):
+        write(output, source)
+    assert contents(output) == OLD
+
+
+def refuse(*arguments: Any) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("exchange", [None, refuse], ids=["renameat2", "two renames"])
+def test_stage_force_replaces_a_checkpoint(
+    exchange: Callable[..., bool] | None, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if exchange:
+        monkeypatch.setattr(staging, "_exchange", exchange)
+    output = checkpoint(tmp_path / "out", **{"vocab.txt": "gone afterwards"})
+    write(output, source, force=True)
+    assert contents(output) == NEW
+    assert leftovers(tmp_path) == []
+
+
+def test_stage_force_keeps_the_old_output_until_the_end(tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    with pytest.raises(RuntimeError), stage(output, source, True, ()):
+        raise RuntimeError
+    assert contents(output) == OLD
+
+
+def test_stage_force_puts_the_old_output_back_where_the_second_rename_fails(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_exchange", refuse)
+    output = checkpoint(tmp_path / "out")
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if ".ctxextend-new-" in self.name:
+            raise OSError(errno.EIO, "broken")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="broken"):
+        write(output, source, force=True)
+    assert contents(output) == OLD
+    assert leftovers(tmp_path) == []
+
+
+def test_exchange_swaps_two_folders_on_this_system(tmp_path: Path) -> None:
+    one, other = checkpoint(tmp_path / "one", "1"), checkpoint(tmp_path / "other", "2")
+    if not staging._exchange(one, other):
+        pytest.skip("the kernel or the file system has no RENAME_EXCHANGE")
+    assert (one / "config.json").read_text() == "2"
+    with pytest.raises(FileNotFoundError):
+        staging._exchange(tmp_path / "missing", other)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "src/train.py", ".git/config", "thesis.docx", "data.json", "empty/"])
+def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    if name.endswith("/"):
+        (output / name).mkdir()
+    else:
+        (output / name).parent.mkdir(exist_ok=True)
+        (output / name).write_text("mine")
+    before = contents(output)
+    with pytest.raises(OutputError, match="which belongs to no checkpoint"):
+        write(output, source, force=True)
+    assert contents(output) == before
+
+
+def test_check_output_force_takes_other_files_that_the_run_writes_too(tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out", **{"data.json": "x"})
+    check_output(output, source, True, {"data.json"})
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_check_output_force_refuses_what_is_no_checkpoint(missing: str, tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    (output / missing).unlink()
+    with pytest.raises(OutputError, match="is not a checkpoint folder"):
+        check_output(output, source, True, ())
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_check_output_refuses_places_that_must_not_be_replaced(
+    force: bool, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = checkpoint(tmp_path / "home")
+    monkeypatch.setenv("HOME", str(home))
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    for output, message in (
+        (source, "is the source itself"),
+        (link, "is the source itself"),
+        (source / "inside", "lies inside the source"),
+        (source.parent, "lies inside the output"),
+        (Path("/"), "lies inside the output|is not a folder that a checkpoint may replace"),
+        (home, "is not a folder that a checkpoint may replace"),
+        (Path("/proc"), "is a mount point"),
+    ):
+        with pytest.raises(OutputError, match=message):
+            check_output(output, source, force, ())
+
+
+def test_check_output_of_a_mount_point_says_to_use_a_folder_in_it(source: Path) -> None:
+    with pytest.raises(OutputError) as caught:
+        check_output(Path("/proc"), source, False, ())
+    assert "-o /proc/" in (caught.value.hint or "")
+
+
+def test_check_output_refuses_a_file_and_the_current_folder(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="is a file"):
+        check_output(tmp_path / "file", source, True, ())
+    with pytest.raises(OutputError, match="is the current folder"):
+        check_output(Path(), source, False, ())
+
+
+def test_stage_clears_what_a_killed_run_left_and_nothing_else(tmp_path: Path, source: Path) -> None:
+    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    (tmp_path / ".out.ctxextend-new-00c0ffee" / "config.json").write_text("half")
+    others = [".out.ctxextend-new-xyz", ".other.ctxextend-new-00c0ffee", ".out.ctxextend-new-00c0ffee.bak"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    write(tmp_path / "out", source)
+    assert sorted(leftovers(tmp_path)) == sorted(others)
+
+
+def test_stage_leaves_a_living_runs_folder_alone(tmp_path: Path, source: Path) -> None:
+    with stage(tmp_path / "out", source, False, ()) as first:
+        with stage(tmp_path / "out", source, False, ()) as second:
+            assert first.exists()
+            (second / "config.json").write_text("second")
+        (first / "config.json").write_text("first")
+        with pytest.raises(OutputError, match="exists"):
+            check_output(tmp_path / "out", source, False, ())
+        (tmp_path / "out" / "config.json").unlink()
+        (tmp_path / "out").rmdir()
+    assert contents(tmp_path / "out") == {"config.json": b"first"}
+
+
+def test_stage_refuses_a_name_that_was_taken_meanwhile(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(OutputError, match="exists|meanwhile"), stage(tmp_path / "out", source, False, ()) as staged:
+        (staged / "config.json").write_text("x")
+        checkpoint(tmp_path / "out")
+    assert contents(tmp_path / "out") == OLD
+    assert leftovers(tmp_path) == []
+
+
+def test_stage_puts_back_an_output_that_a_killed_run_had_moved_aside(tmp_path: Path, source: Path) -> None:
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    with pytest.raises(OutputError, match="exists"):
+        write(tmp_path / "out", source)
+    assert contents(tmp_path / "out") == OLD
+    assert leftovers(tmp_path) == []
+
+
+KILLED_IN_THE_SWAP = """
+import os, signal, sys
+from pathlib import Path
+from ctxextend.checkpoints import staging
+staging._exchange = lambda one, other: False
+real = Path.rename
+def rename(self, target):
+    if ".ctxextend-new-" in self.name:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, target)
+Path.rename = rename
+with staging.stage(Path(sys.argv[1]), Path(sys.argv[2]), True, ()) as staged:
+    (staged / "config.json").write_text("new")
+"""
+
+
+def test_stage_killed_in_the_middle_of_a_swap_is_put_right_by_the_next_run(tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    died = subprocess.run([sys.executable, "-c", KILLED_IN_THE_SWAP, str(output), str(source)], check=False)
+    assert died.returncode == -9
+    assert not output.exists()
+    write(output, source, force=True)
+    assert contents(output) == NEW
+    assert leftovers(tmp_path) == []
+
+
+def test_stage_as_another_user_says_no_permission(tmp_path: Path, source: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    before = os.geteuid()
+    tmp_path.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o001)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(PermissionError):
+            write(tmp_path / "closed" / "out", source)
+    finally:
+        os.seteuid(before)
