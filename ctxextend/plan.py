@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.changes import Changes
 from ctxextend.checkpoints.copying import copy_file, free_bytes, write_file
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.layout import Layout, plan_layout
+from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.staging import check_output, stage
-from ctxextend.checkpoints.tensorfile import TensorFile, read_tensor
+from ctxextend.checkpoints.tensorfile import read_tensor
 from ctxextend.errors import OutputError, ResizeError
 from ctxextend.families.lookup import find_family
-from ctxextend.families.schema import Family
-from ctxextend.outputtexts import CARD_FILE, RECIPE_FILE, Hashes, consequences, output_texts
+from ctxextend.outputtexts import Hashes, consequences, output_texts
 from ctxextend.recipe import Recipe, Resize
 from ctxextend.tableplan import TablePlan, config_edits, plan_table
 from ctxextend.tables.resizing import nonfinite_rows, resize_table
@@ -36,98 +35,16 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class ResizePlan:
-    """Everything a resize will do, known before it is done.
+class ResizePlan(Changes):
+    """Everything a resize will do, known before it is done; `execute` does it.
 
-    Attributes:
-        recipe: What was asked for.
-        checkpoint: The source, its headers read.
-        family: The facts about its architecture.
-        tables: What becomes of each position table.
-        edits: Values that change in JSON files.
-        dropped: Position buffers that are left out of the weights, by name.
+    Attributes: those of `Changes`.
     """
-
-    recipe: Recipe
-    checkpoint: Checkpoint
-    family: Family
-    tables: tuple[TablePlan, ...]
-    edits: tuple[Edit, ...]
-    dropped: tuple[str, ...]
-
-    @property
-    def max_len_before(self) -> int:
-        """Usable token positions now."""
-        return self.tables[0].max_len_before
-
-    @property
-    def max_len_after(self) -> int:
-        """Usable token positions wanted."""
-        return self.recipe.resize.to
-
-    @property
-    def makes_rows(self) -> bool:
-        """Whether new rows are made: False for a shorter table and for one that stays."""
-        return self.max_len_after > self.max_len_before
-
-    @property
-    def method(self) -> str:
-        """The method's name; `truncate` for a shorter table, `copy` for one that stays."""
-        if self.max_len_after < self.max_len_before:
-            return "truncate"
-        return self.recipe.resize.options.method if self.makes_rows else "copy"
 
     @property
     def consequences(self) -> str:
         """What the new length is worth before any training, in a sentence."""
         return consequences(self)
-
-    @property
-    def default_output(self) -> Path:
-        """Where the checkpoint goes if nothing else is said: ``<name>-<N>`` in the current folder."""
-        return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
-
-    @cached_property
-    def layouts(self) -> Mapping[str, Layout]:
-        """The new layout of every weights file that changes."""
-        changed = {}
-        for file in self.checkpoint.weights:
-            tables = [table for table in self._tables_in(file) if table.rows_after != table.rows_before]
-            dropped = [name for name in self.dropped if name in file.entries]
-            if tables or dropped:
-                shapes = {table.name: (table.rows_after, table.hidden_size) for table in tables}
-                changed[self.checkpoint.relative(file)] = plan_layout(file, shapes, dropped)
-        return changed
-
-    @property
-    def edits_index(self) -> bool:
-        """Whether there is an index of shards, and it changes."""
-        return self.checkpoint.index is not None and bool(self.layouts)
-
-    @property
-    def rewritten(self) -> tuple[str, ...]:
-        """Weights files whose tensors change."""
-        return tuple(self.layouts)
-
-    @property
-    def edited(self) -> tuple[str, ...]:
-        """Text files that exist in the source and change."""
-        return tuple(sorted(self._text_files & self.checkpoint.files))
-
-    @property
-    def created(self) -> tuple[str, ...]:
-        """Text files that the source does not have."""
-        return tuple(sorted(self._text_files - self.checkpoint.files))
-
-    @property
-    def copied(self) -> tuple[str, ...]:
-        """Files that are copied byte for byte."""
-        return tuple(sorted(self.checkpoint.files - self._text_files - set(self.rewritten)))
-
-    @property
-    def output_files(self) -> frozenset[str]:
-        """Every file of the output."""
-        return self.checkpoint.files | self._text_files
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -181,7 +98,7 @@ class ResizePlan:
         warnings: list[str] = []
         for file in self.checkpoint.weights:
             tensors = {}
-            for table in self._tables_in(file):
+            for table in self.tables_in(file):
                 before = read_tensor(file, table.name)
                 tensors[table.name] = self._resized(table, before)
                 hashes[table.name] = _sha256(before), _sha256(tensors[table.name])
@@ -209,14 +126,6 @@ class ResizePlan:
                 "Give a smaller --to.",
             ) from None
         return np.concatenate([before[: table.offset], resized]) if table.offset else resized
-
-    def _tables_in(self, file: TensorFile) -> list[TablePlan]:
-        return [table for table in self.tables if table.name in file.entries]
-
-    @property
-    def _text_files(self) -> frozenset[str]:
-        index = [self.checkpoint.index_file] if self.edits_index else []
-        return frozenset((*(edit.file for edit in self.edits), *index, RECIPE_FILE, CARD_FILE))
 
     def _equal_length(self) -> Iterator[str]:
         if self.max_len_after == self.max_len_before:

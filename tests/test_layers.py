@@ -1,0 +1,107 @@
+"""The house: what may import what, and how light an import stays."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ctxextend"
+
+# Each may import from those before it, and from itself.
+LAYERS = [
+    *("errors", "version", "tables", "families", "checkpoints", "recipe", "tableplan", "changes", "outputtexts"),
+    *("plan", "model", "pipeline", "cli", "__init__", "__main__"),
+]
+HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
+# Who may import what from outside at all, at the top or at use; numpy and the standard library are free.
+ALLOWED = {
+    "tables": set(),
+    "families": set(),
+    "checkpoints": {"huggingface_hub", "ml_dtypes"},
+    "recipe": {"yaml"},
+    "outputtexts": {"ml_dtypes"},
+    "model": {"ml_dtypes", "torch", "transformers"},
+    "cli": {"typer", "rich"},
+}
+MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+def layer(module: str) -> str:
+    return module.split("/")[0].removesuffix(".py")
+
+
+def imports(module: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield str(node.module)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_import_only_from_the_left(module: str) -> None:
+    place = LAYERS.index(layer(module))
+    for name in imports(module):
+        if name.startswith("ctxextend."):
+            assert LAYERS.index(name.split(".")[1]) <= place, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_import_only_the_libraries_of_their_layer(module: str) -> None:
+    free = {"ctxextend", "numpy", *sys.stdlib_module_names}
+    for name in imports(module):
+        assert name.split(".")[0] in free | ALLOWED.get(layer(module), set()), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> None:
+    tree = ast.parse((PACKAGE / module).read_text())
+    for node in tree.body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        assert not {name.split(".")[0] for name in names} & HEAVY
+
+
+def loaded_after(code: str) -> set[str]:
+    """The outermost modules that a fresh interpreter holds after running some code."""
+    report = "import sys; print('\\n', *{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def command(*arguments: str) -> str:
+    return (
+        f"import sys; sys.argv = ['ctxextend', *{arguments}]\n"
+        "from ctxextend.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code"
+    )
+
+
+def test_import_of_the_package_is_light() -> None:
+    assert not loaded_after("import ctxextend") & {*HEAVY, "numpy", "yaml", "typer", "rich", "huggingface_hub"}
+
+
+def test_help_imports_neither_numpy_nor_torch() -> None:
+    for arguments in (("--help",), ("resize", "--help"), ("--version",)):
+        assert not loaded_after(command(*arguments)) & {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub"}
+
+
+@pytest.mark.parametrize("flags", [("--dry-run",), (), ("--json", "--method", "linear", "-o", "other")])
+def test_resize_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) -> None:
+    loaded = loaded_after(command("resize", "tiny-gpt2", "--to", "512", *flags))
+    assert "numpy" in loaded
+    assert not loaded & {*HEAVY, "huggingface_hub", "safetensors"}
+
+
+def test_every_module_and_public_name_says_what_it_is() -> None:
+    for module in MODULES:
+        tree = ast.parse((PACKAGE / module).read_text())
+        assert ast.get_docstring(tree), module
+        for node in ast.walk(tree):
+            named = isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+            if named and node in tree.body:
+                assert ast.get_docstring(node), f"{module}: {node.name}"
