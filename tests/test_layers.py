@@ -101,7 +101,6 @@ def test_every_module_and_public_name_says_what_it_is() -> None:
     for module in MODULES:
         tree = ast.parse((PACKAGE / module).read_text())
         assert ast.get_docstring(tree), module
-        for node in ast.walk(tree):
-            named = isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
-            if named and node in tree.body:
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{module}: {node.name}"
