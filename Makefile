@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format readme bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
@@ -19,6 +19,10 @@ lint: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Put the true output of every command into the README.
+readme: $(VENV)/installed-dev
+	$(BIN)/python -m tests.test_readme
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/resize.py

@@ -32,13 +32,13 @@ class Output:
     def data(self, text: str) -> None:
         """Print what the command was run for; nothing under JSON, where `result` says it."""
         if not self.as_json:
-            print(plain(text))
+            print(plain(text), flush=True)
 
     def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
         """Print the JSON object, if JSON was asked for."""
         if self.as_json:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
-            print(json.dumps(frame | dict(values), indent=2))
+            print(json.dumps(frame | dict(values), indent=2), flush=True)
 
     def note(self, text: str) -> None:
         """Print a line for people."""

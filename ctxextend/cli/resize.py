@@ -142,8 +142,11 @@ def _last_line(result: "ResizeResult", commands: list[str]) -> str:
 
 
 def _plan_text(plan: "ResizePlan", output: Path) -> str:
-    lines = [("source", f"{plan.checkpoint.root} ({plan.family.model_type})"), ("output", str(output))]
-    lines += [("method", plan.method)]
+    lines = [("source", f"{plan.recipe.source} ({plan.family.model_type})"), ("output", str(output))]
+    options = plan.recipe.resize.options
+    flags = {"keep-first": options.keep_first, "drop-last": options.drop_last, "scope": options.scope}
+    given = "".join(f", --{flag} {value}" for flag, value in flags.items() if value)
+    lines += [("method", plan.method + given * plan.makes_rows)]
     for table in plan.tables:
         offset = f", {table.offset} rows in front of position 0" if table.offset else ""
         lines += [

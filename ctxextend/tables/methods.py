@@ -19,8 +19,8 @@ Rows = NDArray[np.float64]
 
 SCOPES = ("new", "all")
 
-# Rows that are interpolated at once, so that no second table of the new length is held.
-BLOCK_ROWS = 4096
+# Rows that are worked on at once, so that no second table of the new length is held.
+BLOCK_ROWS = 256
 
 
 def copy(table: Rows, rows: int) -> Rows:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
-from ctxextend.tables.methods import METHODS, MethodOptions
+from ctxextend.tables.methods import BLOCK_ROWS, METHODS, MethodOptions
 
 __all__ = ["cast", "check_source_rows", "nonfinite_rows", "resize_table"]
 
@@ -44,7 +44,9 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     kept = learned if options.keeps_learned_rows else options.keep_first
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
-    result[kept:] = cast(made[kept - options.keep_first :], table.dtype)
+    for start in range(kept, rows, BLOCK_ROWS):
+        block = made[start - options.keep_first : start - options.keep_first + BLOCK_ROWS]
+        result[start : start + BLOCK_ROWS] = cast(block, table.dtype)
     return result
 
 

@@ -1,0 +1,84 @@
+"""The README's command blocks, all of them run; `make readme` writes their true output into it."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+SECONDS = re.compile(r"\b\d+\.\d+ s\b")
+
+
+def blocks(language: str) -> list[str]:
+    return [match["body"] for match in BLOCK.finditer(README.read_text()) if match["language"] == language]
+
+
+def run(command: str, folder: Path) -> str:
+    """What a terminal would show, in a folder, with this interpreter's commands first on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+def rendered(text: str, folder: Path) -> str:
+    """Return the README with the true output under every command of its console blocks, run in order."""
+
+    def render(match: re.Match[str]) -> str:
+        if match["language"] != "console":
+            return match[0]
+        commands = [line.removeprefix("$ ") for line in match["body"].splitlines() if line.startswith("$ ")]
+        shown = "".join(f"$ {command}\n{run(command, folder)}" for command in commands)
+        return f"```console\n{shown}```"
+
+    return BLOCK.sub(render, text)
+
+
+def test_readme_shows_the_true_output_of_every_command(tmp_path: Path) -> None:
+    text = README.read_text()
+    assert len(blocks("console")) >= 5
+    assert SECONDS.sub("N s", rendered(text, tmp_path)) == SECONDS.sub("N s", text)
+
+
+def test_readme_python_runs_as_it_stands(tmp_path: Path) -> None:
+    for i, code in enumerate(blocks("python")):
+        (tmp_path / f"block{i}.py").write_text(code)
+        subprocess.run([sys.executable, f"block{i}.py"], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_readme_make_targets_exist() -> None:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    assert "make test" in lines
+    for line in lines:
+        assert line.startswith("make "), "a block of another kind of command needs a test of its own"
+        planned = subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True)
+        assert planned.stdout
+
+
+def test_readme_names_every_language_that_is_tested() -> None:
+    languages = {match["language"] for match in BLOCK.finditer(README.read_text())}
+    assert languages <= {"console", "python", "sh"}
+
+
+@pytest.mark.parametrize("flag", ["--to", "--method", "--keep-first", "--drop-last", "--json", "--force", "--dry-run"])
+def test_readme_shows_the_flags(flag: str) -> None:
+    assert flag in README.read_text()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        README.write_text(rendered(README.read_text(), Path(temporary)))
