@@ -1,11 +1,9 @@
 """A resize as a plan made from shapes alone, which shows what it will do and then does it."""
 
-import errno
 import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.changes import Changes
-from ctxextend.checkpoints.copying import copy_file, free_bytes, write_file
+from ctxextend.checkpoints.copying import copy_file, write_file
+from ctxextend.checkpoints.disk import check_space, explained
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.staging import check_output, stage
 from ctxextend.checkpoints.tensorfile import read_tensor
-from ctxextend.errors import OutputError, ResizeError
+from ctxextend.errors import ResizeError
 from ctxextend.families.lookup import find_family
 from ctxextend.outputtexts import Hashes, consequences, output_texts
 from ctxextend.recipe import Recipe, Resize
@@ -82,8 +81,8 @@ class ResizePlan(Changes):
             ResizeError: The new table does not fit in memory.
         """
         began, folder = time.perf_counter(), self._output(output)
-        with _explained(folder), stage(folder, self.checkpoint.root, force, self.output_files) as staged:
-            _check_space(staged.parent, self.bytes_to_write)
+        with explained(folder), stage(folder, self.checkpoint.root, force, self.output_files) as staged:
+            check_space(staged.parent, self.bytes_to_write)
             for name in self.output_files:
                 (staged / name).parent.mkdir(parents=True, exist_ok=True)
             hashes, warnings = self._write_weights(staged, progress)
@@ -284,29 +283,3 @@ def _nonfinite(table: TablePlan, rows: NDArray[Any]) -> Iterator[str]:
 
 def _sha256(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data).hexdigest()
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    free = free_bytes(folder)
-    if needed > free:
-        raise OutputError(
-            f"The output needs {needed:,} bytes, and {folder} has {free:,} free.",
-            "Free some, or use -o on another disk.",
-        )
-
-
-@contextmanager
-def _explained(output: Path) -> Iterator[None]:
-    """Turn what the system says of a failed write into an OutputError."""
-    try:
-        yield
-    except OSError as error:
-        hints = {
-            errno.ENOSPC: "Free some space, or use -o on another disk.",
-            errno.EDQUOT: "Your quota is used up: free some of it, or use -o on another disk.",
-            errno.EROFS: "Choose a place that can be written to with -o.",
-            errno.EACCES: "Choose a place that you may write to with -o.",
-            errno.EPERM: "Choose a place that you may write to with -o.",
-        }
-        hint = hints.get(error.errno or 0, "Check the disk, then run the same command again.")
-        raise OutputError(f"{output} could not be written: {error.strerror or error}.", hint) from error

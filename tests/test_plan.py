@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -529,6 +530,35 @@ def test_resize_on_a_full_disk_leaves_nothing(make_pico: MakePico, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", full)
     refused(source, OutputError, "could not be written: No space left on device")
+
+
+def test_resize_on_a_small_file_system_that_fills(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False).returncode
+    ):
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        source = make_pico("gpt2").folder
+        with pytest.raises(OutputError, match="needs .* bytes, and .* free"):
+            resize(source, to=4096, output=small / "out")
+        monkeypatch.setattr("ctxextend.plan.check_space", lambda folder, needed: None)
+        with pytest.raises(OutputError, match="No space left on device"):
+            resize(source, to=4096, output=small / "out")
+        with pytest.raises(OutputError, match="is a mount point") as caught:
+            resize(source, to=NEW, output=small)
+        assert str(small / "NAME") in (caught.value.hint or "")
+        assert list(small.iterdir()) == []
+        resize(source, to=NEW, output=small / "out")
+        with pytest.raises(OutputError, match="needs .* bytes"):
+            resize(source, to=4096, output=small / "out", force=True)
+        assert pico.tensor_bytes(small / "out")["transformer.wpe.weight"][1] == (NEW, pico.WIDTH)
+    finally:
+        subprocess.run(["umount", small], check=True)
 
 
 def test_resize_asks_for_space_before_it_writes(make_pico: MakePico) -> None:

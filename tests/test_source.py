@@ -48,6 +48,8 @@ def test_resolve_source_of_a_hub_id_fetches_what_is_needed(
 ) -> None:
     source = make_pico("gpt2")
     (source.folder / "vocab.txt").write_text("words")
+    (source.folder / "2_Dense").mkdir()
+    (source.folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"needed")
     stale = [
         "pytorch_model.bin",
         "tf_model.h5",
@@ -62,7 +64,9 @@ def test_resolve_source_of_a_hub_id_fetches_what_is_needed(
     hub.add("gpt2", source.folder)
     done = run("resize", "gpt2", "--to", "40")
     assert (done.returncode, done.stdout) == (0, "gpt2-40\n"), done.stderr
-    assert hub.fetched() == {"config.json", "generation_config.json", "model.safetensors", "vocab.txt"}
+    needed = {"config.json", "generation_config.json", "model.safetensors", "vocab.txt", "2_Dense/pytorch_model.bin"}
+    assert hub.fetched() == needed
+    assert needed < set(pico.contents(Path("gpt2-40")))
     pico.logits(source.load(Path("gpt2-40")), 40)
     recipe = yaml.safe_load(Path("gpt2-40/ctxextend.yaml").read_text())
     assert (recipe["source"], recipe["revision"], recipe["provenance"]["revision"]) == ("gpt2", SHA, SHA)

@@ -2,14 +2,13 @@
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from ctxextend.errors import CheckpointError
 
-__all__ = ["copy_file", "copy_range", "finish", "free_bytes", "open_source", "sync_folder", "write_all", "write_file"]
+__all__ = ["copy_file", "copy_range", "finish", "open_source", "sync_folder", "write_all", "write_file"]
 
 Progress = Callable[[int], None]
 
@@ -156,8 +155,3 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the bytes that may still be written to the folder's file system."""
-    return shutil.disk_usage(folder).free

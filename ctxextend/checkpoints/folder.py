@@ -5,51 +5,19 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ctxextend.checkpoints.filenames import NOT_OURS, STALE, matches
 from ctxextend.checkpoints.jsontext import load_object, read_text
 from ctxextend.checkpoints.source import Source, pickles_alone
 from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile, open_tensor_file
 from ctxextend.errors import CheckpointError
 
-__all__ = ["INDEX", "SINGLE_FILE", "STALE", "Checkpoint", "matches", "open_checkpoint"]
+__all__ = ["INDEX", "SINGLE_FILE", "Checkpoint", "open_checkpoint"]
 
 SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-
-# Files beside the weights that hold the old table or state of its size, and why they are left out.
-STALE = {
-    **dict.fromkeys(
-        ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "pytorch_model*.safetensors"),
-        "PyTorch weights at the old length",
-    ),
-    **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights at the old length"),
-    **dict.fromkeys(("flax_model*.msgpack", "flax_model*.msgpack.index.json"), "Flax weights at the old length"),
-    "rust_model.ot": "Rust weights at the old length",
-    **dict.fromkeys(("*.onnx", "*.onnx_data", "*.onnx.data", "onnx/*"), "an ONNX export at the old length"),
-    "openvino/*": "an OpenVINO export at the old length",
-    "openvino_model.*": "an OpenVINO export at the old length",
-    "*.gguf": "GGUF weights at the old length",
-    "*.tflite": "a TFLite export at the old length",
-    **dict.fromkeys(("coreml/*", "*.mlmodel", "*.mlpackage/*"), "a Core ML export at the old length"),
-    **dict.fromkeys(("*.ckpt", "*.ckpt.*"), "a training checkpoint at the old length"),
-    **dict.fromkeys(("model*.safetensors", "model*.safetensors.index.json"), "other weights at the old length"),
-    **dict.fromkeys(
-        ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
-        "training state at the old length",
-    ),
-    "checkpoint-*/*": "another checkpoint at the old length",
-}
-
-# What version control, download tools and desktops keep for themselves, at any depth.
-NOT_OURS = {
-    ".git": "version control",
-    ".cache": "a download cache",
-    "__pycache__": "a cache",
-    ".DS_Store": "a desktop's",
-}
 
 
 @dataclass(frozen=True)
@@ -248,10 +216,3 @@ def _reason_to_omit(name: str, mode: int, model: PurePosixPath) -> str | None:
         return "a linked folder" if stat.S_ISDIR(mode) else "not a regular file"
     below = [path, *([path.relative_to(model)] if model in path.parents else [])]
     return next((why for pattern, why in STALE.items() if any(matches(part, pattern) for part in below)), None)
-
-
-def matches(path: PurePosixPath, pattern: str) -> bool:
-    """Match a pattern at the folder's top; ``name/*`` stands for everything below a folder of that name."""
-    if pattern.endswith("/*"):
-        return len(path.parts) > 1 and fnmatch(path.parts[0], pattern[:-2])
-    return len(path.parts) == 1 and fnmatch(path.name, pattern)

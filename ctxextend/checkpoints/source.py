@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from ctxextend.checkpoints.filenames import NOT_FETCHED
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.errors import CheckpointError, SourceError
 
@@ -24,28 +25,6 @@ BUNDLED = {"tiny-gpt2": BUNDLED_FOLDER / "tiny_gpt2"}
 
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 CACHE_SNAPSHOT = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<sha>[0-9a-f]{40})$")
-
-# Weights in other formats, and what no checkpoint needs: never fetched.
-NOT_FETCHED = [
-    "*.bin",
-    "*.bin.index.json",
-    "*.ckpt",
-    "*.gguf",
-    "*.h5",
-    "*.mlmodel",
-    "*.mlpackage/*",
-    "*.msgpack",
-    "*.onnx",
-    "*.onnx_data",
-    "*.ot",
-    "*.pt",
-    "*.pth",
-    "*.tflite",
-    "coreml/*",
-    "model.*.safetensors",
-    "onnx/*",
-    "openvino/*",
-]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.copying import sync_folder
-from ctxextend.checkpoints.folder import STALE, matches
+from ctxextend.checkpoints.filenames import is_known
 from ctxextend.errors import OutputError
 
 try:
@@ -27,16 +27,6 @@ except ImportError:  # Windows: temporary folders are not locked there
 
 __all__ = ["check_output", "stage"]
 
-# What a checkpoint folder holds, beside the files that a run itself writes and the stale ones that it leaves out.
-CHECKPOINT_FILES = (
-    *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
-    *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),
-    *("sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "modules.json"),
-    *("sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "[0-9][0-9]_*/*"),
-    *("training_args.bin", "trainer_state.json", "train_log.jsonl", "ctxextend.yaml"),
-    *("README.md", "LICENSE*", "LICENCE*", "NOTICE*", ".gitattributes"),
-)
 WEIGHTS = ("model*.safetensors", "*/model*.safetensors", "pytorch_model*.bin", "*/pytorch_model*.bin")
 
 AT_FDCWD = -100
@@ -62,7 +52,7 @@ def check_output(output: Path, source: Path, force: bool, written: Collection[st
         raise OutputError(f"The output {output} lies inside the source {source}.", "Choose a folder outside with -o.")
     if output in source.parents:
         raise OutputError(f"The source {source} lies inside the output {output}.", "Choose another folder with -o.")
-    if output in (Path(output.anchor), Path.home().resolve()):
+    if output in (Path(output.anchor), Path(os.path.expanduser("~")).resolve()):  # noqa: PTH111 - never raises
         raise OutputError(f"{output} is not a folder that a checkpoint may replace.", f"Use -o {output / 'NAME'}.")
     if not output.exists():
         return
@@ -86,7 +76,7 @@ def _check_replaceable(output: Path, force: bool, written: Collection[str]) -> N
     has_config = any((output / name).is_file() for name in ("config.json", "modules.json"))
     if not has_config or not any(any(output.glob(pattern)) for pattern in WEIGHTS):
         raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Choose another -o.")
-    strange = next((name for name in _files(output) if not (name in written or _belongs(name))), None)
+    strange = next((name for name in _files(output) if not (name in written or is_known(PurePosixPath(name)))), None)
     if strange:
         raise OutputError(
             f"{output} holds {strange}, which belongs to no checkpoint, so --force does not replace it.",
@@ -102,10 +92,6 @@ def _files(folder: Path) -> Iterator[str]:
         yield from ((path / name).as_posix() for name in sorted([*files, *links]))
         if not folders and not files:
             yield path.as_posix()
-
-
-def _belongs(name: str) -> bool:
-    return any(matches(PurePosixPath(name), pattern) for pattern in (*CHECKPOINT_FILES, *STALE))
 
 
 @contextlib.contextmanager

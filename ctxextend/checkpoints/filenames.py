@@ -1,0 +1,65 @@
+"""What is known of the files that lie in a model folder, by their names."""
+
+from fnmatch import fnmatch
+from pathlib import PurePosixPath
+
+__all__ = ["NOT_FETCHED", "NOT_OURS", "STALE", "is_known", "matches"]
+
+OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json")
+
+# Files beside the weights that hold the old table or state of its size, and why they are left out.
+STALE = {
+    **dict.fromkeys(
+        ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "pytorch_model*.safetensors"),
+        "PyTorch weights at the old length",
+    ),
+    **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights at the old length"),
+    **dict.fromkeys(("flax_model*.msgpack", "flax_model*.msgpack.index.json"), "Flax weights at the old length"),
+    "rust_model.ot": "Rust weights at the old length",
+    **dict.fromkeys(("*.onnx", "*.onnx_data", "*.onnx.data", "onnx/*"), "an ONNX export at the old length"),
+    **dict.fromkeys(("openvino/*", "openvino_model.*"), "an OpenVINO export at the old length"),
+    "*.gguf": "GGUF weights at the old length",
+    "*.tflite": "a TFLite export at the old length",
+    **dict.fromkeys(("coreml/*", "*.mlmodel", "*.mlpackage/*"), "a Core ML export at the old length"),
+    **dict.fromkeys(("*.ckpt", "*.ckpt.*"), "a training checkpoint at the old length"),
+    **dict.fromkeys(OTHER_WEIGHTS, "other weights at the old length"),
+    **dict.fromkeys(
+        ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
+        "training state at the old length",
+    ),
+    "checkpoint-*/*": "another checkpoint at the old length",
+}
+
+# What version control, download tools and desktops keep for themselves, at any depth.
+NOT_OURS = {
+    ".git": "version control",
+    ".cache": "a download cache",
+    "__pycache__": "a cache",
+    ".DS_Store": "a desktop's file",
+}
+
+# What is not fetched from the Hub: stale files, and variants of the weights such as model.fp16.safetensors.
+NOT_FETCHED = [*(pattern for pattern in STALE if pattern not in OTHER_WEIGHTS), "model.*.safetensors"]
+
+# What else a checkpoint folder holds by the habits of transformers and sentence-transformers.
+KNOWN = (
+    *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
+    *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),
+    *("sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "modules.json"),
+    *("sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "[0-9][0-9]_*/*"),
+    *("training_args.bin", "trainer_state.json", "train_log.jsonl", "ctxextend.yaml"),
+    *("README.md", "LICENSE*", "LICENCE*", "NOTICE*", ".gitattributes"),
+)
+
+
+def is_known(path: PurePosixPath) -> bool:
+    """Whether checkpoint folders commonly hold a file of that name, stale or not."""
+    return any(matches(path, pattern) for pattern in (*KNOWN, *STALE))
+
+
+def matches(path: PurePosixPath, pattern: str) -> bool:
+    """Match a pattern at the folder's top; ``name/*`` stands for everything below a folder of that name."""
+    if pattern.endswith("/*"):
+        return len(path.parts) > 1 and fnmatch(path.parts[0], pattern[:-2])
+    return len(path.parts) == 1 and fnmatch(path.name, pattern)
