@@ -59,7 +59,9 @@ class ResizePlan(Changes):
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
-        check_output(self._output(output), self.checkpoint.root, force, self.output_files)
+        folder = self._output(output)
+        with explained(folder):
+            check_output(folder, self.checkpoint.root, force, self.output_files)
 
     def execute(
         self,

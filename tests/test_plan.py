@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -589,3 +590,61 @@ def test_public_names_are_sorted_documented_and_real() -> None:
         assert isinstance(value, str) or value.__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ctxextend.nothing
+
+
+def test_resize_of_names_that_no_file_system_takes(make_pico: MakePico) -> None:
+    with pytest.raises(ctxextend.SourceError, match="cannot be read: .*File name too long"):
+        plan_resize("x" * 300, to=NEW)
+    plan = plan_resize(make_pico("gpt2").folder, to=NEW)
+    for call in (plan.check_output, plan.execute):
+        with pytest.raises(OutputError, match="File name too long") as caught:
+            call("x" * 300)
+        assert "shorter name" in (caught.value.hint or "")
+
+
+# The interpreter itself may lie where nobody else can read it, so everything is imported and used once before.
+AS_NOBODY = """
+import os, sys, tempfile
+from ctxextend import CtxextendError, resize
+with tempfile.TemporaryDirectory() as folder:
+    resize("tiny-gpt2", to=129, output=folder + "/out")
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    resize(sys.argv[1], to=40, output=sys.argv[2])
+except CtxextendError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_resize_without_permission_says_so(make_pico: MakePico, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    source = make_pico("gpt2").folder
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    (source / "model.safetensors").chmod(0o644)
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o005)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "closed").mkdir(mode=0o555)
+
+    def run(output: Path) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", AS_NOBODY, str(source), str(output)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    denied = run(tmp_path / "closed" / "out")
+    assert denied.returncode == 1
+    output = tmp_path / "closed" / "out"
+    assert denied.stderr.startswith(f"OutputError: {output} could not be written: Permission denied.")
+    for name, mode in (("model.safetensors", 0o600), ("config.json", 0o600), ("1_Pooling", 0o700), (".", 0o700)):
+        before = (source / name).stat().st_mode
+        (source / name).chmod(mode)
+        done = run(tmp_path / "open" / "out")
+        (source / name).chmod(before)
+        assert done.returncode == 1, name
+        assert "cannot be read: " in done.stderr
+        assert "Permission denied" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert list((tmp_path / "open").iterdir()) == []
+    assert run(tmp_path / "open" / "out").returncode == 0

@@ -3,12 +3,22 @@
 import errno
 import os
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 from ctxextend.errors import CheckpointError
 
-__all__ = ["copy_file", "copy_range", "finish", "open_source", "sync_folder", "write_all", "write_file"]
+__all__ = [
+    "copy_file",
+    "copy_range",
+    "finish",
+    "open_source",
+    "read_range",
+    "sync_folder",
+    "write_all",
+    "write_file",
+]
 
 Progress = Callable[[int], None]
 
@@ -125,7 +135,24 @@ def copy_file(source: Path, destination: Path, progress: Progress = lambda moved
         finish(copy, status.st_mode)
 
 
-def open_source(path: Path) -> BinaryIO:
+def read_range(path: Path, start: int, length: int) -> bytearray:
+    """Read a byte range of a file of the source.
+
+    Raises:
+        CheckpointError: It cannot be read, or ends too early.
+    """
+    data = bytearray(length)
+    left = memoryview(data)
+    with open_source(path) as file:
+        file.seek(start)
+        while left and (count := file.readinto(left)):  # one call gives 2 GB at most
+            left = left[count:]
+    if left:
+        raise CheckpointError(f"{path} became shorter while it was read.", "Run the command again.")
+    return data
+
+
+def open_source(path: Path) -> FileIO:
     """Open a file of the source for reading, unbuffered.
 
     Raises:

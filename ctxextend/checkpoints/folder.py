@@ -77,28 +77,39 @@ def open_checkpoint(source: Source) -> Checkpoint:
     """Read a folder's config, list its files, and read the headers of its weights.
 
     Raises:
-        CheckpointError: Something is missing, malformed, or leads out of the folder.
+        CheckpointError: Something is missing, malformed, cannot be read, or leads out of the folder.
     """
+    try:
+        return _open(source)
+    except OSError as error:
+        what = error.filename or source.folder
+        raise CheckpointError(f"{what} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
+
+
+def _open(source: Source) -> Checkpoint:
     root = source.folder
     model = _model_folder(root)
-    config_path = root / model / "config.json"
-    if not config_path.is_file():
+    if not (root / model / "config.json").is_file():
         raise CheckpointError(f"{root} holds no config.json.", "Name the folder of a transformers checkpoint.")
-    config = load_object(config_path)
-    index_path = root / model / INDEX
-    index = None
-    if not (root / model / SINGLE_FILE).exists() and index_path.exists():
-        index = load_object(index_path)
-    names = [SINGLE_FILE] if index is None else _shards(index_path, index)
-    if index is None and not (root / model / SINGLE_FILE).is_file():
-        raise _no_weights(root / model, config)
+    config = load_object(root / model / "config.json")
+    names, index = _weights_files(root / model, config)
     weights = tuple(open_tensor_file(root / model / name) for name in names)
     if index is not None:
-        _check_index(index_path, index, weights)
+        _check_index(root / model / INDEX, index, weights)
     _check_unique(weights)
     used = {(model / name).as_posix() for name in (*names, *([INDEX] if index is not None else []))}
     copied, omitted = _sort_files(root, model, used)
     return Checkpoint(source, model, config, weights, index, copied, omitted)
+
+
+def _weights_files(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
+    """Return the names of the weights files, and the parsed index where there is one; a single file wins."""
+    if (folder / SINGLE_FILE).is_file():
+        return [SINGLE_FILE], None
+    if not (folder / INDEX).is_file():
+        raise _no_weights(folder, config)
+    index = load_object(folder / INDEX)
+    return _shards(folder / INDEX, index), index
 
 
 def _model_folder(root: Path) -> PurePosixPath:
@@ -195,7 +206,7 @@ def _sort_files(root: Path, model: PurePosixPath, used: set[str]) -> tuple[tuple
 
 def _walk(root: Path) -> Iterator[tuple[str, int]]:
     """Yield every file below the root, and every folder that is not walked into, with its mode, in sorted order."""
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_raise):
         here = Path(folder)
         skipped = [name for name in folders if name in NOT_OURS or (here / name).is_symlink()]
         folders[:] = sorted(set(folders) - set(skipped))
@@ -206,6 +217,10 @@ def _walk(root: Path) -> Iterator[tuple[str, int]]:
             except OSError:
                 mode = 0
             yield path.relative_to(root).as_posix(), mode
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _reason_to_omit(name: str, mode: int, model: PurePosixPath) -> str | None:

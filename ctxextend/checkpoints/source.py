@@ -61,6 +61,13 @@ def resolve_source(reference: str | os.PathLike[str], revision: str | None = Non
         SourceError: Nothing is there, it cannot be reached, or access is not granted.
     """
     text = os.fspath(reference)
+    try:
+        return _resolve(text, revision)
+    except (OSError, RuntimeError) as error:
+        raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
+
+
+def _resolve(text: str, revision: str | None) -> Source:
     path = Path(text).expanduser()
     if text and path.is_dir():
         _refuse_revision(revision, f"the local folder {text}")

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.copying import read_range
 from ctxextend.checkpoints.jsontext import parse_object
 from ctxextend.errors import CheckpointError
 
@@ -115,15 +116,11 @@ def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
         Its shape, its dtype as in `FLOAT_DTYPES`.
 
     Raises:
-        CheckpointError: It holds no floats that can be interpolated, or the file shrank.
+        CheckpointError: It holds no floats that can be interpolated, or the file cannot be read or shrank.
     """
     entry = file.entries[name]
     dtype = float_dtype(file, name)
-    with file.path.open("rb") as stream:
-        stream.seek(file.data_start + entry.start)
-        data = stream.read(entry.size)
-    if len(data) != entry.size:
-        raise CheckpointError(f"{file.path} became shorter while it was read.", "Run the command again.")
+    data = read_range(file.path, file.data_start + entry.start, entry.size)
     return np.frombuffer(data, dtype).reshape(entry.shape)
 
 
