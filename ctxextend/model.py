@@ -18,6 +18,8 @@ from ctxextend.tables.resizing import resize_table
 if TYPE_CHECKING:
     import torch
 
+ITSELF = "Pass the transformers model itself, not a wrapper around it."
+
 __all__ = ["continue_text", "extend_model", "failure_at", "same_logits"]
 
 
@@ -51,7 +53,9 @@ def extend_model(
         ResizeError: The length, the method or a flag cannot be served.
     """
     settings = Resize(to, method, keep_first, drop_last, scope)
-    config: Any = model.config
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_dict"):
+        raise CheckpointError(f"A {type(model).__name__} holds no transformers config.", ITSELF)
     family = find_family({**_stated(config), "model_type": config.model_type})
     changes = [_plan_change(model, family, table, settings) for table in family.tables]
     for table, module, weight in changes:
@@ -85,7 +89,7 @@ def _find_module(model: "torch.nn.Module", family: Family, table: Table) -> tupl
         wanted = " or ".join(family.table_names(table))
         raise CheckpointError(
             f"This {type(model).__name__} holds {len(names)} tables named {wanted}, and one is needed.",
-            "Pass the transformers model itself, not a wrapper around it.",
+            ITSELF,
         )
     module: Any = modules[names[0].removesuffix(".weight")]
     return names[0], module

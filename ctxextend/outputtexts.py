@@ -8,7 +8,7 @@ import numpy as np
 
 from ctxextend.changes import CARD_FILE, RECIPE_FILE, Changes
 from ctxextend.checkpoints.card import model_card
-from ctxextend.checkpoints.jsontext import delete, edit, read_text
+from ctxextend.checkpoints.jsontext import delete, edit, read_bytes, read_text
 from ctxextend.recipe import Recipe
 from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
@@ -18,11 +18,16 @@ __all__ = ["Hashes", "consequences", "output_texts"]
 # Stands for a hash that is not known yet, so that the texts are as long as the final ones.
 UNKNOWN = ("f" * 64, "f" * 64)
 
+RECIPE_POINTER = f" `{RECIPE_FILE}` holds the recipe."
+
+# How bytes that are no UTF-8 live through a text.
+UNDECODED = "surrogateescape"
+
 Hashes = Mapping[str, tuple[str, str]]
 
 
-def output_texts(changes: Changes, hashes: Hashes) -> dict[str, str]:
-    """Return every text file that is edited or made, whole, by its path below the output.
+def output_texts(changes: Changes, hashes: Hashes) -> dict[str, bytes]:
+    """Return every text file that is edited or made, whole, as bytes, by its path below the output.
 
     Args:
         changes: What the resize changes.
@@ -40,7 +45,7 @@ def output_texts(changes: Changes, hashes: Hashes) -> dict[str, str]:
         texts[changes.checkpoint.index_file] = _index_text(changes)
     texts[RECIPE_FILE] = _recipe_text(changes, hashes)
     texts[CARD_FILE] = _card_text(changes)
-    return texts
+    return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
 
 def consequences(changes: Changes) -> str:
@@ -105,17 +110,34 @@ def _recipe_text(changes: Changes, hashes: Hashes) -> str:
 
 def _card_text(changes: Changes) -> str:
     source = changes.checkpoint.source
-    card = read_text(source.folder / CARD_FILE) if CARD_FILE in changes.checkpoint.copied else None
-    base_model = source.hub_id or (None if card and "\nbase_model:" in card else source.name)
-    return model_card(card, base_model, f"{source.name}-{changes.max_len_after}", _card_section(changes))
+    path = source.folder / CARD_FILE
+    # Whatever bytes a card holds are kept: what is no UTF-8 becomes surrogates here and bytes again when written.
+    card = read_bytes(path).decode("utf-8", UNDECODED) if CARD_FILE in changes.checkpoint.copied else None
+    name = _printable(source.hub_id or source.name)
+    return model_card(
+        card and card.replace(RECIPE_POINTER, ""),
+        name,
+        is_hub_id=source.hub_id is not None,
+        title=f"{_printable(source.name)}-{changes.max_len_after}",
+        section=_card_section(changes, name),
+    )
 
 
-def _card_section(changes: Changes) -> str:
-    name = changes.checkpoint.source.hub_id or changes.checkpoint.source.name
+def _printable(name: str) -> str:
+    """Return a name on one line, bytes that are no text written out."""
+    return " ".join(name.encode("utf-8", "backslashreplace").decode().split())
+
+
+def _card_section(changes: Changes, name: str) -> str:
+    before, after = changes.max_len_before, changes.max_len_after
     tables = ", ".join(f"`{table.name}`" for table in changes.tables)
+    made = (
+        f"resized from {before} to {after} token positions"
+        if before != after
+        else f"of {after} token positions as it was"
+    )
     return (
-        f"## Context length {changes.max_len_after}\n\n"
-        f"{name} with its position table ({tables}) resized from {changes.max_len_before} to {changes.max_len_after} "
-        f"token positions by ctxextend {__version__}, method `{changes.method}`; no other weight was changed. "
-        f"{consequences(changes)} `{RECIPE_FILE}` holds the recipe.\n"
+        f"## Context length {after}\n\n"
+        f"{name} with its position table ({tables}) {made} by ctxextend {__version__}, method `{changes.method}`; no "
+        f"other weight was changed. {consequences(changes)}{RECIPE_POINTER}\n"
     )

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ctxextend.plan import plan_resize
+from ctxextend.checkpoints.source import bundled_source
+from ctxextend.plan import plan_recipe
+from ctxextend.recipe import Recipe, Resize
 
 __all__ = ["Demo", "run_demo"]
 
@@ -47,19 +49,20 @@ class Demo:
         return asdict(self)
 
 
-def run_demo(output: str | os.PathLike[str]) -> Demo:
+def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
     """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128.
 
     Args:
         output: Where the new checkpoint goes.
+        force: Replace an existing checkpoint folder.
 
     Raises:
         OutputError: As `ResizePlan.execute`.
     """
     from ctxextend.model import continue_text, failure_at, same_logits
 
-    plan = plan_resize(DEMO_SOURCE, DEMO_LENGTH)
-    original, resized = plan.checkpoint.root, plan.execute(output).output
+    plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
+    original, resized = plan.checkpoint.root, plan.execute(output, force=force).output
     before, after = plan.max_len_before, plan.max_len_after
     within, beyond, tokens = continue_text(Path(resized), DEMO_PROMPT, after, before)
     return Demo(

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ctxextend.changes import Changes
 from ctxextend.checkpoints.copying import copy_file, write_file
-from ctxextend.checkpoints.disk import check_space, explained
+from ctxextend.checkpoints.disk import check_space, check_writable, explained
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoints.source import Source, resolve_source
 from ctxextend.checkpoints.staging import check_output, stage
 from ctxextend.checkpoints.tensorfile import read_tensor
 from ctxextend.errors import ResizeError
@@ -48,20 +48,28 @@ class ResizePlan(Changes):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before the plan is carried out."""
-        return (*self.checkpoint.source.notes, *self._equal_length(), *self._cut_before(), *self._code_files())
+        return (*self._equal_length(), *self._cut_before(), *self._code_files())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the reference was understood, where that needs saying."""
+        return self.checkpoint.source.notes
 
     @cached_property
     def bytes_to_write(self) -> int:
         """Bytes of the whole output."""
         copied = sum((self.checkpoint.root / name).stat().st_size for name in self.copied)
         rewritten = sum(layout.size for layout in self.layouts.values())
-        return copied + rewritten + sum(len(text.encode()) for text in output_texts(self, {}).values())
+        return copied + rewritten + sum(len(text) for text in output_texts(self, {}).values())
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
         folder = self._output(output)
         with explained(folder):
             check_output(folder, self.checkpoint.root, force, self.output_files)
+            above = next(path for path in folder.resolve().parents if path.exists())
+            check_writable(above)
+            check_space(above, self.bytes_to_write)
 
     def execute(
         self,
@@ -92,7 +100,7 @@ class ResizePlan(Changes):
         return ResizeResult(self, folder, (*self.warnings, *warnings), time.perf_counter() - began)
 
     def _output(self, output: str | os.PathLike[str] | None) -> Path:
-        return self.default_output if output is None else Path(output).expanduser()
+        return self.default_output if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
     def _write_weights(self, folder: Path, progress: Progress) -> tuple[Hashes, list[str]]:
         hashes: dict[str, tuple[str, str]] = {}
@@ -103,7 +111,7 @@ class ResizePlan(Changes):
                 before = read_tensor(file, table.name)
                 tensors[table.name] = self._resized(table, before)
                 hashes[table.name] = _sha256(before), _sha256(tensors[table.name])
-                warnings += _nonfinite(table, before)
+                warnings += _nonfinite(table, before, tensors[table.name])
             name = self.checkpoint.relative(file)
             if name in self.layouts:
                 rewrite(file, self.layouts[name], tensors, folder / name, progress)
@@ -115,8 +123,8 @@ class ResizePlan(Changes):
             copy_file(root / name, folder / name, progress)
         for name, text in output_texts(self, hashes).items():
             mode = (root / name).stat().st_mode if name in self.checkpoint.files else None
-            write_file(folder / name, text.encode(), mode)
-            progress(len(text.encode()))
+            write_file(folder / name, text, mode)
+            progress(len(text))
 
     def _resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
         try:
@@ -232,13 +240,22 @@ def plan_resize(
     return plan_recipe(Recipe(os.fspath(reference), settings, revision))
 
 
-def plan_recipe(recipe: Recipe) -> ResizePlan:
-    """Plan what a recipe asks for; see `plan_resize`."""
-    checkpoint = open_checkpoint(resolve_source(recipe.source, recipe.revision))
-    family = find_family(checkpoint.config)
+def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
+    """Plan what a recipe asks for; see `plan_resize`.
+
+    Args:
+        recipe: What is asked for.
+        source: What the recipe's source was found to be; None finds it.
+
+    Raises:
+        CtxextendError: As `plan_resize`.
+    """
+    checkpoint = open_checkpoint(source or resolve_source(recipe.source, recipe.revision))
+    family = find_family(checkpoint.config, str(checkpoint.root / checkpoint.config_file))
     tables = tuple(plan_table(checkpoint, family, table, recipe.resize) for table in family.tables)
     before, after = tables[0].max_len_before, recipe.resize.to
-    dropped = tuple(name for file in checkpoint.weights for name in file.entries if family.buffer(name))
+    names = (name for file in checkpoint.weights for name in file.entries)
+    dropped = tuple(name for name in names if family.buffer(name)) if before != after else ()
     edits = (*config_edits(checkpoint, family, tables), *limit_edits(checkpoint, before, after))
     return ResizePlan(recipe, checkpoint, family, tables, edits, dropped)
 
@@ -275,12 +292,12 @@ def resize(
     return plan_recipe(Recipe(os.fspath(reference), settings, revision)).execute(output, force=force)
 
 
-def _nonfinite(table: TablePlan, rows: NDArray[Any]) -> Iterator[str]:
-    bad = nonfinite_rows(rows)
-    if bad:
+def _nonfinite(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:
+    if bad := nonfinite_rows(before):
         listed = ", ".join(map(str, bad[:10])) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
         plural = "s" if len(bad) > 1 else ""
-        yield f"{table.name} holds NaN or infinity in row{plural} {listed}; rows made from these hold them too."
+        made = f"{len(nonfinite_rows(after))} of the {len(after)} rows that were written"
+        yield f"{table.name} holds NaN or infinity in row{plural} {listed}, and so do {made}."
 
 
 def _sha256(array: NDArray[Any]) -> str:

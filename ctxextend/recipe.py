@@ -1,5 +1,6 @@
 """One typed description of a run, and the YAML in which it is written beside every output."""
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ class Resize:
     scope: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("to", "keep_first", "drop_last"):
+            object.__setattr__(self, name, _whole(getattr(self, name)))
         if isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 1:
             raise ResizeError(f"--to {self.to!r} is no length.", "Give a whole number of token positions, 1 or more.")
         _ = self.options
@@ -54,6 +57,11 @@ class Resize:
             "--scope": self.scope is not None,
         }
         return tuple(flag for flag, is_given in given.items() if is_given)
+
+
+def _whole(value: Any) -> Any:
+    """Return numpy's whole numbers as Python's; anything else as it is."""
+    return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
 
 
 @dataclass(frozen=True)

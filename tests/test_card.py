@@ -1,3 +1,4 @@
+import pytest
 import yaml
 
 from ctxextend.checkpoints.card import model_card
@@ -5,40 +6,65 @@ from ctxextend.checkpoints.card import model_card
 SECTION = "## Context length 64\n\nWords.\n"
 
 
+def card_of(old: str | None, base_model: str = "owner/old", is_hub_id: bool = True) -> str:
+    return model_card(old, base_model, is_hub_id=is_hub_id, title="old-64", section=SECTION)
+
+
 def front_matter(card: str) -> object:
-    return yaml.safe_load(card.split("---\n")[1])
+    return yaml.safe_load(card.lstrip("\ufeff").replace("\r\n", "\n").lstrip().split("---\n")[1])
 
 
 def test_model_card_of_a_source_without_one() -> None:
-    card = model_card(None, "gpt2", "gpt2-64", SECTION)
-    assert card == "---\nbase_model: gpt2\n---\n# gpt2-64\n\n## Context length 64\n\nWords.\n"
+    assert card_of(None) == "---\nbase_model: owner/old\n---\n# old-64\n\n## Context length 64\n\nWords.\n"
 
 
 def test_model_card_keeps_the_sources_card_and_adds_to_it() -> None:
-    old = "---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n"
-    card = model_card(old, "owner/old", "ignored", SECTION)
+    card = card_of("---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n")
     assert front_matter(card) == {"license": "mit", "tags": ["x"], "base_model": "owner/old"}
     assert "\n# Old\n\nText with --- and base_model: words.\n\n## Context length 64\n" in card
-    assert "ignored" not in card
+    assert "old-64" not in card
 
 
-def test_model_card_replaces_a_base_model_in_every_form() -> None:
-    for stated in ("base_model: a/b\n", "base_model:\n- a/b\n- c/d\n", "base_model:\n  - a/b\n"):
-        card = model_card(f"---\nlicense: mit\n{stated}language: en\n---\n# Old\n", "owner/old", "", SECTION)
-        assert front_matter(card) == {"license": "mit", "language": "en", "base_model": "owner/old"}
+@pytest.mark.parametrize("stated", ["base_model: a/b\n", "base_model:\n- a/b\n- c/d\n", "base_model:\n  - a/b\n"])
+def test_model_card_replaces_a_base_model_by_a_hub_id_and_not_by_a_folders_name(stated: str) -> None:
+    old = f"---\nlicense: mit\n{stated}language: en\n---\n# Old\n"
+    assert front_matter(card_of(old)) == {"license": "mit", "language": "en", "base_model": "owner/old"}
+    assert front_matter(card_of(old, "folder", is_hub_id=False)) == front_matter(old)
 
 
-def test_model_card_keeps_the_base_model_where_none_is_given() -> None:
-    card = model_card("---\nbase_model: a/b\n---\n# Old\n", None, "", SECTION)
-    assert front_matter(card) == {"base_model": "a/b"}
+def test_model_card_looks_for_a_base_model_in_the_front_matter_alone() -> None:
+    card = card_of("---\nlicense: mit\n---\n```yaml\n\nbase_model: a/b\n```\n", "folder", is_hub_id=False)
+    assert front_matter(card) == {"license": "mit", "base_model": "folder"}
+
+
+@pytest.mark.parametrize("start", ["\n", "\ufeff", "  \n\n"])
+def test_model_card_finds_front_matter_where_the_hub_does(start: str) -> None:
+    card = card_of(f"{start}---\nlicense: mit\n---\n# Old\n")
+    assert front_matter(card) == {"license": "mit", "base_model": "owner/old"}
 
 
 def test_model_card_without_front_matter_gets_one() -> None:
-    card = model_card("# Old\n", "gpt2", "", SECTION)
-    assert card.startswith("---\nbase_model: gpt2\n---\n# Old\n")
+    assert card_of("# Old\n").startswith("---\nbase_model: owner/old\n---\n# Old\n")
 
 
-def test_model_card_with_empty_front_matter_and_windows_line_ends() -> None:
-    assert front_matter(model_card("---\n---\n# Old\n", "gpt2", "", SECTION)) == {"base_model": "gpt2"}
-    card = model_card("---\r\nlicense: mit\r\n---\r\n# Old\r\n", "gpt2", "", SECTION)
-    assert yaml.safe_load(card.replace("\r\n", "\n").split("---\n")[1]) == {"license": "mit", "base_model": "gpt2"}
+def test_model_card_with_empty_front_matter() -> None:
+    assert front_matter(card_of("---\n---\n# Old\n")) == {"base_model": "owner/old"}
+
+
+@pytest.mark.parametrize("old", ["---\r\nlicense: mit\r\n---\r\n# Old\r\n", "# Old\r\n"])
+def test_model_card_keeps_windows_line_ends(old: str) -> None:
+    card = card_of(old)
+    assert card.count("\r\n") == card.count("\n")
+    assert front_matter(card) == ({"license": "mit"} if "mit" in old else {}) | {"base_model": "owner/old"}
+
+
+@pytest.mark.parametrize("old", ["---\n{license: mit}\n---\n# Old\n", "---\na: [\n---\n# Old\n"])
+def test_model_card_leaves_front_matter_that_it_cannot_add_to_as_it_is(old: str) -> None:
+    assert card_of(old).startswith(old)
+
+
+@pytest.mark.parametrize(
+    "name", ["a: b", "@foo", "- dash", '"q', "yes", "1.0", "2024-01-01", "[x]", "#hash", "null", "x # y"]
+)
+def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
+    assert front_matter(card_of(None, name, is_hub_id=False)) == {"base_model": name}

@@ -116,7 +116,7 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
         "edit      config.json: max_position_embeddings 16 -> 40",
         "tokenizer_config.json: model_max_length unset -> 40 (it stated no limit, and longer texts would fail)",
         "would make short ones as slow as long ones",
-        "leave out tf_model.h5 (TensorFlow weights at the old length)",
+        "leave out tf_model.h5 (TensorFlow weights, not rewritten)",
         f"write     {plan_resize(source, to=40).bytes_to_write:,} bytes",
     ):
         assert line in done.stdout
@@ -195,7 +195,7 @@ def test_app_exits_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctxextend.plan.plan_recipe", interrupt)
     done = run("resize", "tiny-gpt2", "--to", "512")
     assert (done.exit_code, done.stdout) == (130, "")
-    assert "Stopped; nothing was changed." in done.stderr
+    assert "Stopped; nothing was left half-made." in done.stderr
 
 
 SLOW = """

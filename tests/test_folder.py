@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,7 +130,23 @@ def test_open_checkpoint_with_pickles_alone_says_what_to_type(make_pico: Callabl
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin alone") as caught:
         opened(folder)
-    assert f"transformers.GPT2LMHeadModel.from_pretrained('{folder}')" in (caught.value.hint or "")
+    command = (caught.value.hint or "").removeprefix("Convert it first: python -c ")
+    code = f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r})"
+    assert shlex.split(command) == [f"{code}.save_pretrained('pico-gpt2-safetensors')"]
+
+
+@pytest.mark.parametrize("stated", [["X$(touch x)"], ["a.b"], 5, [], [7], "GPT2Model", {"a": 1}])
+def test_open_checkpoint_with_pickles_alone_puts_no_strangers_words_into_a_command(
+    stated: object, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico("gpt2", name="it's $HOME").folder
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    pico.edit_json(folder / "config.json", architectures=stated)
+    with pytest.raises(CheckpointError) as caught:
+        opened(folder)
+    command = (caught.value.hint or "").removeprefix("Convert it first: python -c ")
+    code = f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r})"
+    assert shlex.split(command)[0].startswith(code)
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""])

@@ -240,7 +240,7 @@ def test_resize_keeps_modes_and_copies_everything_else(make_pico: MakePico, tmp_
     out = pico.contents(tmp_path / "out")
     assert {name: out[name] for name in files} == files
     assert set(out) == {*pico.contents(source), "README.md", "ctxextend.yaml"} - {"pytorch_model.bin"}
-    assert result.plan.as_dict()["files"]["omitted"] == {"pytorch_model.bin": "PyTorch weights at the old length"}
+    assert result.plan.as_dict()["files"]["omitted"] == {"pytorch_model.bin": "PyTorch weights, not rewritten"}
     for name in ("vocab.txt", "config.json", "model.safetensors"):
         assert (tmp_path / "out" / name).stat().st_mode == (source / name).stat().st_mode
 
@@ -336,7 +336,11 @@ def test_resize_names_rows_that_hold_nan(make_pico: MakePico, tmp_path: Path) ->
         model.transformer.wpe.weight[7, 0] = math.inf
     model.save_pretrained(source.folder)
     result = resize(source.folder, to=NEW, output=tmp_path / "out")
-    assert "transformer.wpe.weight holds NaN or infinity in rows 3, 7;" in result.warnings[-1]
+    assert result.warnings[-1] == (
+        "transformer.wpe.weight holds NaN or infinity in rows 3, 7, and so do 6 of the 40 rows that were written."
+    )
+    after = resize(source.folder, to=NEW, method="sinusoidal", output=tmp_path / "waves").warnings[-1]
+    assert "and so do 26 of the 40 rows" in after
 
 
 def test_resize_warns_of_code_that_it_copies(make_pico: MakePico, tmp_path: Path) -> None:

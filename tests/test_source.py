@@ -164,7 +164,7 @@ def test_resolve_source_prefers_a_local_folder_and_says_so(make_pico: MakePico) 
     Path("gpt2").rename("tiny-gpt2")
     assert "wins over the bundled checkpoint" in resolve_source("tiny-gpt2").notes[0]
     assert resolve_source("./tiny-gpt2").notes == ()
-    assert plan_resize("tiny-gpt2", to=40).warnings[0].startswith("tiny-gpt2 is a local folder here")
+    assert plan_resize("tiny-gpt2", to=40).notes[0].startswith("tiny-gpt2 is a local folder here")
 
 
 @pytest.mark.parametrize("name", sorted(BUNDLED))

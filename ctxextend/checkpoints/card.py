@@ -2,33 +2,50 @@
 
 import re
 
+import yaml
+
 __all__ = ["model_card"]
 
-FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
+# Where the Hub's own reader finds it: white space and a byte order mark may stand before it.
+FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 # The key and whatever is indented below it or listed at its own level.
 BASE_MODEL = re.compile(r"^base_model:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
 
-def model_card(card: str | None, base_model: str | None, title: str, section: str) -> str:
+def model_card(card: str | None, base_model: str, *, is_hub_id: bool, title: str, section: str) -> str:
     """Return a card with `base_model` in its front matter and a section added at its end.
 
     Args:
         card: The source's card; None where it has none.
-        base_model: The model that this one was made from; None keeps what the card says.
+        base_model: The model that this one was made from.
+        is_hub_id: Whether that is its name on the Hub; a folder's name does not replace what the card says.
         title: The heading of a new card.
         section: Markdown, from its heading on.
     """
-    card = f"# {title}\n" if card is None else card
-    if base_model is not None:
-        card = _with_base_model(card, f"base_model: {base_model}\n")
-    return f"{card.rstrip()}\n\n{section.strip()}\n"
+    if card is None:
+        card = f"# {title}\n"
+    newline = "\r\n" if "\r\n" in card else "\n"
+    line = yaml.safe_dump({"base_model": base_model}, allow_unicode=True, width=1000)
+    card = _with_base_model(card, line.replace("\n", newline), replace=is_hub_id)
+    return card.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
 
 
-def _with_base_model(card: str, line: str) -> str:
+def _with_base_model(card: str, line: str, replace: bool) -> str:
     found = FRONT_MATTER.match(card)
     if found is None:
-        return f"---\n{line}---\n{card}"
-    yaml = BASE_MODEL.sub("", found["yaml"])
-    if yaml and not yaml.endswith("\n"):
-        yaml += "\n"
-    return card[: found.start("yaml")] + yaml + line + card[found.end("yaml") :]
+        fence = "---" + line[len(line.rstrip("\r\n")) :]
+        return fence + line + fence + card
+    old = found["yaml"]
+    if not replace and BASE_MODEL.search(old):
+        return card
+    new = BASE_MODEL.sub("", old) + line
+    if not _is_mapping(new):  # flow style, or no YAML at all: then it is the author's to mend
+        return card
+    return card[: found.start("yaml")] + new + card[found.end("yaml") :]
+
+
+def _is_mapping(text: str) -> bool:
+    try:
+        return isinstance(yaml.safe_load(text), dict)
+    except yaml.YAMLError:
+        return False

@@ -1,6 +1,7 @@
 """What the disk says: space asked for before writing, and a failed write explained."""
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from ctxextend.errors import OutputError
 
-__all__ = ["check_space", "explained"]
+__all__ = ["check_space", "check_writable", "explained"]
 
 HINTS = {
     errno.ENOSPC: "Free some space, or use -o on another disk.",
@@ -16,6 +17,7 @@ HINTS = {
     errno.EROFS: "Choose a place that can be written to with -o.",
     errno.EACCES: "Choose a place that you may write to with -o.",
     errno.EPERM: "Choose a place that you may write to with -o.",
+    errno.ELOOP: "Choose another name with -o: links lead in a circle there.",
     errno.ENAMETOOLONG: "Choose a shorter name with -o.",
 }
 
@@ -33,6 +35,12 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OutputError(f"The output needs {needed:,} bytes, and {folder} has {free:,} free.", HINTS[errno.ENOSPC])
+
+
+def check_writable(folder: Path) -> None:
+    """Raise PermissionError where this user may not make files in a folder."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @contextmanager

@@ -11,23 +11,23 @@ OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json")
 STALE = {
     **dict.fromkeys(
         ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "pytorch_model*.safetensors"),
-        "PyTorch weights at the old length",
+        "PyTorch weights, not rewritten",
     ),
-    **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights at the old length"),
-    **dict.fromkeys(("flax_model*.msgpack", "flax_model*.msgpack.index.json"), "Flax weights at the old length"),
-    "rust_model.ot": "Rust weights at the old length",
-    **dict.fromkeys(("*.onnx", "*.onnx_data", "*.onnx.data", "onnx/*"), "an ONNX export at the old length"),
-    **dict.fromkeys(("openvino/*", "openvino_model.*"), "an OpenVINO export at the old length"),
-    "*.gguf": "GGUF weights at the old length",
-    "*.tflite": "a TFLite export at the old length",
-    **dict.fromkeys(("coreml/*", "*.mlmodel", "*.mlpackage/*"), "a Core ML export at the old length"),
-    **dict.fromkeys(("*.ckpt", "*.ckpt.*"), "a training checkpoint at the old length"),
-    **dict.fromkeys(OTHER_WEIGHTS, "other weights at the old length"),
+    **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights, not rewritten"),
+    **dict.fromkeys(("flax_model*.msgpack", "flax_model*.msgpack.index.json"), "Flax weights, not rewritten"),
+    "rust_model.ot": "Rust weights, not rewritten",
+    **dict.fromkeys(("*.onnx", "*.onnx_data", "*.onnx.data", "onnx/*"), "an ONNX export, not rewritten"),
+    **dict.fromkeys(("openvino/*", "openvino_model.*"), "an OpenVINO export, not rewritten"),
+    "*.gguf": "GGUF weights, not rewritten",
+    "*.tflite": "a TFLite export, not rewritten",
+    **dict.fromkeys(("coreml/*", "*.mlmodel", "*.mlpackage/*"), "a Core ML export, not rewritten"),
+    **dict.fromkeys(("*.ckpt", "*.ckpt.*"), "a training checkpoint, not rewritten"),
+    **dict.fromkeys(OTHER_WEIGHTS, "other weights, not rewritten"),
     **dict.fromkeys(
         ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
-        "training state at the old length",
+        "training state, not rewritten",
     ),
-    "checkpoint-*/*": "another checkpoint at the old length",
+    "checkpoint-*/*": "another checkpoint, not rewritten",
 }
 
 # What version control, download tools and desktops keep for themselves, at any depth.
@@ -47,7 +47,7 @@ KNOWN = (
     *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),
     *("sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "modules.json"),
-    *("sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "[0-9][0-9]_*/*"),
+    *("sentence_*_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "[0-9][0-9]_*/*"),
     *("training_args.bin", "trainer_state.json", "train_log.jsonl", "ctxextend.yaml"),
     *("README.md", "LICENSE*", "LICENCE*", "NOTICE*", ".gitattributes"),
 )

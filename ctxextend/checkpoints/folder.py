@@ -19,6 +19,8 @@ __all__ = ["INDEX", "SINGLE_FILE", "Checkpoint", "open_checkpoint"]
 SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+WEIGHTS_SUFFIXES = {".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".safetensors"}
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -90,7 +92,7 @@ def _open(source: Source) -> Checkpoint:
     root = source.folder
     model = _model_folder(root)
     if not (root / model / "config.json").is_file():
-        raise CheckpointError(f"{root} holds no config.json.", "Name the folder of a transformers checkpoint.")
+        raise _no_config(root, source.notes)
     config = load_object(root / model / "config.json")
     names, index = _weights_files(root / model, config)
     weights = tuple(open_tensor_file(root / model / name) for name in names)
@@ -183,10 +185,22 @@ def _check_unique(weights: tuple[TensorFile, ...]) -> None:
             seen[name] = file
 
 
+def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
+    if (folder / "adapter_config.json").is_file():
+        return CheckpointError(
+            f"{folder} holds a PEFT adapter.", "Resize its base model, then load the adapter onto that."
+        )
+    hint = " ".join((*notes, "Name the folder of a transformers checkpoint."))
+    return CheckpointError(f"{folder} holds no config.json.", hint)
+
+
 def _no_weights(folder: Path, config: Mapping[str, Any]) -> CheckpointError:
     if not any(folder.glob("pytorch_model*.bin")):
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in WEIGHTS_SUFFIXES)
+        found = f", only {', '.join(others)}" if others else ""
         return CheckpointError(
-            f"{folder} holds neither {SINGLE_FILE} nor {INDEX}.", "Save the model with save_pretrained and try again."
+            f"{folder} holds neither {SINGLE_FILE} nor {INDEX}{found}.",
+            "Fetch the missing file, or load the model in transformers and save it with save_pretrained.",
         )
     return pickles_alone(str(folder), str(folder), folder.name, config)
 

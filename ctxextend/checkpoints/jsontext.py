@@ -9,7 +9,7 @@ from typing import Any
 
 from ctxextend.errors import CheckpointError
 
-__all__ = ["delete", "edit", "load_object", "parse_object", "read_member", "read_text"]
+__all__ = ["delete", "edit", "load_object", "parse_object", "read_bytes", "read_member", "read_text"]
 
 Keys = Sequence[str]
 
@@ -26,15 +26,25 @@ def read_text(path: Path) -> str:
         CheckpointError: It is missing, unreadable, or not UTF-8.
     """
     try:
-        return path.read_bytes().decode("utf-8")
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8 text (byte {error.start}).", "Fetch the file again.") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        CheckpointError: It is missing or unreadable.
+    """
+    try:
+        return path.read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from None
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
         ) from None
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is not UTF-8 text (byte {error.start}).", "Fetch the file again.") from None
 
 
 def load_object(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -68,14 +69,11 @@ def _is_within(stated: Any, length: int) -> bool:
 
 
 def _folder_edits(checkpoint: Checkpoint, folder: PurePosixPath, length: int) -> Iterator[Edit]:
-    for name, edits in (
-        ("tokenizer_config.json", _tokenizer_config),
-        ("tokenizer.json", _tokenizer),
-        ("sentence_bert_config.json", _sentence_bert_config),
-    ):
-        file = (folder / name).as_posix()
-        if file in checkpoint.copied:
-            yield from edits(file, checkpoint.root / file, length)
+    for name in checkpoint.copied:
+        path = PurePosixPath(name)
+        edits = next((edits for pattern, edits in _READERS.items() if fnmatch(path.name, pattern)), None)
+        if edits and path.parent == folder:
+            yield from edits(name, checkpoint.root / name, length)
 
 
 def _tokenizer_config(file: str, path: Path, length: int) -> Iterator[Edit]:
@@ -84,7 +82,7 @@ def _tokenizer_config(file: str, path: Path, length: int) -> Iterator[Edit]:
     yield Edit(file, ("model_max_length",), before, length, is_limit=True, why=why)
 
 
-def _sentence_bert_config(file: str, path: Path, length: int) -> Iterator[Edit]:
+def _sentence_config(file: str, path: Path, length: int) -> Iterator[Edit]:
     before = load_object(path).get("max_seq_length")
     if before is not None:
         yield Edit(file, ("max_seq_length",), before, length, is_limit=True)
@@ -103,3 +101,11 @@ def _tokenizer(file: str, path: Path, length: int) -> Iterator[Edit]:
             "BatchLongest",
             why=f"padding every text to {length} tokens would make short ones as slow as long ones",
         )
+
+
+# sentence-transformers reads the name of several families in place of bert, and the first that it finds.
+_READERS = {
+    "tokenizer_config.json": _tokenizer_config,
+    "tokenizer.json": _tokenizer,
+    "sentence_*_config.json": _sentence_config,
+}

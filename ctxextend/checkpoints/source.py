@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from ctxextend.checkpoints.filenames import NOT_FETCHED
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.errors import CheckpointError, SourceError
 
-__all__ = ["BUNDLED", "Source", "pickles_alone", "resolve_source"]
+__all__ = ["BUNDLED", "Source", "bundled_source", "pickles_alone", "resolve_source"]
 
 T = TypeVar("T")
 
@@ -63,18 +64,18 @@ def resolve_source(reference: str | os.PathLike[str], revision: str | None = Non
     text = os.fspath(reference)
     try:
         return _resolve(text, revision)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
 
 
 def _resolve(text: str, revision: str | None) -> Source:
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
     if text and path.is_dir():
         _refuse_revision(revision, f"the local folder {text}")
         return _local(text, path)
     if text in BUNDLED:
         _refuse_revision(revision, f"the bundled checkpoint {text}")
-        return Source(text, "bundled", BUNDLED[text], text)
+        return bundled_source(text)
     if text and path.exists():
         raise SourceError(f"{text} is a file.", f"Name the folder that holds it: {path.parent}.")
     if not HUB_ID.fullmatch(text):
@@ -82,6 +83,11 @@ def _resolve(text: str, revision: str | None) -> Source:
             f"There is no folder {text}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
         )
     return _download(text, revision)
+
+
+def bundled_source(name: str) -> Source:
+    """Return a checkpoint that ships with the package, whatever folder of that name there may be."""
+    return Source(name, "bundled", BUNDLED[name], name)
 
 
 def _refuse_revision(revision: str | None, what: str) -> None:
@@ -111,11 +117,15 @@ def pickles_alone(where: str, reference: str, name: str, config: Mapping[str, An
         name: A short name for the converted folder.
         config: Its config.json, which names its class.
     """
-    architectures = config.get("architectures") or ["AutoModel"]
+    stated = config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    # The name stands in a command that people paste, and a stranger wrote it.
+    model_class = first if isinstance(first, str) and first.isidentifier() and first.isascii() else "AutoModel"
+    load = f"transformers.{model_class}.from_pretrained({reference!r})"
+    code = f"import transformers; {load}.save_pretrained({f'{name}-safetensors'!r})"
     return CheckpointError(
         f"{where} holds its weights as pytorch_model.bin alone, and ctxextend reads safetensors.",
-        f'Convert it first: python -c "import transformers; '
-        f"transformers.{architectures[0]}.from_pretrained('{reference}').save_pretrained('{name}-safetensors')\"",
+        f"Convert it first: python -c {shlex.quote(code)}",
     )
 
 

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -45,7 +46,7 @@ def check_output(output: Path, source: Path, force: bool, written: Collection[st
     Raises:
         OutputError: What stands there, and what to type instead.
     """
-    output, source = output.resolve(), source.resolve()
+    output, source = _resolved(output), source.resolve()
     if output == source:
         raise OutputError(f"The output {output} is the source itself.", "Choose another folder with -o.")
     if source in output.parents:
@@ -54,6 +55,9 @@ def check_output(output: Path, source: Path, force: bool, written: Collection[st
         raise OutputError(f"The source {source} lies inside the output {output}.", "Choose another folder with -o.")
     if output in (Path(output.anchor), Path(os.path.expanduser("~")).resolve()):  # noqa: PTH111 - never raises
         raise OutputError(f"{output} is not a folder that a checkpoint may replace.", f"Use -o {output / 'NAME'}.")
+    above = next(path for path in output.parents if path.exists())
+    if not above.is_dir():
+        raise OutputError(f"The output {output} cannot be in {above}, which is a file.", "Choose another -o.")
     if not output.exists():
         return
     if not output.is_dir():
@@ -66,6 +70,13 @@ def check_output(output: Path, source: Path, force: bool, written: Collection[st
     if output == Path.cwd().resolve():
         raise OutputError(f"The output {output} is the current folder.", "Name a folder in it with -o NAME.")
     _check_replaceable(output, force, written)
+
+
+def _resolved(output: Path) -> Path:
+    try:
+        return output.resolve()
+    except RuntimeError as error:  # before Python 3.13, of a link that leads to itself
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
 
 
 def _check_replaceable(output: Path, force: bool, written: Collection[str]) -> None:
@@ -113,7 +124,7 @@ def stage(output: Path, source: Path, force: bool, written: Collection[str]) -> 
         OutputError: As `check_output`, or another process took the name meanwhile.
         OSError: As the system gives it, from any step.
     """
-    output = output.resolve()
+    output = _resolved(output)
     _recover(output)
     check_output(output, source, force, written)
     with _parents(output.parent):
@@ -122,10 +133,25 @@ def stage(output: Path, source: Path, force: bool, written: Collection[str]) -> 
             yield staged
             for folder, _, _ in os.walk(staged, topdown=False):
                 sync_folder(Path(folder))
-            _publish(staged, output, force, written)
+            with _uninterrupted():
+                _publish(staged, output, force, written)
         finally:
-            shutil.rmtree(staged, ignore_errors=True)
-            _unlock(lock)
+            with _uninterrupted():
+                shutil.rmtree(staged, ignore_errors=True)
+                _unlock(lock)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold signals back until the block is done, so that none parts a swap from its clean-up."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -150,6 +150,8 @@ def check_unchanged(file: TensorFile) -> None:
 
 
 def _header_text(path: Path, prefix: bytes, size: int, read: Any) -> str:
+    if prefix == b"version ":
+        raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", "Run `git lfs pull` in its folder.")
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length < 2:
         raise _malformed(path, f"it is {size} bytes and has no header" if len(prefix) < 8 else "its header is empty")

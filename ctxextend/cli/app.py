@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from io import TextIOWrapper
 from types import FrameType
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ctxextend.cli.demo import demo
-from ctxextend.cli.output import Output
+from ctxextend.cli.output import Output, nowhere
 from ctxextend.cli.resize import resize
 from ctxextend.errors import CtxextendError
 from ctxextend.version import __version__
@@ -17,7 +18,12 @@ from ctxextend.version import __version__
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130
-TERMINATED = 143
+
+
+class Stopped(SystemExit):
+    """Another process asked this one to end; what was begun is cleaned up on the way out."""
+
+    code: int
 
 
 class ErrorBoundary(TyperGroup):
@@ -41,9 +47,9 @@ class ErrorBoundary(TyperGroup):
                 raise
             output.failure("UsageError", error.format_message(), f"See {ctx.info_name} --help.")
             raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt:
-            output.failure("Interrupted", "Stopped; nothing was changed.", None)
-            raise typer.Exit(INTERRUPTED) from None
+        except (KeyboardInterrupt, Stopped) as stop:
+            output.failure("Interrupted", "Stopped; nothing was left half-made.", None)
+            raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -72,13 +78,18 @@ def ctxextend(
 
 
 def main() -> None:
-    """Run the command line; SIGTERM cleans up as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, _terminate)
+    """Run the command line; SIGTERM and a lost terminal clean up as Ctrl-C does."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _stop)
+    # A daemon may have closed them; then print would write to the wrong one, or fail.
+    sys.stdout, sys.stderr = (stream or nowhere() for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     app()
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(TERMINATED)
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(128 + number)

@@ -13,8 +13,10 @@ __all__ = ["demo"]
 
 def demo(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep the longer checkpoint in this folder.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", readable=False, help="Keep the new checkpoint here."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing checkpoint folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.")] = False,
 ) -> None:
@@ -24,7 +26,7 @@ def demo(
     sink = Output(as_json, quiet)
     sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")
     with tempfile.TemporaryDirectory() as temporary:
-        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512")
+        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force)
     before, after = shown.max_len_before, shown.max_len_after
     same = "are equal to the last bit" if shown.same_outputs else "DIFFER"
     sink.data(
@@ -33,6 +35,6 @@ def demo(
         f"{shown.text_within}\n---- position {before}: the original ends here ----\n{shown.text_beyond}\n\n"
         f"{shown.tokens} tokens. {shown.consequences}"
     )
-    sink.result("demo", shown.as_dict())
+    sink.result("demo", shown.as_dict() | {"output": str(output) if output else None})
     if output:
         sink.note(f"The checkpoint is in {output}.")

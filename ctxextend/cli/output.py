@@ -1,15 +1,17 @@
 """The one sink of the command line: data on stdout, everything else on stderr."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
-from ctxextend.errors import CtxextendError
+from ctxextend.errors import CtxextendError, OutputError
 
-__all__ = ["SCHEMA_VERSION", "Output", "plain"]
+__all__ = ["SCHEMA_VERSION", "Output", "nowhere", "plain"]
 
 SCHEMA_VERSION = 1
 
@@ -32,13 +34,13 @@ class Output:
     def data(self, text: str) -> None:
         """Print what the command was run for; nothing under JSON, where `result` says it."""
         if not self.as_json:
-            print(plain(text), flush=True)
+            _print(plain(text))
 
     def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
         """Print the JSON object, if JSON was asked for."""
         if self.as_json:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
-            print(json.dumps(frame | dict(values), indent=2), flush=True)
+            _print(json.dumps(frame | dict(values), indent=2))
 
     def note(self, text: str) -> None:
         """Print a line for people."""
@@ -73,6 +75,22 @@ class Output:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda moved: bar.advance(task, moved)
+
+
+def _print(text: str) -> None:
+    """Print to stdout at once; a stdout that is full is a known error, one that was closed the reader's wish."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = nowhere()  # what was not printed must not fail again at exit
+        raise OutputError(f"The result could not be printed: {error.strerror}.", "The work itself is done.") from error
+
+
+def nowhere() -> TextIO:
+    """Return a stream that takes everything and keeps nothing."""
+    return Path(os.devnull).open("w")
 
 
 def plain(text: str) -> str:

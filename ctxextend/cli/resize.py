@@ -52,7 +52,12 @@ def resize(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="The new folder; ./<name>-<N> if not given.", rich_help_panel="Files"
+            "--output",
+            "-o",
+            readable=False,
+            metavar="DIR",
+            help="The new folder; ./<name>-<N> if not given.",
+            rich_help_panel="Files",
         ),
     ] = None,
     revision: Annotated[
@@ -80,6 +85,8 @@ def resize(
     if quiet:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     plan = plan_recipe(_recipe(model, revision, to, method, keep_first, drop_last, scope))
+    for note in plan.notes:
+        sink.note(note)
     for warning in plan.warnings:
         sink.warning(warning)
     if dry_run:
@@ -133,7 +140,8 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> N
 
 def _last_line(result: "ResizeResult", commands: list[str]) -> str:
     output, source = shlex.quote(str(result.output)), shlex.quote(result.plan.recipe.source)
-    load = f"from transformers import AutoModel; AutoModel.from_pretrained({str(result.output)!r})"
+    folder = str(result.output / result.plan.checkpoint.model)
+    load = f"from transformers import AutoModel; AutoModel.from_pretrained({folder!r})"
     quoted = shlex.quote(load) if set(load) & set('"$`\\!') else f'"{load}"'
     steps = [text.format(output=output, source=source) for name, text in NEXT_COMMANDS.items() if name in commands]
     steps.append(f"to load: python -c {quoted}")

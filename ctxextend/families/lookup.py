@@ -11,11 +11,12 @@ from ctxextend.families.schema import Family
 __all__ = ["find_family"]
 
 
-def find_family(config: Mapping[str, Any]) -> Family:
+def find_family(config: Mapping[str, Any], where: str = "config.json") -> Family:
     """Return the family of a model by its config.
 
     Args:
         config: The parsed config.json.
+        where: Its path, for messages.
 
     Raises:
         CheckpointError: It names no model type.
@@ -23,7 +24,7 @@ def find_family(config: Mapping[str, Any]) -> Family:
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError("config.json names no model_type.", f"Add one of {', '.join(FAMILIES)}, whichever it is.")
+        raise CheckpointError(f"{where} names no model_type.", f"Add one of {', '.join(FAMILIES)}, whichever it is.")
     if model_type not in FAMILIES:
         raise UnsupportedModelError(*_refusal(model_type))
     family = FAMILIES[model_type]
