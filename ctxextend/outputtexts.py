@@ -56,9 +56,11 @@ def consequences(changes: Changes) -> str:
     if after < before:
         return f"Texts of up to {after} tokens give exactly what they gave; longer ones no longer fit."
     method = METHODS[changes.method]
-    short = method.short_inputs
-    if method.keeps_learned_rows and not changes.recipe.resize.options.keeps_learned_rows:
-        short = "nothing that it had learned of positions is left, so short texts change too"
+    options = changes.recipe.resize.options
+    but = f" but for the first {options.keep_first}" if options.keep_first else ""
+    short = method.short_inputs.format(but=but)
+    if method.keeps_learned_rows and not options.keeps_learned_rows:
+        short = f"nothing that it had learned of positions is left{but}, so short texts change too"
     return f"It has not been trained at {after}: with {changes.method}, {short}; beyond {before}, {method.long_inputs}."
 
 
@@ -68,7 +70,7 @@ def _index_text(changes: Changes) -> str:
     metadata = (checkpoint.index or {}).get("metadata")
     if isinstance(metadata, dict):
         totals = {"total_size": _tensor_bytes(changes)}
-        if isinstance(metadata.get("total_parameters"), int):
+        if isinstance(metadata.get("total_parameters"), int | float):
             added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in changes.tables)
             totals["total_parameters"] = metadata["total_parameters"] + added
         text = edit(text, {("metadata", key): value for key, value in totals.items() if key in metadata})
@@ -125,7 +127,7 @@ def _card_text(changes: Changes) -> str:
 
 def _printable(name: str) -> str:
     """Return a name on one line, bytes that are no text written out."""
-    return " ".join(name.encode("utf-8", "backslashreplace").decode().split())
+    return " ".join(name.encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
 
 
 def _card_section(changes: Changes, name: str) -> str:

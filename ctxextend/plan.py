@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from ctxextend.changes import Changes
 from ctxextend.checkpoints.copying import copy_file, write_file
+from ctxextend.checkpoints.destination import check_output
 from ctxextend.checkpoints.disk import check_space, check_writable, explained
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.source import Source, resolve_source
-from ctxextend.checkpoints.staging import check_output, stage
+from ctxextend.checkpoints.staging import stage
 from ctxextend.checkpoints.tensorfile import read_tensor
 from ctxextend.errors import ResizeError
 from ctxextend.families.lookup import find_family
@@ -58,7 +59,7 @@ class ResizePlan(Changes):
     @cached_property
     def bytes_to_write(self) -> int:
         """Bytes of the whole output."""
-        copied = sum((self.checkpoint.root / name).stat().st_size for name in self.copied)
+        copied = sum(self.checkpoint.stamps[name][0] for name in self.copied)
         rewritten = sum(layout.size for layout in self.layouts.values())
         return copied + rewritten + sum(len(text) for text in output_texts(self, {}).values())
 
@@ -92,12 +93,15 @@ class ResizePlan(Changes):
         """
         began, folder = time.perf_counter(), self._output(output)
         with explained(folder), stage(folder, self.checkpoint.root, force, self.output_files) as staged:
+            self.checkpoint.check_unchanged()
             check_space(staged.parent, self.bytes_to_write)
             for name in self.output_files:
                 (staged / name).parent.mkdir(parents=True, exist_ok=True)
             hashes, warnings = self._write_weights(staged, progress)
             self._write_rest(staged, hashes, progress)
-        return ResizeResult(self, folder, (*self.warnings, *warnings), time.perf_counter() - began)
+            self.checkpoint.check_unchanged()
+            size = sum((staged / name).stat().st_size for name in self.output_files)
+        return ResizeResult(self, folder, (*self.warnings, *warnings), size, time.perf_counter() - began)
 
     def _output(self, output: str | os.PathLike[str] | None) -> Path:
         return self.default_output if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
@@ -195,18 +199,15 @@ class ResizeResult:
         plan: What was carried out.
         output: The new folder.
         warnings: What the user should know, the plan's own first.
+        bytes_written: Bytes of the new folder's files.
         seconds: How long it took, wall clock.
     """
 
     plan: ResizePlan
     output: Path
     warnings: tuple[str, ...]
+    bytes_written: int
     seconds: float
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes of the new folder's files."""
-        return sum((self.output / name).stat().st_size for name in self.plan.output_files)
 
 
 def plan_resize(
@@ -293,11 +294,16 @@ def resize(
 
 
 def _nonfinite(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:
-    if bad := nonfinite_rows(before):
+    bad, written = nonfinite_rows(before), len(nonfinite_rows(after))
+    if bad:
         listed = ", ".join(map(str, bad[:10])) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
         plural = "s" if len(bad) > 1 else ""
-        made = f"{len(nonfinite_rows(after))} of the {len(after)} rows that were written"
-        yield f"{table.name} holds NaN or infinity in row{plural} {listed}, and so do {made}."
+        yield (
+            f"{table.name} holds NaN or infinity in row{plural} {listed}; "
+            f"{written} of the {len(after)} rows that were written hold them."
+        )
+    elif written:
+        yield f"{written} new rows of {table.name} go beyond what {table.dtype} can hold, and are infinite."
 
 
 def _sha256(array: NDArray[Any]) -> str:

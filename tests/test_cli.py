@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner, Result
 
-from ctxextend import __version__, plan_resize
+from ctxextend import __version__, plan_resize, resize
 from ctxextend.cli import resize as resize_command
 from ctxextend.cli.app import app
 from ctxextend.cli.output import plain
@@ -40,9 +40,12 @@ def test_resize_prints_the_output_on_stdout_and_the_rest_on_stderr() -> None:
 
 
 def test_resize_last_line_names_only_commands_that_exist() -> None:
-    last = run("resize", "tiny-gpt2", "--to", "512").stderr.splitlines()[-1]
-    commands = re.findall(r"ctxextend (\w+)", last)
-    assert all(run(command, "--help").exit_code == 0 for command in commands)
+    done = run("resize", "tiny-gpt2", "--to", "512")
+    last = done.stderr.splitlines()[-1]
+    for command in resize_command.NEXT_COMMANDS:
+        assert (f"ctxextend {command}" in last) == (run(command, "--help").exit_code == 0)
+    every = resize_command._last_line(resize("tiny-gpt2", to=512, output="x"), list(resize_command.NEXT_COMMANDS))
+    assert "ctxextend inspect x; to prove: ctxextend verify tiny-gpt2 x; to train: ctxextend train x" in every
     python = re.search(r"python -c (\"[^\"]*\")", last)
     assert python
     subprocess.run(f"{sys.executable} -c {python[1]}", shell=True, check=True, capture_output=True)
@@ -279,13 +282,56 @@ def test_plain_writes_control_characters_out() -> None:
 
 
 def test_resize_shows_hostile_names_escaped(make_pico: MakePico) -> None:
-    import torch
-
     source = make_pico("gpt2").folder
-    pico.add_tensors(source, {"transformer.wpe.weight": torch.ones(16)})
     (source / "\x1b[31mred.txt").write_text("x")
     done = run("resize", str(source), "--to", "40", "--dry-run")
+    assert "copy      \\x1b[31mred.txt" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def shell(command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+
+def test_resize_where_stdout_is_full_says_so() -> None:
+    done = shell(f"{sys.executable} -m ctxextend resize tiny-gpt2 --to 512 -q > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "Error: The result could not be printed: No space left on device.\nThe work itself is done.\n"
+    assert Path("tiny-gpt2-512/config.json").exists()
+
+
+def test_resize_with_closed_streams_works() -> None:
+    done = shell(f"{sys.executable} -m ctxextend resize tiny-gpt2 --to 512 2>&-")
+    assert (done.returncode, done.stdout) == (0, "tiny-gpt2-512\n")
+    assert shell(f"{sys.executable} -m ctxextend resize tiny-gpt2 --to 256 >&-").returncode == 0
+    assert shell(f"{sys.executable} -m ctxextend resize /no/such/x --to 256 2>&-").stdout == ""
+
+
+def test_resize_says_in_a_note_that_a_folder_wins_and_names_it_in_errors() -> None:
+    Path("tiny-gpt2").mkdir()
+    done = run("resize", "tiny-gpt2", "--to", "512")
+    assert done.exit_code == 1
+    assert "wins over the bundled checkpoint of that name" in done.stderr
+
+
+def test_resize_last_line_loads_a_transformer_in_a_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
+    root = tmp_path / "sentence"
+    root.mkdir()
+    make_pico("bert").folder.rename(root / "0_Transformer")
+    (root / "modules.json").write_text(
+        '[{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]'
+    )
+    done = run("resize", str(root), "--to", "40", "-o", "out")
+    assert "AutoModel.from_pretrained('out/0_Transformer')" in done.stderr
+
+
+def test_demo_uses_the_bundled_checkpoint_whatever_lies_here() -> None:
+    Path("tiny-gpt2").mkdir()
+    assert run("demo", "-o", "kept", "--quiet").exit_code == 0
+    again = run("demo", "-o", "kept")
+    assert again.exit_code == 1
+    assert "--force" in again.stderr
+    assert json.loads(run("demo", "-o", "kept", "--force", "--json").stdout)["output"] == "kept"
 
 
 def test_demo_resizes_loads_and_writes_past_the_old_end() -> None:

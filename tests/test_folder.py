@@ -49,6 +49,10 @@ def test_open_checkpoint_sorts_files_into_copied_and_omitted(make_pico: Callable
         "openvino/openvino_model.xml",
         "coreml/text/model.mlpackage",
         "x.gguf",
+        "M.GGUF",
+        "exports/model.onnx",
+        "quantized/m.Q4.gguf",
+        "unity/model.tflite",
         "x.tflite",
         "model.fp16.safetensors",
         "optimizer.pt",
@@ -187,3 +191,64 @@ def test_open_checkpoint_refuses_one_tensor_in_two_shards(make_pico: Callable[..
     pico.edit_json(index, weight_map=weight_map | {moved: "copy.safetensors"})
     with pytest.raises(CheckpointError, match="stands in copy.safetensors and in"):
         opened(folder)
+
+
+def test_open_checkpoint_of_an_old_sentence_transformers_folder(
+    make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    root = tmp_path / "sentence"
+    root.mkdir()
+    make_pico("bert").folder.rename(root / "0_Transformer")
+    (root / "config.json").write_text('{"__version__": "2.0.0"}')
+    (root / "modules.json").write_text(
+        '[{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]'
+    )
+    assert opened(root).config_file == "0_Transformer/config.json"
+
+
+def test_open_checkpoint_takes_shards_by_roundabout_names(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    pico.shard(folder)
+    index = folder / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    pico.edit_json(index, weight_map={name: f"./{file}" for name, file in weight_map.items()})
+    assert [file.path.name for file in opened(folder).weights] == sorted(set(weight_map.values()))
+
+
+def test_open_checkpoint_of_an_adapter_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="holds a PEFT adapter. Resize its base model"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["x.gguf", "model.fp16.safetensors", "model-00001-of-00002.safetensors", "tf_model.h5"]
+)
+def test_open_checkpoint_without_weights_names_what_is_there(name: str, make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(CheckpointError, match=f"holds neither .*, only {name}"):
+        opened(folder)
+
+
+def test_open_checkpoint_of_a_git_lfs_pointer_says_so(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(CheckpointError, match="Git LFS pointer.*git lfs pull"):
+        opened(folder)
+
+
+def test_check_unchanged_notices_every_file(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    pico.shard(folder)
+    (folder / "vocab.txt").write_text("words")
+    checkpoint = opened(folder)
+    checkpoint.check_unchanged()
+    for name in checkpoint.files:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data + b" ")
+        with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
+            checkpoint.check_unchanged()
+        (folder / name).write_bytes(data)
+        os.utime(folder / name, ns=(checkpoint.stamps[name][1],) * 2)
+    checkpoint.check_unchanged()

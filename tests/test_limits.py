@@ -84,3 +84,9 @@ def test_limit_edits_of_a_shorter_table_lowers_only_what_is_above(folder: Path) 
 def test_limit_edits_of_an_equal_length_changes_nothing(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     assert edits(folder, after=16) == {}
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_limit_edits_knows_every_name_of_the_sentence_encoders_file(name: str, folder: Path) -> None:
+    (folder / f"sentence_{name}_config.json").write_text('{"max_seq_length": 8}')
+    assert edits(folder) == {f"sentence_{name}_config.json max_seq_length": (8, 64)}

@@ -118,6 +118,12 @@ def test_extend_model_refuses_other_families_and_wrappers(make_pico: MakePico) -
         extend_model(wrapped, to=NEW)
 
 
+@pytest.mark.parametrize("thing", [torch.nn.Linear(2, 2), "gpt2", {}, None])
+def test_extend_model_refuses_what_is_no_transformers_model(thing: Any) -> None:
+    with pytest.raises(CheckpointError, match="holds no transformers config"):
+        extend_model(thing, to=NEW)
+
+
 def test_extend_model_refuses_a_model_without_values(make_pico: MakePico) -> None:
     config = make_pico("gpt2").load().config
     with torch.device("meta"):

@@ -337,10 +337,10 @@ def test_resize_names_rows_that_hold_nan(make_pico: MakePico, tmp_path: Path) ->
     model.save_pretrained(source.folder)
     result = resize(source.folder, to=NEW, output=tmp_path / "out")
     assert result.warnings[-1] == (
-        "transformer.wpe.weight holds NaN or infinity in rows 3, 7, and so do 6 of the 40 rows that were written."
+        "transformer.wpe.weight holds NaN or infinity in rows 3, 7; 6 of the 40 rows that were written hold them."
     )
     after = resize(source.folder, to=NEW, method="sinusoidal", output=tmp_path / "waves").warnings[-1]
-    assert "and so do 26 of the 40 rows" in after
+    assert "26 of the 40 rows" in after
 
 
 def test_resize_warns_of_code_that_it_copies(make_pico: MakePico, tmp_path: Path) -> None:
@@ -652,3 +652,96 @@ def test_resize_without_permission_says_so(make_pico: MakePico, tmp_path: Path) 
         assert "Traceback" not in done.stderr
         assert list((tmp_path / "open").iterdir()) == []
     assert run(tmp_path / "open" / "out").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "linear"}, "short texts change too, since the positions moved; beyond 16"),
+        ({"method": "linear", "keep_first": 3}, "since the positions moved but for the first 3; beyond 16"),
+        ({"method": "sinusoidal", "scope": "all", "keep_first": 3}, "learned of positions is left but for the first 3"),
+        ({"method": "sinusoidal", "keep_first": 3}, "texts that fitted before give exactly what they gave"),
+    ],
+)
+def test_consequences_are_true_of_the_flags(options: dict[str, Any], said: str, make_pico: MakePico) -> None:
+    assert said in plan_resize(make_pico("gpt2").folder, to=NEW, **options).consequences
+
+
+def test_resize_to_an_equal_length_drops_nothing(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.add_tensors(source, {"transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)})
+    plan = resize(source, to=OLD, output=tmp_path / "out").plan
+    assert (plan.dropped, plan.rewritten) == ((), ())
+    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(source)
+
+
+def test_resize_recomputes_totals_of_any_number_type(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.shard(source)
+    index = source / "model.safetensors.index.json"
+    pico.edit_json(index, metadata={"total_size": 1, "total_parameters": 1000.0})
+    resize(source, to=NEW, output=tmp_path / "out")
+    metadata = json.loads((tmp_path / "out" / index.name).read_text())["metadata"]
+    assert metadata["total_parameters"] == 1000 + (NEW - OLD) * pico.WIDTH
+    assert metadata["total_size"] == sum(len(data) for _, _, data in pico.tensor_bytes(tmp_path / "out").values())
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "config.json", "model.safetensors.index.json"])
+def test_resize_of_side_files_that_change_meanwhile(name: str, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.shard(source)
+    plan = plan_resize(source, to=NEW)
+    (source / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
+        plan.execute(tmp_path / "out")
+    (source / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
+        plan.execute(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_resize_syncs_every_file_it_writes(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    result = resize(make_pico("gpt2").folder, to=NEW, output=tmp_path / "out")
+    assert {Path(name).name for name in result.plan.output_files} < set(synced)
+
+
+def test_resize_says_where_new_rows_do_not_fit_the_dtype(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", dtype=torch.float16)
+    model = source.model_class.from_pretrained(source.folder, dtype=torch.float16)
+    with torch.no_grad():
+        model.transformer.wpe.weight.copy_(torch.full((16, 8), 60000.0) * torch.tensor([1, -1]).repeat(64).view(16, 8))
+        model.transformer.wpe.weight[::2] *= -1
+    model.save_pretrained(source.folder)
+    warning = resize(source.folder, to=NEW, method="sinusoidal", output=tmp_path / "out").warnings[-1]
+    assert "go beyond what F16 can hold, and are infinite" in warning
+
+
+def test_resize_of_names_that_are_no_text(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder.rename(tmp_path / os.fsdecode(b"b\xffad: x"))
+    (source / "README.md").write_bytes(b"# Caf\xe9\n")
+    output = resize(source, to=NEW, output=tmp_path / "out").output
+    card = (output / "README.md").read_bytes()
+    assert b"\n# Caf\xe9\n" in card
+    assert yaml.safe_load(card.split(b"---\n")[1].decode()) == {"base_model": "b\\xffad: x"}
+    assert yaml.safe_load((output / "ctxextend.yaml").read_text())["resize"]["to"] == NEW
+
+
+def test_plan_resize_takes_numpys_whole_numbers(make_pico: MakePico) -> None:
+    plan = plan_resize(make_pico("gpt2").folder, to=np.int64(NEW), keep_first=np.int32(1))  # type: ignore[arg-type]
+    assert (plan.max_len_after, type(plan.max_len_after)) == (NEW, int)
+
+
+def test_check_output_foresees_a_disk_that_is_too_small(make_pico: MakePico, tmp_path: Path) -> None:
+    plan = plan_resize(make_pico("gpt2").folder, to=10**12)
+    with pytest.raises(OutputError, match="needs .* bytes"):
+        plan.check_output(tmp_path / "not" / "yet" / "out")

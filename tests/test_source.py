@@ -1,8 +1,10 @@
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -43,6 +45,11 @@ def run(hub: Hub, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def resolve_hub(run: Run) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(run("resize", "gpt2", "--to", "40", "--dry-run", "--json").stdout)
+    return values
+
+
 def test_resolve_source_of_a_hub_id_fetches_what_is_needed(
     hub: Hub, run: Run, make_pico: MakePico, tmp_path: Path
 ) -> None:
@@ -67,6 +74,9 @@ def test_resolve_source_of_a_hub_id_fetches_what_is_needed(
     needed = {"config.json", "generation_config.json", "model.safetensors", "vocab.txt", "2_Dense/pytorch_model.bin"}
     assert hub.fetched() == needed
     assert needed < set(pico.contents(Path("gpt2-40")))
+    assert "Fetching" not in done.stderr
+    omitted = resolve_hub(run)["files"]["omitted"]
+    assert set(stale) <= set(omitted)
     pico.logits(source.load(Path("gpt2-40")), 40)
     recipe = yaml.safe_load(Path("gpt2-40/ctxextend.yaml").read_text())
     assert (recipe["source"], recipe["revision"], recipe["provenance"]["revision"]) == ("gpt2", SHA, SHA)

@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from ctxextend.checkpoints import staging
-from ctxextend.checkpoints.staging import check_output, stage
+from ctxextend.checkpoints.destination import check_output
+from ctxextend.checkpoints.staging import stage
 from ctxextend.errors import OutputError
 from tests.pico import contents
 
@@ -128,7 +130,14 @@ def test_exchange_swaps_two_folders_on_this_system(tmp_path: Path) -> None:
         staging._exchange(tmp_path / "missing", other)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "src/train.py", ".git/config", "thesis.docx", "data.json", "empty/"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("notes.txt", "src/train.py", ".git/config", "thesis.docx", "data.json", "empty/", "1_notes/diary.txt"),
+        *("checkpoint-500/optimizer.pt", "checkpoint-500/model.safetensors", "onnx/export.py", "onnx/model.onnx"),
+        *("pytorch_model.bin", "pytorch_model-mine.bin", "model-mine.safetensors", "optimizer.pt", "LICENSES/x"),
+    ],
+)
 def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, tmp_path: Path, source: Path) -> None:
     output = checkpoint(tmp_path / "out")
     if name.endswith("/"):
@@ -137,7 +146,7 @@ def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, 
         (output / name).parent.mkdir(exist_ok=True)
         (output / name).write_text("mine")
     before = contents(output)
-    with pytest.raises(OutputError, match="which belongs to no checkpoint"):
+    with pytest.raises(OutputError, match="which no checkpoint that is made here holds"):
         write(output, source, force=True)
     assert contents(output) == before
 
@@ -145,6 +154,20 @@ def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, 
 def test_check_output_force_takes_other_files_that_the_run_writes_too(tmp_path: Path, source: Path) -> None:
     output = checkpoint(tmp_path / "out", **{"data.json": "x"})
     check_output(output, source, True, {"data.json"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("model-00001-of-00002.safetensors", "model.safetensors.index.json", "1_Pooling/config.json", "LICENSE.txt"),
+        *("2_Dense/pytorch_model.bin", "0_Transformer/tokenizer.json", "sentence_bert_config.json", "ctxextend.yaml"),
+    ],
+)
+def test_check_output_force_takes_what_checkpoints_hold(name: str, tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    (output / name).parent.mkdir(exist_ok=True)
+    (output / name).write_text("x")
+    check_output(output, source, True, ())
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
@@ -227,7 +250,172 @@ def test_stage_puts_back_an_output_that_a_killed_run_had_moved_aside(tmp_path: P
     with pytest.raises(OutputError, match="exists"):
         write(tmp_path / "out", source)
     assert contents(tmp_path / "out") == OLD
+    write(tmp_path / "out", source, force=True)
+    assert contents(tmp_path / "out") == NEW
     assert leftovers(tmp_path) == []
+
+
+def test_stage_puts_back_an_output_in_place_of_an_empty_folder_before_it_can_fail(tmp_path: Path, source: Path) -> None:
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OutputError, match="exists"):
+        write(tmp_path / "out", source)
+    assert contents(tmp_path / "out") == OLD
+
+
+def test_stage_that_is_refused_removes_nothing(tmp_path: Path, source: Path) -> None:
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    checkpoint(tmp_path / ".out.ctxextend-new-00c0ffee")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    for force in (False, True):
+        with pytest.raises(OutputError):
+            write(tmp_path / "out", source, force=force)
+    assert contents(tmp_path) == before
+
+
+def test_stage_that_fails_keeps_what_stands_aside(tmp_path: Path, source: Path) -> None:
+    checkpoint(tmp_path / "out", "newer")
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    with pytest.raises(RuntimeError), stage(tmp_path / "out", source, True, ()):
+        raise RuntimeError
+    assert contents(tmp_path / ".out.ctxextend-old-00c0ffee") == OLD
+    write(tmp_path / "out", source, force=True)
+    assert leftovers(tmp_path) == []
+
+
+def test_stage_without_locks_puts_back_and_removes_nothing_that_may_live(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*arguments: Any) -> None:
+        raise OSError(errno.EBADF, "no locks on this file system")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    monkeypatch.setattr(staging, "_exchange", refuse)
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    write(tmp_path / "out", source, force=True)
+    assert contents(tmp_path / "out") == NEW
+    assert leftovers(tmp_path) == [".out.ctxextend-new-00c0ffee"]
+
+
+def test_stage_waits_for_no_other_run_that_replaces_the_same_output(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_exchange", refuse)
+    output = checkpoint(tmp_path / "out")
+    lock = staging._lock(output)
+    assert lock is not None
+    with pytest.raises(OutputError, match="Another run is replacing"):
+        write(output, source, force=True)
+    staging._unlock(lock)
+    assert contents(output) == OLD
+
+
+def test_stage_takes_another_name_where_its_folder_is_cleared_at_once(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = staging._lock
+    cleared: list[Path] = []
+
+    def lock(folder: Path) -> int | None:
+        if not cleared:
+            cleared.append(folder)
+            folder.rmdir()
+        return real(folder)
+
+    monkeypatch.setattr(staging, "_lock", lock)
+    write(tmp_path / "out", source)
+    assert cleared
+    assert contents(tmp_path / "out") == NEW
+
+
+def test_stage_hears_a_signal_only_when_the_swap_is_cleaned_up(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, real = checkpoint(tmp_path / "out"), staging._exchange
+
+    def exchange(one: Path, other: Path) -> bool:
+        done = real(one, other)
+        os.kill(os.getpid(), signal.SIGINT)
+        return done
+
+    monkeypatch.setattr(staging, "_exchange", exchange)
+    with pytest.raises(KeyboardInterrupt):
+        write(output, source, force=True)
+    assert contents(output) == NEW
+    assert leftovers(tmp_path) == []
+
+
+def test_stage_removes_the_folders_above_where_a_name_is_too_long(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(OSError, match="too long"):
+        write(tmp_path / "a" / "b" / ("x" * 300) / "out", source)
+    assert not (tmp_path / "a").exists()
+
+
+def test_stage_syncs_every_folder_and_forgives_file_systems_that_cannot(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def cannot(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(os, "fsync", cannot)
+    with stage(tmp_path / "out", source, False, ()) as staged:
+        (staged / "1_Pooling").mkdir()
+    assert synced == ["1_Pooling", staged.name, tmp_path.name]
+
+
+def test_check_output_knows_a_folder_under_another_name(tmp_path: Path, source: Path) -> None:
+    alias = tmp_path / "alias"
+    alias.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "--bind", source.parent, alias], check=False).returncode:
+        pytest.skip("binding a mount needs root")
+    try:
+        for output, message in (
+            (alias / source.name, "is the source itself"),
+            (alias / source.name / "inside", "lies inside the source"),
+            (alias, "lies inside the output"),
+        ):
+            with pytest.raises(OutputError, match=message):
+                check_output(output, source, True, ())
+        with pytest.raises(OutputError, match="is a mount point"):
+            check_output(alias, tmp_path / "elsewhere", False, ())
+    finally:
+        subprocess.run(["umount", alias], check=True)
+
+
+def test_check_output_refuses_an_output_that_the_source_links_into(tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    (source / "model.safetensors").unlink()
+    (source / "model.safetensors").symlink_to(output / "model.safetensors")
+    with pytest.raises(OutputError, match="is a link into the output"):
+        check_output(output, source, True, ())
+
+
+def test_check_output_refuses_a_place_below_a_file(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="which is a file"):
+        check_output(tmp_path / "file" / "out", source, False, ())
+
+
+def test_check_output_does_not_overlook_what_it_may_not_see(tmp_path: Path, source: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    output = checkpoint(tmp_path / "out")
+    (output / "thesis").mkdir(mode=0o000)
+    (output / "thesis" / "chapter.tex").write_text("mine")
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o005)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(PermissionError):
+            check_output(output, source, True, ())
+    finally:
+        os.seteuid(0)
 
 
 KILLED_IN_THE_SWAP = """

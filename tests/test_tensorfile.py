@@ -100,6 +100,10 @@ def test_open_tensor_file_refuses_a_header_over_100_mb_before_it_reads_it(tmp_pa
         ({"a": {"dtype": "U8"}}, "cannot be read"),
         ({"a": [1, 2]}, "cannot be read"),
         ({"a": entry(0, 4), "__metadata__": {"x": 1}}, "__metadata__"),
+        ({"a": entry(0, 4), "__metadata__": {"x": "\ud800"}}, "__metadata__"),
+        ({"a": entry(0, 4), "__metadata__": "x"}, "__metadata__"),
+        ({"a": entry(0, 4) | {"dtype": ["U8"]}}, "cannot be read"),
+        ({"a": entry(0, 4) | {"dtype": {}}}, "cannot be read"),
         ({"a": entry(0, 4) | {"shape": [True, 4]}}, "cannot be read"),
     ],
 )

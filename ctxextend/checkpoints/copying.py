@@ -174,11 +174,14 @@ def finish(file: BinaryIO, mode: int | None) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until a folder's entries are on the disk; where folders cannot be opened this does nothing."""
+    """Wait until a folder's entries are on the disk, where the system and the file system can do that."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF):
+            raise
     finally:
         os.close(descriptor)

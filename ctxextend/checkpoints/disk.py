@@ -17,6 +17,7 @@ HINTS = {
     errno.EROFS: "Choose a place that can be written to with -o.",
     errno.EACCES: "Choose a place that you may write to with -o.",
     errno.EPERM: "Choose a place that you may write to with -o.",
+    errno.EBUSY: "Is it a mount point? Then use a folder in it with -o.",
     errno.ELOOP: "Choose another name with -o: links lead in a circle there.",
     errno.ENAMETOOLONG: "Choose a shorter name with -o.",
 }

@@ -1,13 +1,14 @@
 """What is known of the files that lie in a model folder, by their names."""
 
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 __all__ = ["NOT_FETCHED", "NOT_OURS", "STALE", "is_known", "matches"]
 
 OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json")
 
-# Files beside the weights that hold the old table or state of its size, and why they are left out.
+# Files that hold the old table or state of its size, and why they are left out. A pattern holds for the model's own
+# folder; behind **/ it holds at any depth, and ending in /* for everything below a folder of that name.
 STALE = {
     **dict.fromkeys(
         ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "pytorch_model*.safetensors"),
@@ -16,11 +17,14 @@ STALE = {
     **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights, not rewritten"),
     **dict.fromkeys(("flax_model*.msgpack", "flax_model*.msgpack.index.json"), "Flax weights, not rewritten"),
     "rust_model.ot": "Rust weights, not rewritten",
-    **dict.fromkeys(("*.onnx", "*.onnx_data", "*.onnx.data", "onnx/*"), "an ONNX export, not rewritten"),
+    **dict.fromkeys(
+        ("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"),
+        "an ONNX export, not rewritten",
+    ),
     **dict.fromkeys(("openvino/*", "openvino_model.*"), "an OpenVINO export, not rewritten"),
-    "*.gguf": "GGUF weights, not rewritten",
-    "*.tflite": "a TFLite export, not rewritten",
-    **dict.fromkeys(("coreml/*", "*.mlmodel", "*.mlpackage/*"), "a Core ML export, not rewritten"),
+    "**/*.gguf": "GGUF weights, not rewritten",
+    "**/*.tflite": "a TFLite export, not rewritten",
+    **dict.fromkeys(("coreml/*", "**/*.mlmodel", "*.mlpackage/*"), "a Core ML export, not rewritten"),
     **dict.fromkeys(("*.ckpt", "*.ckpt.*"), "a training checkpoint, not rewritten"),
     **dict.fromkeys(OTHER_WEIGHTS, "other weights, not rewritten"),
     **dict.fromkeys(
@@ -38,28 +42,41 @@ NOT_OURS = {
     ".DS_Store": "a desktop's file",
 }
 
-# What is not fetched from the Hub: stale files, and variants of the weights such as model.fp16.safetensors.
-NOT_FETCHED = [*(pattern for pattern in STALE if pattern not in OTHER_WEIGHTS), "model.*.safetensors"]
+# What is not fetched from the Hub, whose client lets * match slashes: stale files, and variants of the weights.
+NOT_FETCHED = [
+    *(pattern.removeprefix("**/") for pattern in STALE if pattern not in OTHER_WEIGHTS),
+    "model.*.safetensors",
+]
 
-# What else a checkpoint folder holds by the habits of transformers and sentence-transformers.
+# What a checkpoint folder holds by the habits of transformers and sentence-transformers.
 KNOWN = (
+    *("model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors"),
     *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
     *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),
     *("sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "modules.json"),
-    *("sentence_*_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "[0-9][0-9]_*/*"),
+    *("sentence_*_config.json", "config_sentence_transformers.json"),
     *("training_args.bin", "trainer_state.json", "train_log.jsonl", "ctxextend.yaml"),
-    *("README.md", "LICENSE*", "LICENCE*", "NOTICE*", ".gitattributes"),
+    *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
+
+# The folders in which sentence-transformers keeps its modules, such as 1_Pooling, and what else they hold.
+MODULE_FOLDER = "[0-9]*_*"
+MODULE_FILES = ("pytorch_model.bin",)
 
 
 def is_known(path: PurePosixPath) -> bool:
-    """Whether checkpoint folders commonly hold a file of that name, stale or not."""
-    return any(matches(path, pattern) for pattern in (*KNOWN, *STALE))
+    """Whether a checkpoint as it is written here commonly holds a file of that name."""
+    if len(path.parts) == 2 and fnmatchcase(path.parts[0], MODULE_FOLDER):
+        return any(fnmatchcase(path.name, pattern) for pattern in (*KNOWN, *MODULE_FILES))
+    return any(matches(path, pattern) for pattern in KNOWN)
 
 
 def matches(path: PurePosixPath, pattern: str) -> bool:
-    """Match a pattern at the folder's top; ``name/*`` stands for everything below a folder of that name."""
+    """Match a pattern of `STALE` or `KNOWN` against a path; upper and lower case are alike."""
+    parts = [part.lower() for part in path.parts]
+    if pattern.startswith("**/"):
+        return fnmatchcase(parts[-1], pattern[3:])
     if pattern.endswith("/*"):
-        return len(path.parts) > 1 and fnmatch(path.parts[0], pattern[:-2])
-    return len(path.parts) == 1 and fnmatch(path.name, pattern)
+        return len(parts) > 1 and fnmatchcase(parts[0], pattern[:-2])
+    return len(parts) == 1 and fnmatchcase(parts[0], pattern.lower())

@@ -35,6 +35,7 @@ class Checkpoint:
         index: The index of its shards, parsed; None for a single file.
         copied: Every other file that belongs to it, config.json included, relative to the root.
         omitted: Files that are left out of an output, each with the reason.
+        stamps: Size in bytes and modification time in ns of every file that belongs to it, when it was opened.
     """
 
     source: Source
@@ -44,6 +45,7 @@ class Checkpoint:
     index: Mapping[str, Any] | None
     copied: tuple[str, ...]
     omitted: Mapping[str, str]
+    stamps: Mapping[str, tuple[int, int]]
 
     @property
     def root(self) -> Path:
@@ -74,6 +76,22 @@ class Checkpoint:
         """The path of the model's config.json below the root."""
         return (self.model / "config.json").as_posix()
 
+    def check_unchanged(self) -> None:
+        """Raise CheckpointError where one of its files is no longer what it was when it was opened."""
+        for name, stamp in self.stamps.items():
+            if _stamp(self.root / name) != stamp:
+                raise CheckpointError(
+                    f"{self.root / name} changed while it was read.", "Run the command again when it is complete."
+                )
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
 
 def open_checkpoint(source: Source) -> Checkpoint:
     """Read a folder's config, list its files, and read the headers of its weights.
@@ -95,13 +113,15 @@ def _open(source: Source) -> Checkpoint:
         raise _no_config(root, source.notes)
     config = load_object(root / model / "config.json")
     names, index = _weights_files(root / model, config)
+    used = [(model / name).as_posix() for name in (*names, *([INDEX] if index is not None else []))]
+    copied, omitted = _sort_files(root, model, set(used))
+    stamps = {name: stamp for name in (*used, *copied) if (stamp := _stamp(root / name))}
     weights = tuple(open_tensor_file(root / model / name) for name in names)
     if index is not None:
         _check_index(root / model / INDEX, index, weights)
     _check_unique(weights)
-    used = {(model / name).as_posix() for name in (*names, *([INDEX] if index is not None else []))}
-    copied, omitted = _sort_files(root, model, used)
-    return Checkpoint(source, model, config, weights, index, copied, omitted)
+    omitted |= {name: why for name in source.not_fetched if (why := _reason_to_omit(PurePosixPath(name), model))}
+    return Checkpoint(source, model, config, weights, index, copied, omitted, stamps)
 
 
 def _weights_files(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
@@ -116,7 +136,10 @@ def _weights_files(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], 
 
 def _model_folder(root: Path) -> PurePosixPath:
     """Return where sentence-transformers' modules.json puts the transformer, or the root itself."""
-    if not (root / "modules.json").is_file() or (root / "config.json").is_file():
+    if not (root / "modules.json").is_file():
+        return PurePosixPath(".")
+    # Old folders have a config.json at the top that holds sentence-transformers' own version and no model.
+    if (root / "config.json").is_file() and "model_type" in load_object(root / "config.json"):
         return PurePosixPath(".")
     modules = load_modules(root / "modules.json")
     paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
@@ -158,17 +181,21 @@ def _shards(path: Path, index: Mapping[str, Any]) -> list[str]:
                 f"{path} says that {tensor!r} is in {name!r}, which is not inside the folder.",
                 "Do not use this checkpoint before you know who wrote that.",
             )
-    names = sorted(set(weight_map.values()))
+    names = sorted({_normal(name) for name in weight_map.values()})
     for name in names:
         if not (path.parent / name).is_file():
             raise CheckpointError(f"{path} names {name}, which is missing.", "Fetch or copy that shard too.")
     return names
 
 
+def _normal(name: str) -> str:
+    return PurePosixPath(name).as_posix()
+
+
 def _check_index(path: Path, index: Mapping[str, Any], weights: tuple[TensorFile, ...]) -> None:
     files = {file.path.relative_to(path.parent).as_posix(): file for file in weights}
     for tensor, name in index["weight_map"].items():
-        if tensor not in files[name].entries:
+        if tensor not in files[_normal(name)].entries:
             raise CheckpointError(
                 f"{path} says that {tensor!r} is in {name}, where it is not.", "Fetch the index again."
             )
@@ -211,7 +238,9 @@ def _sort_files(root: Path, model: PurePosixPath, used: set[str]) -> tuple[tuple
     for name, mode in _walk(root):
         if name in used:
             continue
-        if reason := _reason_to_omit(name, mode, model):
+        regular = stat.S_ISREG(mode) or PurePosixPath(name).name in NOT_OURS
+        reason = _reason_to_omit(PurePosixPath(name), model) if regular else _what_it_is(mode)
+        if reason:
             omitted[name] = reason
         else:
             copied.append(name)
@@ -237,11 +266,12 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _reason_to_omit(name: str, mode: int, model: PurePosixPath) -> str | None:
-    path = PurePosixPath(name)
+def _what_it_is(mode: int) -> str:
+    return "a linked folder" if stat.S_ISDIR(mode) else "not a regular file"
+
+
+def _reason_to_omit(path: PurePosixPath, model: PurePosixPath) -> str | None:
     if path.name in NOT_OURS:
         return f"{NOT_OURS[path.name]}, not part of the checkpoint"
-    if not stat.S_ISREG(mode):
-        return "a linked folder" if stat.S_ISDIR(mode) else "not a regular file"
     below = [path, *([path.relative_to(model)] if model in path.parents else [])]
     return next((why for pattern, why in STALE.items() if any(matches(part, pattern) for part in below)), None)

@@ -156,7 +156,9 @@ def _object_start(text: str, path: Keys) -> int:
     for key in path:
         found = _find(text, position, key)
         if found is None:
-            raise KeyError(key)
+            raise CheckpointError(
+                f"A JSON file has no {key!r} any more.", "It changed meanwhile: run the command again."
+            )
         position = found.value_start
     return position
 

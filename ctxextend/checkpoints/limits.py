@@ -1,5 +1,6 @@
 """The side files that state how much text is read, and what they must say at another length."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -39,7 +40,10 @@ class Edit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return file, key, old and new value and the reason as plain values."""
-        return {"file": self.file, "key": self.key, "before": self.before, "after": self.after, "why": self.why}
+        # JSON has no word for the infinity that 1e400 is read as.
+        endless = isinstance(self.before, float) and not math.isfinite(self.before)
+        before = str(self.before) if endless else self.before
+        return {"file": self.file, "key": self.key, "before": before, "after": self.after, "why": self.why}
 
 
 def limit_edits(checkpoint: Checkpoint, before: int, after: int) -> tuple[Edit, ...]:

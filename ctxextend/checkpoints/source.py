@@ -40,6 +40,7 @@ class Source:
         hub_id: The Hub's ``owner/name`` where the source is known to be one; else None.
         revision: The Hub's commit hash where it is known; else None.
         notes: Lines that the user should read, about how the reference was understood.
+        not_fetched: Files of the Hub's repository that were not downloaded; empty where it could not be asked.
     """
 
     reference: str
@@ -49,6 +50,7 @@ class Source:
     hub_id: str | None = None
     revision: str | None = None
     notes: tuple[str, ...] = ()
+    not_fetched: tuple[str, ...] = ()
 
 
 def resolve_source(reference: str | os.PathLike[str], revision: str | None = None) -> Source:
@@ -130,7 +132,7 @@ def pickles_alone(where: str, reference: str, name: str, config: Mapping[str, An
 
 
 def _download(hub_id: str, revision: str | None) -> Source:
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import snapshot_download
 
     name = hub_id.split("/")[-1]
     with _bars_on_terminals_only():
@@ -139,12 +141,23 @@ def _download(hub_id: str, revision: str | None) -> Source:
                 lambda: snapshot_download(hub_id, revision=revision, ignore_patterns=NOT_FETCHED), hub_id, revision
             )
         )
-        if (folder / "config.json").is_file() and not any(folder.rglob("*.safetensors")):
-            files = _explained(lambda: HfApi().list_repo_files(hub_id, revision=revision), hub_id, revision)
-            if any(fnmatch(file, "pytorch_model*.bin") for file in files):
-                raise pickles_alone(f"{hub_id} on the Hub", hub_id, name, load_object(folder / "config.json"))
     snapshot = CACHE_SNAPSHOT.search(folder.as_posix())
-    return Source(hub_id, "hub", folder, name, hub_id, snapshot["sha"] if snapshot else None)
+    sha = snapshot["sha"] if snapshot else None
+    not_fetched = tuple(file for file in _listed(hub_id, sha or revision) if not (folder / file).exists())
+    has_pickles = any(fnmatch(file, "pytorch_model*.bin") for file in not_fetched)
+    if has_pickles and (folder / "config.json").is_file() and not any(folder.rglob("*.safetensors")):
+        raise pickles_alone(f"{hub_id} on the Hub", hub_id, name, load_object(folder / "config.json"))
+    return Source(hub_id, "hub", folder, name, hub_id, sha, not_fetched=not_fetched)
+
+
+def _listed(hub_id: str, revision: str | None) -> list[str]:
+    """Return the files of a repository; none where the Hub cannot be asked, since all that is needed is here."""
+    from huggingface_hub import HfApi
+
+    try:
+        return list(HfApi().list_repo_files(hub_id, revision=revision))
+    except _transport_errors():
+        return []
 
 
 @contextmanager

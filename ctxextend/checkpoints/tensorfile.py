@@ -104,7 +104,7 @@ def open_tensor_file(path: Path) -> TensorFile:
     header = parse_object(text, f"the header of {path}")
     data_start = 8 + len(text.encode())
     entries = {name: _entry(path, name, value) for name, value in header.items() if name != "__metadata__"}
-    _check_metadata(path, header.get("__metadata__", {}))
+    _check_metadata(path, header.get("__metadata__") or {})
     _check_ranges(path, entries, status.st_size - data_start)
     return TensorFile(path, header, entries, data_start, status.st_size, status.st_mtime_ns)
 
@@ -169,7 +169,7 @@ def _entry(path: Path, name: str, value: Any) -> TensorEntry:
     try:
         dtype, shape, (start, end) = value["dtype"], value["shape"], value["data_offsets"]
         numbers = [*shape, start, end]
-        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        if not isinstance(dtype, str) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise ValueError
         name.encode()
     except (KeyError, TypeError, ValueError):
@@ -182,8 +182,11 @@ def _entry(path: Path, name: str, value: Any) -> TensorEntry:
 
 
 def _check_metadata(path: Path, metadata: Any) -> None:
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise _malformed(path, "its __metadata__ is not a mapping of texts")
+    try:
+        for text in (*metadata.keys(), *metadata.values()):
+            text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise _malformed(path, "its __metadata__ is not a mapping of texts") from None
 
 
 def _check_ranges(path: Path, entries: Mapping[str, TensorEntry], available: int) -> None:

@@ -129,7 +129,7 @@ class Method:
         keeps_learned_rows: Whether learned rows stay as they are, bit for bit.
         summary: What it does, in one line.
         convention: What must be known to compute the same rows elsewhere.
-        short_inputs: What it costs texts that fitted before.
+        short_inputs: What it costs texts that fitted before; ``{but}`` stands for the rows that are kept.
         long_inputs: What it costs texts that did not.
         takes_start: Whether `function` needs the absolute position of the first source row, as ``start``.
     """
@@ -165,7 +165,7 @@ METHODS: Mapping[str, Method] = {
             keeps_learned_rows=False,
             summary="stretch the table by linear interpolation",
             convention="both ends kept (align_corners=True), in float64",
-            short_inputs="short texts change too, since every position moved",
+            short_inputs="short texts change too, since the positions moved{but}",
             long_inputs="order is kept, but neighbours stand closer together than any it has seen",
         ),
         Method(

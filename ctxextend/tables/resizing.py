@@ -40,13 +40,14 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     source = table[options.keep_first : learned - options.drop_last].astype(np.float64)
     method = METHODS[options.method]
     flags = options.flags | ({"start": options.keep_first} if method.takes_start else {})
-    made = method.function(source, rows - options.keep_first, **flags)
     kept = learned if options.keeps_learned_rows else options.keep_first
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
-    for start in range(kept, rows, BLOCK_ROWS):
-        block = made[start - options.keep_first : start - options.keep_first + BLOCK_ROWS]
-        result[start : start + BLOCK_ROWS] = cast(block, table.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is for the caller to find and to name
+        made = method.function(source, rows - options.keep_first, **flags)
+        for start in range(kept, rows, BLOCK_ROWS):
+            block = made[start - options.keep_first : start - options.keep_first + BLOCK_ROWS]
+            result[start : start + BLOCK_ROWS] = cast(block, table.dtype)
     return result
 
 
