@@ -1,8 +1,11 @@
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ctxextend.checkpoints.layout import BLOCK, plan_layout
@@ -108,6 +111,29 @@ def test_rewrite_takes_bytes_in_another_order_than_the_headers_keys(tmp_path: Pa
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
     new = write(open_tensor_file(path), 5)
     assert list(new.entries) == ["table", "x"]
+
+
+SHAPES = st.lists(st.integers(0, 40), max_size=2)
+DTYPES = st.sampled_from(["float64", "float32", "float16", "int64", "int8", "bool"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    others=st.lists(st.tuples(SHAPES, DTYPES), max_size=8),
+    rows=st.integers(1, 60),
+    new_rows=st.integers(1, 60),
+    dropped=st.integers(0, 8),
+)
+def test_rewrite_of_any_file_is_read_by_safetensors(
+    others: list[tuple[list[int], str]], rows: int, new_rows: int, dropped: int
+) -> None:
+    random = np.random.default_rng(rows)
+    values = {f"t{i}": random.integers(0, 2, shape).astype(dtype) for i, (shape, dtype) in enumerate(others)}
+    values["table"] = random.normal(size=(rows, ROW)).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "old.safetensors"
+        save_file(values, path)
+        write(open_tensor_file(path), new_rows, tuple(f"t{i}" for i in range(min(dropped, len(others)))))
 
 
 def test_rewrite_keeps_the_files_mode(tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def _last_line(result: "ResizeResult", commands: list[str]) -> str:
 
 
 def _plan_text(plan: "ResizePlan", output: Path) -> str:
+    from ctxextend.changes import CARD_FILE
+
     lines = [("source", f"{plan.recipe.source} ({plan.family.model_type})"), ("output", str(output))]
     options = plan.recipe.resize.options
     flags = {"keep-first": options.keep_first, "drop-last": options.drop_last, "scope": options.scope}
@@ -165,9 +167,10 @@ def _plan_text(plan: "ResizePlan", output: Path) -> str:
     for edit in plan.edits:
         why = f" ({edit.why})" if edit.why else ""
         lines += [("edit", f"{edit.file}: {edit.key} {_shown(edit.before)} -> {_shown(edit.after)}{why}")]
+    lines += [("edit", f"{plan.checkpoint.index_file}: totals and names")] * plan.edits_index
     lines += [("drop", f"{name} (a position buffer that transformers makes itself)") for name in plan.dropped]
     lines += [("rewrite", name) for name in plan.rewritten]
-    lines += [("add to", name) for name in plan.edited if name not in {edit.file for edit in plan.edits}]
+    lines += [("add to", name) for name in plan.edited if name == CARD_FILE]
     lines += [("create", name) for name in plan.created]
     lines += [("copy", name) for name in plan.copied]
     lines += [("leave out", f"{name} ({why})") for name, why in plan.checkpoint.omitted.items()]
