@@ -13,6 +13,7 @@ from ctxextend.checkpoints import staging
 from ctxextend.checkpoints.destination import check_output
 from ctxextend.checkpoints.staging import stage
 from ctxextend.errors import OutputError
+from tests import pico
 from tests.pico import contents
 
 
@@ -408,8 +409,7 @@ def test_check_output_does_not_overlook_what_it_may_not_see(tmp_path: Path, sour
     output = checkpoint(tmp_path / "out")
     (output / "thesis").mkdir(mode=0o000)
     (output / "thesis" / "chapter.tex").write_text("mine")
-    for folder in (tmp_path, *tmp_path.parents):
-        folder.chmod(folder.stat().st_mode | 0o005)
+    pico.open_to_all(tmp_path)
     os.seteuid(65534)
     try:
         with pytest.raises(PermissionError):
@@ -449,10 +449,7 @@ def test_stage_as_another_user_says_no_permission(tmp_path: Path, source: Path) 
         pytest.skip("only root can become another user")
     (tmp_path / "closed").mkdir(mode=0o500)
     before = os.geteuid()
-    tmp_path.chmod(0o755)
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o001)
+    pico.open_to_all(tmp_path)
     os.seteuid(65534)
     try:
         with pytest.raises(PermissionError):
