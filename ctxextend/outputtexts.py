@@ -1,6 +1,6 @@
 """The text files of an output: edited JSON, the index, the recipe with its provenance, the model card."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +13,7 @@ from ctxextend.recipe import Recipe
 from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
-__all__ = ["Hashes", "consequences", "output_texts"]
+__all__ = ["Hashes", "consequences", "limits_below", "output_texts"]
 
 # Stands for a hash that is not known yet, so that the texts are as long as the final ones.
 UNKNOWN = ("f" * 64, "f" * 64)
@@ -62,6 +62,21 @@ def consequences(changes: Changes) -> str:
     if method.keeps_learned_rows and not options.keeps_learned_rows:
         short = f"nothing that it had learned of positions is left{but}, so short texts change too"
     return f"It has not been trained at {after}: with {changes.method}, {short}; beyond {before}, {method.long_inputs}."
+
+
+def limits_below(changes: Changes) -> Iterator[str]:
+    """Yield a sentence where side files stated less than the old table had: such texts now give something else."""
+    before = changes.max_len_before
+    low = [
+        f"{edit.file} {edit.key} {edit.before}"
+        for edit in changes.edits
+        if edit.is_limit and isinstance(edit.before, int) and edit.before < before
+    ]
+    if low and changes.makes_rows:
+        yield (
+            f"Limits below the table's {before} positions are raised too ({', '.join(low)}): longer texts were cut "
+            "there, are now read whole, and so give something else."
+        )
 
 
 def _index_text(changes: Changes) -> str:
@@ -141,5 +156,5 @@ def _card_section(changes: Changes, name: str) -> str:
     return (
         f"## Context length {after}\n\n"
         f"{name} with its position table ({tables}) {made} by ctxextend {__version__}, method `{changes.method}`; no "
-        f"other weight was changed. {consequences(changes)}{RECIPE_POINTER}\n"
+        f"other weight was changed. {' '.join((consequences(changes), *limits_below(changes)))}{RECIPE_POINTER}\n"
     )

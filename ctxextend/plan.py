@@ -14,17 +14,16 @@ from numpy.typing import NDArray
 
 from ctxextend.changes import Changes
 from ctxextend.checkpoints.copying import copy_file, write_file
-from ctxextend.checkpoints.destination import check_output
 from ctxextend.checkpoints.disk import check_space, check_writable, explained
 from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.limits import Edit, limit_edits
+from ctxextend.checkpoints.limits import limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.source import Source, resolve_source
-from ctxextend.checkpoints.staging import stage
+from ctxextend.checkpoints.staging import check_stage, stage
 from ctxextend.checkpoints.tensorfile import read_tensor
 from ctxextend.errors import ResizeError
 from ctxextend.families.lookup import find_family
-from ctxextend.outputtexts import Hashes, consequences, output_texts
+from ctxextend.outputtexts import Hashes, consequences, limits_below, output_texts
 from ctxextend.recipe import Recipe, Resize
 from ctxextend.tableplan import TablePlan, config_edits, plan_table
 from ctxextend.tables.resizing import nonfinite_rows, resize_table
@@ -49,7 +48,7 @@ class ResizePlan(Changes):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before the plan is carried out."""
-        return (*self._equal_length(), *self._cut_before(), *self._code_files())
+        return (*self._equal_length(), *limits_below(self), *self._code_files())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -67,7 +66,7 @@ class ResizePlan(Changes):
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
         folder = self._output(output)
         with explained(folder):
-            check_output(folder, self.checkpoint.root, force, self.output_files)
+            check_stage(folder, self.checkpoint.root, force, self.output_files)
             above = next(path for path in folder.resolve().parents if path.exists())
             check_writable(above)
             check_space(above, self.bytes_to_write)
@@ -145,18 +144,6 @@ class ResizePlan(Changes):
             flags = self.recipe.resize.method_flags
             ignored = f" {', '.join(flags)} had nothing to do." if flags else ""
             yield f"The table has {self.max_len_before} positions already: the output is a copy.{ignored}"
-
-    def _cut_before(self) -> Iterator[str]:
-        def is_low(edit: Edit) -> bool:
-            return edit.is_limit and isinstance(edit.before, int) and edit.before < self.max_len_before
-
-        low = [edit for edit in self.edits if is_low(edit)]
-        if low and self.makes_rows:
-            stated = ", ".join(f"{edit.file} {edit.key} {edit.before}" for edit in low)
-            yield (
-                f"Limits below the table's {self.max_len_before} positions are raised too ({stated}): "
-                "longer texts were cut there, are now read whole, and so give something else."
-            )
 
     def _code_files(self) -> Iterator[str]:
         code = [name for name in self.copied if name.endswith(".py")]

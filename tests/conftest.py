@@ -1,6 +1,7 @@
 """Fixtures, and an environment in which no test can reach the network or a user's own cache."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,3 +32,16 @@ def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
         return pico.make(tmp_path / (name or f"pico-{model_type}"), model_type, **options)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """A folder that every user can reach, for tests that become another user; skipped where none can become one."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        if not all(parent.stat().st_mode & 0o001 for parent in folder.parents):
+            pytest.skip(f"other users may not enter {folder.parent}")
+        folder.chmod(0o755)
+        yield folder

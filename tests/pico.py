@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -108,14 +107,3 @@ def logits(model: Any, length: int) -> torch.Tensor:
         output = model(input_ids=tokens)
     found: torch.Tensor = output.logits if "logits" in output else output.last_hidden_state
     return found
-
-
-def open_to_all(folder: Path) -> None:
-    """Let every user reach a folder of the tests; skip the test where a folder above them is closed."""
-    for path in (folder, *folder.parents):
-        mode = path.stat().st_mode
-        if mode & 0o001:
-            continue
-        if not any(part.startswith("pytest-") for part in path.parts):
-            pytest.skip(f"other users may not enter {path}")
-        path.chmod(mode | 0o005)

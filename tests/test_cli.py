@@ -128,6 +128,14 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
     assert set(values) == JSON_KEYS
 
 
+def test_resize_names_what_it_left_out(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    (source / "tf_model.h5").write_bytes(b"stale")
+    assert (
+        "left out: tf_model.h5 (TensorFlow weights, not rewritten)" in run("resize", str(source), "--to", "40").stderr
+    )
+
+
 def test_resize_dry_run_says_that_the_output_would_be_refused() -> None:
     Path("tiny-gpt2-512").mkdir()
     Path("tiny-gpt2-512/mine.txt").write_text("mine")

@@ -57,6 +57,12 @@ def test_linear_spreads_nan_to_rows_between_neighbours_alone() -> None:
     assert np.isnan(methods.linear(table, 5)[:, 0]).tolist() == [False, True, True, True, False]
 
 
+def test_linear_gives_the_ends_bit_for_bit_whatever_they_are() -> None:
+    table = np.array([[np.inf, -0.0], [1.0, 2.0], [np.nan, -0.0]])
+    for rows in (3, 5, 7):
+        assert methods.linear(table, rows)[[0, -1]].tobytes() == table[[0, -1]].tobytes()
+
+
 def test_sinusoidal_rows_by_hand() -> None:
     rows = methods.sinusoidal_rows(np.array([0, 1, 7]), 4)
     expected = [[math.sin(t), math.cos(t), math.sin(t / 100), math.cos(t / 100)] for t in (0, 1, 7)]

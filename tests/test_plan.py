@@ -620,37 +620,34 @@ except CtxextendError as error:
 """
 
 
-def test_resize_without_permission_says_so(make_pico: MakePico, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    source = make_pico("gpt2").folder
+def test_resize_without_permission_says_so(make_pico: MakePico, public_path: Path) -> None:
+    source = Path(shutil.copytree(make_pico("gpt2").folder, public_path / "model"))
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text("{}")
     (source / "model.safetensors").chmod(0o644)
-    pico.open_to_all(tmp_path)
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    (tmp_path / "closed").mkdir(mode=0o555)
+    (public_path / "open").mkdir()
+    (public_path / "open").chmod(0o777)
+    (public_path / "closed").mkdir(mode=0o555)
 
     def run(output: Path) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-c", AS_NOBODY, str(source), str(output)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    denied = run(tmp_path / "closed" / "out")
+    denied = run(public_path / "closed" / "out")
     assert denied.returncode == 1
-    output = tmp_path / "closed" / "out"
+    output = public_path / "closed" / "out"
     assert denied.stderr.startswith(f"OutputError: {output} could not be written: Permission denied.")
     for name, mode in (("model.safetensors", 0o600), ("config.json", 0o600), ("1_Pooling", 0o700), (".", 0o700)):
         before = (source / name).stat().st_mode
         (source / name).chmod(mode)
-        done = run(tmp_path / "open" / "out")
+        done = run(public_path / "open" / "out")
         (source / name).chmod(before)
         assert done.returncode == 1, name
         assert "cannot be read: " in done.stderr
         assert "Permission denied" in done.stderr
         assert "Traceback" not in done.stderr
-        assert list((tmp_path / "open").iterdir()) == []
-    assert run(tmp_path / "open" / "out").returncode == 0
+        assert list((public_path / "open").iterdir()) == []
+    assert run(public_path / "open" / "out").returncode == 0
 
 
 @pytest.mark.parametrize(

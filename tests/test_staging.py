@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from ctxextend.checkpoints import staging
+from ctxextend.checkpoints import destination, staging
 from ctxextend.checkpoints.destination import check_output
 from ctxextend.checkpoints.staging import stage
 from ctxextend.errors import OutputError
-from tests import pico
 from tests.pico import contents
 
 
@@ -403,13 +402,11 @@ def test_check_output_refuses_a_place_below_a_file(tmp_path: Path, source: Path)
         check_output(tmp_path / "file" / "out", source, False, ())
 
 
-def test_check_output_does_not_overlook_what_it_may_not_see(tmp_path: Path, source: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    output = checkpoint(tmp_path / "out")
+def test_check_output_does_not_overlook_what_it_may_not_see(public_path: Path) -> None:
+    source = checkpoint(public_path / "source" / "model")
+    output = checkpoint(public_path / "out")
     (output / "thesis").mkdir(mode=0o000)
     (output / "thesis" / "chapter.tex").write_text("mine")
-    pico.open_to_all(tmp_path)
     os.seteuid(65534)
     try:
         with pytest.raises(PermissionError):
@@ -418,10 +415,81 @@ def test_check_output_does_not_overlook_what_it_may_not_see(tmp_path: Path, sour
         os.seteuid(0)
 
 
+def test_stage_keeps_the_old_output_where_another_takes_its_name_in_the_middle_of_the_swap(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_exchange", refuse)
+    output, real = checkpoint(tmp_path / "out"), Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        renamed = real(self, target)
+        if self == output:
+            checkpoint(output, "third")
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OutputError, match="Another program made"):
+        write(output, source, force=True)
+    aside = next(path for path in tmp_path.iterdir() if ".ctxextend-old-" in path.name)
+    assert contents(aside) == OLD
+    assert (output / "config.json").read_text() == "third"
+
+
+def test_stage_without_force_replaces_nothing_that_came_at_the_last_moment(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, real = tmp_path / "out", destination.check_replaceable
+    output.mkdir()
+
+    def check(folder: Path, force: bool, written: Any) -> None:
+        real(folder, force, written)
+        (output / "thesis.tex").write_text("mine")
+
+    monkeypatch.setattr(staging, "check_replaceable", check)
+    with pytest.raises(OutputError, match="made by another program meanwhile"):
+        write(output, source)
+    assert contents(output) == {"thesis.tex": b"mine"}
+
+
+@pytest.mark.parametrize("kind", ["new", "old"])
+@pytest.mark.parametrize("force", [False, True])
+def test_stage_refuses_a_source_that_a_killed_run_left(kind: str, force: bool, tmp_path: Path) -> None:
+    left = checkpoint(tmp_path / f".out.ctxextend-{kind}-00c0ffee")
+    with pytest.raises(OutputError, match="left behind, and would be cleared"):
+        write(tmp_path / "out", left, force=force)
+    assert contents(left) == OLD
+
+
+def test_stage_removes_read_only_folders_that_it_replaced(public_path: Path) -> None:
+    source = checkpoint(public_path / "source" / "model")
+    output = checkpoint(public_path / "mine" / "out")
+    (output / "1_Pooling").mkdir()
+    (output / "1_Pooling" / "config.json").write_text("{}")
+    for path in (output / "1_Pooling", output, public_path / "mine"):
+        os.chown(path, 65534, 65534)
+    for path in (output / "1_Pooling", output):
+        path.chmod(0o555)
+    os.seteuid(65534)
+    try:
+        write(output, source, force=True)
+    finally:
+        os.seteuid(0)
+    assert contents(output) == NEW
+    assert leftovers(output.parent) == []
+
+
+def test_check_stage_foresees_an_output_that_will_be_put_back(tmp_path: Path, source: Path) -> None:
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    with pytest.raises(OutputError, match="exists"):
+        staging.check_stage(tmp_path / "out", source, False, ())
+    staging.check_stage(tmp_path / "out", source, True, ())
+    assert not (tmp_path / "out").exists()
+
+
 KILLED_IN_THE_SWAP = """
 import os, signal, sys
 from pathlib import Path
-from ctxextend.checkpoints import staging
+from ctxextend.checkpoints import destination, staging
 staging._exchange = lambda one, other: False
 real = Path.rename
 def rename(self, target):
@@ -444,15 +512,13 @@ def test_stage_killed_in_the_middle_of_a_swap_is_put_right_by_the_next_run(tmp_p
     assert leftovers(tmp_path) == []
 
 
-def test_stage_as_another_user_says_no_permission(tmp_path: Path, source: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    (tmp_path / "closed").mkdir(mode=0o500)
+def test_stage_as_another_user_says_no_permission(public_path: Path) -> None:
+    source = checkpoint(public_path / "source" / "model")
+    (public_path / "closed").mkdir(mode=0o500)
     before = os.geteuid()
-    pico.open_to_all(tmp_path)
     os.seteuid(65534)
     try:
         with pytest.raises(PermissionError):
-            write(tmp_path / "closed" / "out", source)
+            write(public_path / "closed" / "out", source)
     finally:
         os.seteuid(before)

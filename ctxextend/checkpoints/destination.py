@@ -105,7 +105,10 @@ def _check_links(output: Path, source: Path) -> None:
 
 
 def _same(one: Path, other: Path) -> bool:
-    return one == other or (one.exists() and other.exists() and one.samefile(other))
+    try:
+        return one == other or one.samefile(other)
+    except OSError:  # one is not there, or is a place, like another user's home, that this user may not look at
+        return False
 
 
 def _is_mount(folder: Path) -> bool:

@@ -27,7 +27,7 @@ try:
 except ImportError:  # Windows: temporary folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["stage"]
+__all__ = ["check_stage", "stage"]
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -54,6 +54,7 @@ def stage(output: Path, source: Path, force: bool, written: Collection[str]) -> 
         OSError: As the system gives it, from any step.
     """
     output = resolved(output)
+    _check_source(output, source)
     _put_back(output)
     check_output(output, source, force, written)
     _clear(output, "new")
@@ -64,6 +65,24 @@ def stage(output: Path, source: Path, force: bool, written: Collection[str]) -> 
         with _uninterrupted():
             _publish(staged, output, force, written)
     _clear(output, "old")
+
+
+def check_stage(output: Path, source: Path, force: bool, written: Collection[str]) -> None:
+    """Raise OutputError where `stage` would refuse the output, without changing anything; see there."""
+    output = resolved(output)
+    _check_source(output, source)
+    check_output(output, source, force, written)
+    if aside := _to_put_back(output):
+        check_replaceable(aside, force, written)
+
+
+def _check_source(output: Path, source: Path) -> None:
+    for left in (*_siblings(output, "new"), *_siblings(output, "old")):
+        if source.resolve().is_relative_to(left.resolve()):
+            raise OutputError(
+                f"The source {source} is what a stopped run to {output} left behind, and would be cleared.",
+                "Give it another name first, or choose another -o.",
+            )
 
 
 @contextlib.contextmanager
@@ -98,7 +117,7 @@ def _locked_sibling(output: Path) -> Iterator[Path]:
     finally:
         with _uninterrupted():
             if staged is not None:
-                shutil.rmtree(staged, ignore_errors=True)
+                _remove(staged)
             _unlock(lock)
 
 
@@ -163,11 +182,14 @@ def _unlock(descriptor: int | None) -> None:
 
 def _put_back(output: Path) -> None:
     """Give an output that a killed run had moved aside its name again, where nothing has taken that."""
-    for aside in _siblings(output, "old"):
-        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-            return
-        if not _is_locked(aside):
-            _rename(aside, output)
+    if aside := _to_put_back(output):
+        _rename(aside, output)
+
+
+def _to_put_back(output: Path) -> Path | None:
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        return None
+    return next((aside for aside in _siblings(output, "old") if not _is_locked(aside)), None)
 
 
 def _clear(output: Path, kind: str) -> None:
@@ -176,15 +198,23 @@ def _clear(output: Path, kind: str) -> None:
         with contextlib.suppress(BlockingIOError):
             lock = _lock(left)
             if lock is not None:
-                shutil.rmtree(left, ignore_errors=True)
+                _remove(left)
                 _unlock(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of our own naming with all that is in it, read-only folders too."""
+    for here, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            Path(here).chmod(Path(here).stat().st_mode | 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish(staged: Path, output: Path, force: bool, written: Collection[str]) -> None:
     if output.is_dir():
         check_replaceable(output, force, written)
         staged.chmod(output.stat().st_mode & 0o7777)
-    if output.is_dir() and any(output.iterdir()):
+    if force and output.is_dir() and any(output.iterdir()):
         _swap(staged, output)
     else:
         _take_name(staged, output)
@@ -218,16 +248,25 @@ def _swap(staged: Path, output: Path) -> None:
         lock = _lock(output)
     except BlockingIOError:
         raise OutputError(f"Another run is replacing {output} just now.", "Wait for it, then try again.") from None
-    aside = _sibling(output, "old")
     try:
-        output.rename(aside)
-        staged.rename(output)
+        _rename_twice(staged, output, _sibling(output, "old"))
     finally:
-        if output.exists():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.rename(output)
         _unlock(lock)
+
+
+def _rename_twice(staged: Path, output: Path, aside: Path) -> None:
+    output.rename(aside)
+    try:
+        staged.rename(output)
+    except OSError as error:
+        if output.exists():
+            raise OutputError(
+                f"Another program made {output} while it was replaced; what stood there is {aside} now.",
+                "Move one of them away, then try again.",
+            ) from error
+        aside.rename(output)
+        raise
+    _remove(aside)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -126,6 +126,9 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> N
         sink.warning(warning)
     for table in plan.tables:
         sink.note(f"{table.name}: {table.max_len_before} -> {table.max_len_after} positions, {plan.method}")
+    omitted = ", ".join(f"{name} ({why})" for name, why in plan.checkpoint.omitted.items())
+    if omitted:
+        sink.note(f"left out: {omitted}")
     sink.note(f"{result.bytes_written:,} bytes in {result.seconds:.1f} s")
     sink.data(str(result.output))
     values = plan.as_dict() | {

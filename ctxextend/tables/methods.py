@@ -64,7 +64,9 @@ def linear(table: Rows, rows: int) -> Rows:
     for start in range(0, rows, BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
         below = table[lower[block]]
-        result[block] = below + weight[block] * (table[upper[block]] - below)
+        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not finite
+            between = below + weight[block] * (table[upper[block]] - below)
+        result[block] = np.where(weight[block] > 0, between, below)
     return result
 
 

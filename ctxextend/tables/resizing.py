@@ -76,9 +76,11 @@ def cast(rows: NDArray[np.float64], dtype: np.dtype[Any]) -> Table:
 
     16- and 8-bit floats go by way of float32, as torch's own conversions do; a value can so be rounded twice.
     """
-    if dtype.itemsize < 4:
-        return rows.astype(np.float32).astype(dtype)
-    return rows.astype(dtype)
+    if dtype.itemsize >= 4:
+        return rows.astype(dtype)
+    if dtype.name == "float8_e4m3fn":  # it has no infinity, and torch stops at its largest number
+        rows = rows.clip(-448, 448)
+    return rows.astype(np.float32).astype(dtype)
 
 
 def nonfinite_rows(table: Table) -> list[int]:
