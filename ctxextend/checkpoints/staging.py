@@ -31,6 +31,8 @@ __all__ = ["check_stage", "stage"]
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
+# EXDEV is what overlay file systems answer for folders of a lower layer.
+CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV}
 
 
 @contextlib.contextmanager
@@ -276,6 +278,6 @@ def _exchange(one: Path, other: Path) -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     done = renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
-    if not done and ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+    if not done and ctypes.get_errno() not in CANNOT_EXCHANGE:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fspath(other))
     return bool(done)
