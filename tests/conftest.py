@@ -9,8 +9,10 @@ import pytest
 
 os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"):  # these colour help texts even in a pipe
-    os.environ.pop(name, None)
+# These colour help texts even in a pipe.
+os.environ.pop("FORCE_COLOR", None)
+os.environ.pop("GITHUB_ACTIONS", None)
+os.environ.pop("PY_COLORS", None)
 
 from transformers.utils import logging
 
