@@ -1,6 +1,6 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,14 @@ from ctxextend.families.lookup import find_family
 from ctxextend.families.schema import Family, Table
 from ctxextend.recipe import Resize
 from ctxextend.tableplan import check_length, check_rows
-from ctxextend.tables.resizing import resize_table
+from ctxextend.tables.resizing import resize_behind
 
 if TYPE_CHECKING:
     import torch
 
 ITSELF = "Pass the transformers model itself, not a wrapper around it."
 
-__all__ = ["continue_text", "extend_model", "failure_at", "same_logits"]
+__all__ = ["continue_text", "extend_model", "failure_at", "load_causal", "same_logits"]
 
 
 def extend_model(
@@ -56,30 +56,26 @@ def extend_model(
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         raise CheckpointError(f"A {type(model).__name__} holds no transformers config.", ITSELF)
-    family = find_family({**_stated(config), "model_type": config.model_type})
-    changes = [_plan_change(model, family, table, settings) for table in family.tables]
+    stated = {**config.to_dict(), "model_type": config.model_type}
+    family = find_family(stated)
+    changes = [(table, *_plan_change(model, stated, family, table, settings)) for table in family.tables]
     for table, module, weight in changes:
         _set_table(module, weight)
-        offset = family.offset_rows(table, _stated(config))
-        _set_config(config, table, to + offset if table.offset.inside_key else to)
+        length = table.stated_length(to, family.offset_rows(table, stated))
+        for key in table.length_keys(stated):
+            setattr(config, key, length)
         _set_buffers(model, family, len(weight))
 
 
-def _stated(config: Any) -> dict[str, Any]:
-    """Return the config's values under the names that files use."""
-    values: dict[str, Any] = config.to_dict()
-    return values
-
-
 def _plan_change(
-    model: "torch.nn.Module", family: Family, table: Table, settings: Resize
-) -> tuple[Table, "torch.nn.Embedding", "torch.Tensor"]:
+    model: "torch.nn.Module", stated: Mapping[str, Any], family: Family, table: Table, settings: Resize
+) -> tuple["torch.nn.Embedding", "torch.Tensor"]:
+    """Return the table's module and its new weight, with nothing changed yet."""
     name, module = _find_module(model, family, table)
-    config = _stated(model.config)
-    rows, offset = len(module.weight), family.offset_rows(table, config)
-    check_rows(config, family, table, rows, name)
+    rows, offset = len(module.weight), family.offset_rows(table, stated)
+    check_rows(stated, family, table, rows, name)
     check_length(settings, rows - offset, name)
-    return table, module, _resized(module.weight, offset, settings)
+    return module, _resized(module.weight, offset, settings)
 
 
 def _find_module(model: "torch.nn.Module", family: Family, table: Table) -> tuple[str, "torch.nn.Embedding"]:
@@ -98,8 +94,7 @@ def _find_module(model: "torch.nn.Module", family: Family, table: Table) -> tupl
 def _resized(weight: "torch.Tensor", offset: int, settings: Resize) -> "torch.Tensor":
     import torch
 
-    rows = _to_numpy(weight.detach())
-    resized = np.concatenate([rows[:offset], resize_table(rows[offset:], settings.to, settings.options)])
+    resized = resize_behind(_to_numpy(weight.detach()), offset, settings.to, settings.options)
     return torch.from_numpy(resized.view(np.uint8)).view(weight.dtype).to(weight.device)
 
 
@@ -129,12 +124,6 @@ def _set_table(module: "torch.nn.Embedding", weight: "torch.Tensor") -> None:
     module.num_embeddings = len(weight)
 
 
-def _set_config(config: Any, table: Table, length: int) -> None:
-    stated = config.to_dict()
-    for key in (table.config_key, *(key for key in (*table.aliases, *table.unused_keys) if key in stated)):
-        setattr(config, key, length)
-
-
 def _set_buffers(model: "torch.nn.Module", family: Family, rows: int) -> None:
     import torch
 
@@ -151,11 +140,21 @@ def _buffers(model: "torch.nn.Module", family: Family) -> Iterator[tuple[Any, st
             yield model.get_submodule(owner), own_name, buffer.content, old
 
 
-def continue_text(folder: Path, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
+def load_causal(folder: Path) -> Any:
+    """Load a checkpoint's causal language model for reading, without transformers' own bars and notes."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    return AutoModelForCausalLM.from_pretrained(folder).train(False)
+
+
+def continue_text(model: Any, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
     """Let a causal language model write until a text is `length` tokens long, sampling with a fixed seed.
 
     Args:
-        folder: A checkpoint with its tokenizer.
+        model: From `load_causal`, of a folder that holds its tokenizer too.
         prompt: How the text begins; fewer than `boundary` tokens.
         length: Tokens wanted, the prompt's included.
         boundary: The token position at which the text is parted in two.
@@ -167,8 +166,7 @@ def continue_text(folder: Path, prompt: str, length: int, boundary: int, seed: i
     import torch
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = _load_causal(folder)
+    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
     prompt_ids = tokenizer(prompt, return_tensors="pt")
     torch.manual_seed(seed)
     ids = model.generate(
@@ -182,33 +180,22 @@ def continue_text(folder: Path, prompt: str, length: int, boundary: int, seed: i
     return str(tokenizer.decode(ids[:boundary])), str(tokenizer.decode(ids[boundary:])), len(ids)
 
 
-def failure_at(folder: Path, length: int) -> str | None:
+def failure_at(model: Any, length: int) -> str | None:
     """Return what transformers says when a causal language model reads `length` tokens; None where it can."""
     import torch
 
     try:
         with torch.no_grad():
-            _load_causal(folder)(input_ids=torch.zeros(1, length, dtype=torch.long))
+            model(input_ids=torch.zeros(1, length, dtype=torch.long))
     except (IndexError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def same_logits(one: Path, other: Path, length: int) -> bool:
+def same_logits(one: Any, other: Any, length: int) -> bool:
     """Whether two causal language models give equal logits, bit for bit, for the same `length` tokens."""
     import torch
 
-    models = [_load_causal(folder) for folder in (one, other)]
-    tokens = torch.arange(length).unsqueeze(0) % models[0].config.vocab_size
+    tokens = torch.arange(length).unsqueeze(0) % one.config.vocab_size
     with torch.no_grad():
-        logits = [model(input_ids=tokens).logits for model in models]
-    return torch.equal(*logits)
-
-
-def _load_causal(folder: Path) -> Any:
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    return AutoModelForCausalLM.from_pretrained(folder).train(False)
+        return torch.equal(one(input_ids=tokens).logits, other(input_ids=tokens).logits)

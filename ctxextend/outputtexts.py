@@ -1,6 +1,7 @@
 """The text files of an output: edited JSON, the index, the recipe with its provenance, the model card."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,6 @@ import numpy as np
 from ctxextend.changes import CARD_FILE, RECIPE_FILE, Changes
 from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.jsontext import delete, edit, read_bytes, read_text
-from ctxextend.recipe import Recipe
 from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
@@ -103,7 +103,7 @@ def _tensor_bytes(changes: Changes) -> int:
 def _recipe_text(changes: Changes, hashes: Hashes) -> str:
     source, recipe = changes.checkpoint.source, changes.recipe
     if source.kind == "hub" and source.revision is not None:
-        recipe = Recipe(recipe.source, recipe.resize, source.revision)
+        recipe = replace(recipe, revision=source.revision)
     tables = [
         {
             "name": table.name,

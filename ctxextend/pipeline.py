@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.source import bundled_source
@@ -59,19 +58,20 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
     Raises:
         OutputError: As `ResizePlan.execute`.
     """
-    from ctxextend.model import continue_text, failure_at, same_logits
+    from ctxextend.model import continue_text, failure_at, load_causal, same_logits
 
     plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
-    original, resized = plan.checkpoint.root, plan.execute(output, force=force).output
+    resized = load_causal(plan.execute(output, force=force).output)
+    original = load_causal(plan.checkpoint.root)
     before, after = plan.max_len_before, plan.max_len_after
-    within, beyond, tokens = continue_text(Path(resized), DEMO_PROMPT, after, before)
+    within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
     return Demo(
         source=DEMO_SOURCE,
         method=plan.method,
         max_len_before=before,
         max_len_after=after,
         failure_before=failure_at(original, before + 1) or "it did not fail",
-        same_outputs=same_logits(original, Path(resized), before),
+        same_outputs=same_logits(original, resized, before),
         tokens=tokens,
         text_within=within,
         text_beyond=beyond,

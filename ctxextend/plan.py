@@ -26,7 +26,7 @@ from ctxextend.families.lookup import find_family
 from ctxextend.outputtexts import Hashes, consequences, limits_below, output_texts
 from ctxextend.recipe import Recipe, Resize
 from ctxextend.tableplan import TablePlan, config_edits, plan_table
-from ctxextend.tables.resizing import nonfinite_rows, resize_table
+from ctxextend.tables.resizing import nonfinite_rows, resize_behind
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_recipe", "plan_resize", "resize"]
 
@@ -131,13 +131,12 @@ class ResizePlan(Changes):
 
     def _resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
         try:
-            resized = resize_table(before[table.offset :], table.max_len_after, self.recipe.resize.options)
+            return resize_behind(before, table.offset, table.max_len_after, self.recipe.resize.options)
         except MemoryError:
             raise ResizeError(
                 f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",
                 "Give a smaller --to.",
             ) from None
-        return np.concatenate([before[: table.offset], resized]) if table.offset else resized
 
     def _equal_length(self) -> Iterator[str]:
         if self.max_len_after == self.max_len_before:
@@ -276,8 +275,10 @@ def resize(
     Raises:
         CtxextendError: As `plan_resize` and `ResizePlan.execute`.
     """
-    settings = Resize(to, method, keep_first, drop_last, scope)
-    return plan_recipe(Recipe(os.fspath(reference), settings, revision)).execute(output, force=force)
+    plan = plan_resize(
+        reference, to, method, keep_first=keep_first, drop_last=drop_last, scope=scope, revision=revision
+    )
+    return plan.execute(output, force=force)
 
 
 def _nonfinite(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:

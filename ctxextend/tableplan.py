@@ -141,7 +141,6 @@ def config_edits(checkpoint: Checkpoint, family: Family, tables: tuple[TablePlan
     for table, plan in zip(family.tables, tables, strict=True):
         if plan.rows_before == plan.rows_after:
             continue
-        length = plan.rows_after if table.offset.inside_key else plan.max_len_after
-        others = [key for key in (*table.aliases, *table.unused_keys) if checkpoint.config.get(key) is not None]
-        for key in (table.config_key, *others):
+        length = table.stated_length(plan.max_len_after, plan.offset)
+        for key in table.length_keys(checkpoint.config):
             yield Edit(checkpoint.config_file, (key,), checkpoint.config.get(key), length)

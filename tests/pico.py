@@ -75,6 +75,18 @@ def add_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     save_file({**load_file(path), **tensors}, path, metadata={"format": "pt"})
 
 
+def nest(folder: Path, root: Path) -> Path:
+    """Move a checkpoint into 0_Transformer of a sentence-transformers folder; return that folder."""
+    root.mkdir()
+    folder.rename(root / "0_Transformer")
+    modules = [
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (root / "modules.json").write_text(json.dumps(modules))
+    return root
+
+
 def edit_json(path: Path, **changes: Any) -> None:
     """Change keys of a JSON file; None deletes one."""
     values = json.loads(path.read_text()) if path.exists() else {}

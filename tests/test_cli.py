@@ -323,12 +323,7 @@ def test_resize_says_in_a_note_that_a_folder_wins_and_names_it_in_errors() -> No
 
 
 def test_resize_last_line_loads_a_transformer_in_a_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
-    root = tmp_path / "sentence"
-    root.mkdir()
-    make_pico("bert").folder.rename(root / "0_Transformer")
-    (root / "modules.json").write_text(
-        '[{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]'
-    )
+    root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
     done = run("resize", str(root), "--to", "40", "-o", "out")
     assert "AutoModel.from_pretrained('out/0_Transformer')" in done.stderr
 

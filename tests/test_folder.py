@@ -89,14 +89,7 @@ def test_open_checkpoint_follows_links_to_files_and_to_nothing_else(
 def test_open_checkpoint_finds_a_transformer_in_a_sub_folder(
     make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
-    root = tmp_path / "sentence"
-    root.mkdir()
-    make_pico("bert").folder.rename(root / "0_Transformer")
-    modules = [
-        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    (root / "modules.json").write_text(json.dumps(modules))
+    root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
     checkpoint = opened(root)
     assert checkpoint.config_file == "0_Transformer/config.json"
     assert checkpoint.relative(checkpoint.weights[0]) == "0_Transformer/model.safetensors"
@@ -196,13 +189,8 @@ def test_open_checkpoint_refuses_one_tensor_in_two_shards(make_pico: Callable[..
 def test_open_checkpoint_of_an_old_sentence_transformers_folder(
     make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
-    root = tmp_path / "sentence"
-    root.mkdir()
-    make_pico("bert").folder.rename(root / "0_Transformer")
+    root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
     (root / "config.json").write_text('{"__version__": "2.0.0"}')
-    (root / "modules.json").write_text(
-        '[{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]'
-    )
     assert opened(root).config_file == "0_Transformer/config.json"
 
 

@@ -351,13 +351,8 @@ def test_resize_warns_of_code_that_it_copies(make_pico: MakePico, tmp_path: Path
 
 
 def test_resize_of_a_sentence_transformers_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
-    root = tmp_path / "sentence"
-    root.mkdir()
     source = make_pico("bert", base=True)
-    source.folder.rename(root / "0_Transformer")
-    (root / "modules.json").write_text(
-        '[{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]'
-    )
+    root = pico.nest(source.folder, tmp_path / "sentence")
     (root / "0_Transformer" / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
     result = resize(root, to=NEW, output=tmp_path / "out")
     assert json.loads((tmp_path / "out/0_Transformer/sentence_bert_config.json").read_text())["max_seq_length"] == NEW
@@ -574,7 +569,7 @@ def test_resize_where_memory_ends_says_so(make_pico: MakePico, monkeypatch: pyte
     def exhausted(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.plan.resize_table", exhausted)
+    monkeypatch.setattr("ctxextend.plan.resize_behind", exhausted)
     refused(make_pico("gpt2").folder, ResizeError, "does not fit in this machine's memory")
 
 

@@ -10,11 +10,13 @@ from typing import BinaryIO
 from ctxextend.errors import CheckpointError
 
 __all__ = [
+    "check_stamp",
     "copy_file",
     "copy_range",
     "finish",
     "open_source",
     "read_range",
+    "stamp",
     "sync_folder",
     "write_all",
     "write_file",
@@ -126,7 +128,7 @@ def copy_file(source: Path, destination: Path, progress: Progress = lambda moved
     """Copy a file's bytes and permission bits to a new file and sync it to the disk.
 
     Raises:
-        CheckpointError: `source` cannot be read, or changed meanwhile.
+        CheckpointError: `source` cannot be read, or ends too early.
         OSError: Writing failed.
     """
     with open_source(source) as original, destination.open("xb", buffering=0) as copy:
@@ -150,6 +152,21 @@ def read_range(path: Path, start: int, length: int) -> bytearray:
     if left:
         raise CheckpointError(f"{path} became shorter while it was read.", "Run the command again.")
     return data
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """Return a file's size in bytes and its modification time in ns; None where it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def check_stamp(path: Path, before: tuple[int, int]) -> None:
+    """Raise CheckpointError where a file of the source is no longer what it was when it had that stamp."""
+    if stamp(path) != before:
+        raise CheckpointError(f"{path} changed while it was read.", "Run the command again when it is complete.")
 
 
 def open_source(path: Path) -> FileIO:

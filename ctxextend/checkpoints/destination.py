@@ -5,8 +5,8 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NoReturn
 
+from ctxextend.checkpoints.disk import walk
 from ctxextend.checkpoints.filenames import is_known
 from ctxextend.errors import OutputError
 
@@ -96,7 +96,7 @@ def _check_apart(output: Path, source: Path) -> None:
 
 
 def _check_links(output: Path, source: Path) -> None:
-    for folder, _, files in os.walk(source):
+    for folder, _, files in walk(source):
         for path in (Path(folder) / name for name in files):
             if path.is_symlink() and output in path.resolve().parents:
                 raise OutputError(
@@ -124,13 +124,9 @@ def _is_mount(folder: Path) -> bool:
 
 def _files(folder: Path) -> Iterator[str]:
     """Yield every file below a folder, and every folder in it that is empty or a link."""
-    for here, folders, files in os.walk(folder, onerror=_raise):
+    for here, folders, files in walk(folder):
         path = Path(here).relative_to(folder)
         links = [name for name in folders if (Path(here) / name).is_symlink()]
         yield from ((path / name).as_posix() for name in sorted([*files, *links]))
         if not folders and not files:
             yield path.as_posix()
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise error

@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from ctxextend.errors import OutputError
 
-__all__ = ["check_space", "check_writable", "explained"]
+__all__ = ["check_space", "check_writable", "explained", "walk"]
 
 HINTS = {
     errno.ENOSPC: "Free some space, or use -o on another disk.",
@@ -42,6 +43,15 @@ def check_writable(folder: Path) -> None:
     """Raise PermissionError where this user may not make files in a folder."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk as `os.walk` does, but raise OSError for a folder that cannot be looked into, which that leaves out."""
+    return os.walk(folder, onerror=_raise)
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 @contextmanager

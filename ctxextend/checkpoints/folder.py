@@ -1,13 +1,14 @@
 """A model folder: its config, its weights in one file or in shards, and everything else in it."""
 
 import json
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ctxextend.checkpoints.copying import check_stamp, stamp
+from ctxextend.checkpoints.disk import walk
 from ctxextend.checkpoints.filenames import NOT_OURS, STALE, matches
 from ctxextend.checkpoints.jsontext import load_object, read_text
 from ctxextend.checkpoints.source import Source, pickles_alone
@@ -78,19 +79,8 @@ class Checkpoint:
 
     def check_unchanged(self) -> None:
         """Raise CheckpointError where one of its files is no longer what it was when it was opened."""
-        for name, stamp in self.stamps.items():
-            if _stamp(self.root / name) != stamp:
-                raise CheckpointError(
-                    f"{self.root / name} changed while it was read.", "Run the command again when it is complete."
-                )
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
+        for name, before in self.stamps.items():
+            check_stamp(self.root / name, before)
 
 
 def open_checkpoint(source: Source) -> Checkpoint:
@@ -115,7 +105,7 @@ def _open(source: Source) -> Checkpoint:
     names, index = _weights_files(root / model, config)
     used = [(model / name).as_posix() for name in (*names, *([INDEX] if index is not None else []))]
     copied, omitted = _sort_files(root, model, set(used))
-    stamps = {name: stamp for name in (*used, *copied) if (stamp := _stamp(root / name))}
+    stamps = {name: found for name in (*used, *copied) if (found := stamp(root / name))}
     weights = tuple(open_tensor_file(root / model / name) for name in names)
     if index is not None:
         _check_index(root / model / INDEX, index, weights)
@@ -249,7 +239,7 @@ def _sort_files(root: Path, model: PurePosixPath, used: set[str]) -> tuple[tuple
 
 def _walk(root: Path) -> Iterator[tuple[str, int]]:
     """Yield every file below the root, and every folder that is not walked into, with its mode, in sorted order."""
-    for folder, folders, files in os.walk(root, onerror=_raise):
+    for folder, folders, files in walk(root):
         here = Path(folder)
         skipped = [name for name in folders if name in NOT_OURS or (here / name).is_symlink()]
         folders[:] = sorted(set(folders) - set(skipped))
@@ -260,10 +250,6 @@ def _walk(root: Path) -> Iterator[tuple[str, int]]:
             except OSError:
                 mode = 0
             yield path.relative_to(root).as_posix(), mode
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _what_it_is(mode: int) -> str:

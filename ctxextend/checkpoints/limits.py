@@ -61,9 +61,7 @@ def limit_edits(checkpoint: Checkpoint, before: int, after: int) -> tuple[Edit, 
     """
     if after == before:
         return ()
-    folders = dict.fromkeys((PurePosixPath("."), checkpoint.model))
-    edits = (edit for folder in folders for edit in _folder_edits(checkpoint, folder, after))
-    return tuple(edit for edit in edits if after > before or not _is_within(edit.before, after))
+    return tuple(edit for edit in _all_edits(checkpoint, after) if after > before or not _is_within(edit.before, after))
 
 
 def _is_within(stated: Any, length: int) -> bool:
@@ -72,11 +70,11 @@ def _is_within(stated: Any, length: int) -> bool:
     return isinstance(stated, int | float) and stated <= length
 
 
-def _folder_edits(checkpoint: Checkpoint, folder: PurePosixPath, length: int) -> Iterator[Edit]:
+def _all_edits(checkpoint: Checkpoint, length: int) -> Iterator[Edit]:
     for name in checkpoint.copied:
         path = PurePosixPath(name)
         edits = next((edits for pattern, edits in _READERS.items() if fnmatch(path.name, pattern)), None)
-        if edits and path.parent == folder:
+        if edits and path.parent in (PurePosixPath("."), checkpoint.model):
             yield from edits(name, checkpoint.root / name, length)
 
 

@@ -110,9 +110,12 @@ def _locked_sibling(output: Path) -> Iterator[Path]:
             staged = _sibling(output, "new")
             staged.mkdir()
             # Between these two calls another run may take the folder for a dead one's, and clear it.
-            with contextlib.suppress(BlockingIOError):
+            try:
                 lock = _lock(staged)
-            if not staged.exists() or (lock is None and _is_locked(staged)):
+            except BlockingIOError:
+                staged = None
+                continue
+            if not staged.exists():
                 _unlock(lock)
                 staged = lock = None
         yield staged

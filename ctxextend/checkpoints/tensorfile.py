@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copying import read_range
+from ctxextend.checkpoints.copying import check_stamp, read_range
 from ctxextend.checkpoints.jsontext import parse_object
 from ctxextend.errors import CheckpointError
 
@@ -141,12 +141,7 @@ def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
 
 def check_unchanged(file: TensorFile) -> None:
     """Raise CheckpointError where the file is no longer the one whose header was read."""
-    try:
-        status = file.path.stat()
-    except OSError:
-        status = None
-    if status is None or (status.st_size, status.st_mtime_ns) != (file.size, file.modified_ns):
-        raise CheckpointError(f"{file.path} changed while it was read.", "Run the command again when it is complete.")
+    check_stamp(file.path, (file.size, file.modified_ns))
 
 
 def _header_text(path: Path, prefix: bytes, size: int, read: Any) -> str:

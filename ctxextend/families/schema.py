@@ -43,6 +43,15 @@ class Table:
     unused_keys: tuple[str, ...] = ()
     offset: Offset = Offset()
 
+    def length_keys(self, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the keys that must state a new length: its own, and those others that the config states now."""
+        others = (key for key in (*self.aliases, *self.unused_keys) if config.get(key) is not None)
+        return (self.config_key, *others)
+
+    def stated_length(self, positions: int, offset_rows: int) -> int:
+        """Return what these keys say for so many usable positions."""
+        return positions + offset_rows if self.offset.inside_key else positions
+
 
 @dataclass(frozen=True)
 class Buffer:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import ResizeError
 from ctxextend.tables.methods import BLOCK_ROWS, METHODS, MethodOptions
 
-__all__ = ["cast", "check_source_rows", "nonfinite_rows", "resize_table"]
+__all__ = ["cast", "check_source_rows", "nonfinite_rows", "resize_behind", "resize_table"]
 
 Table = NDArray[Any]
 
@@ -49,6 +49,25 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
             block = made[start - options.keep_first : start - options.keep_first + BLOCK_ROWS]
             result[start : start + BLOCK_ROWS] = cast(block, table.dtype)
     return result
+
+
+def resize_behind(table: Table, offset: int, positions: int, options: MethodOptions) -> Table:
+    """Return the table with another number of positions behind its offset rows, which stay as they are.
+
+    Args:
+        table: Shape (offset + n, d), any float dtype.
+        offset: Rows in front of position 0.
+        positions: Positions wanted, m ≥ 1.
+        options: The method and its flags.
+
+    Returns:
+        Shape (offset + m, d), `table`'s dtype, contiguous, a copy.
+
+    Raises:
+        ResizeError: As `resize_table`.
+    """
+    resized = resize_table(table[offset:], positions, options)
+    return np.concatenate([table[:offset], resized]) if offset else resized
 
 
 def check_source_rows(learned: int, options: MethodOptions) -> None:
