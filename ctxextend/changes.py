@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ctxextend.buffers import BufferPlan
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.limits import Edit
-from ctxextend.checkpoints.tensorfile import TensorFile
-from ctxextend.families.schema import Family
+from ctxextend.checkpoints.torchfile import TorchFile
+from ctxextend.checkpoints.weights import WeightsFile
+from ctxextend.families.architecture import Architecture
 from ctxextend.recipe import Recipe
 from ctxextend.tableplan import TablePlan
 
@@ -26,22 +28,29 @@ class Changes:
     Attributes:
         recipe: What was asked for.
         checkpoint: The source, its headers read.
-        family: The facts about its architecture.
-        tables: What becomes of each position table.
+        architecture: What the registry knows of it.
+        tables: What becomes of each position table, the one that reads the tokenizer's texts first.
         edits: Values that change in JSON files.
         dropped: Position buffers that are left out of the weights, by name.
+        remade: Position buffers that are made anew at the new length.
     """
 
     recipe: Recipe
     checkpoint: Checkpoint
-    family: Family
+    architecture: Architecture
     tables: tuple[TablePlan, ...]
     edits: tuple[Edit, ...]
     dropped: tuple[str, ...]
+    remade: tuple[BufferPlan, ...]
+
+    @property
+    def family(self) -> str:
+        """The model type."""
+        return self.architecture.family.model_type
 
     @property
     def max_len_before(self) -> int:
-        """Usable token positions now."""
+        """Usable positions now of the table that is read first."""
         return self.tables[0].max_len_before
 
     @property
@@ -50,16 +59,21 @@ class Changes:
         return self.recipe.resize.to
 
     @property
+    def is_changed(self) -> bool:
+        """Whether any table gets another length."""
+        return any(table.is_changed for table in self.tables)
+
+    @property
     def makes_rows(self) -> bool:
-        """Whether new rows are made: False for a shorter table and for one that stays."""
-        return self.max_len_after > self.max_len_before
+        """Whether new rows are made: False where tables get shorter or stay."""
+        return any(table.rows_after > table.rows_before for table in self.tables)
 
     @property
     def method(self) -> str:
-        """The method's name; `truncate` for a shorter table, `copy` for one that stays."""
-        if self.max_len_after < self.max_len_before:
-            return "truncate"
-        return self.recipe.resize.options.method if self.makes_rows else "copy"
+        """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
+        if self.makes_rows:
+            return self.recipe.resize.options.method
+        return "truncate" if self.is_changed else "copy"
 
     @property
     def default_output(self) -> Path:
@@ -71,12 +85,16 @@ class Changes:
         """The new layout of every weights file that changes."""
         changed = {}
         for file in self.checkpoint.weights:
-            tables = [table for table in self.tables_in(file) if table.rows_after != table.rows_before]
+            shapes = self._shapes(file)
             dropped = [name for name in self.dropped if name in file.entries]
-            if tables or dropped:
-                shapes = {table.name: (table.rows_after, table.hidden_size) for table in tables}
-                changed[self.checkpoint.relative(file)] = plan_layout(file, shapes, dropped)
+            if shapes or dropped or isinstance(file, TorchFile):
+                changed[self.checkpoint.output_name(file)] = plan_layout(file, shapes, dropped)
         return changed
+
+    def _shapes(self, file: WeightsFile) -> dict[str, tuple[int, ...]]:
+        tables = (table for table in self.tables_in(file) if table.is_changed)
+        shapes: dict[str, tuple[int, ...]] = {table.name: (table.rows_after, table.hidden_size) for table in tables}
+        return shapes | {plan.name: plan.shape for plan in self.remade if plan.name in file.entries}
 
     @property
     def edits_index(self) -> bool:
@@ -85,7 +103,7 @@ class Changes:
 
     @property
     def rewritten(self) -> tuple[str, ...]:
-        """Weights files whose tensors change."""
+        """Weights files of the output that are not copies."""
         return tuple(self.layouts)
 
     @property
@@ -108,7 +126,7 @@ class Changes:
         """Every file of the output."""
         return self.checkpoint.files | self.text_files
 
-    def tables_in(self, file: TensorFile) -> list[TablePlan]:
+    def tables_in(self, file: WeightsFile) -> list[TablePlan]:
         """Return the tables that a weights file holds."""
         return [table for table in self.tables if table.name in file.entries]
 
@@ -116,4 +134,5 @@ class Changes:
     def text_files(self) -> frozenset[str]:
         """Text files that are edited or made."""
         index = [self.checkpoint.index_file] if self.edits_index else []
-        return frozenset((*(edit.file for edit in self.edits), *index, RECIPE_FILE, CARD_FILE))
+        edited = (edit.file for edit in self.edits)
+        return frozenset((*edited, *index, *self.checkpoint.made, RECIPE_FILE, CARD_FILE))

@@ -1,6 +1,7 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import find_family
-from ctxextend.families.schema import Family, Table
+from ctxextend.families.architecture import Architecture
+from ctxextend.families.lookup import find_architecture
 from ctxextend.recipe import Resize
-from ctxextend.tableplan import check_length, check_rows
+from ctxextend.tableplan import TablePlan, config_changes, find_tables, plan_found
 from ctxextend.tables.resizing import resize_behind
 
 if TYPE_CHECKING:
     import torch
+
+# What modules keep of a config, beside tensors and other modules.
+PLAIN = (int, float, str, tuple)
 
 ITSELF = "Pass the transformers model itself, not a wrapper around it."
 
@@ -31,12 +35,13 @@ def extend_model(
     keep_first: int = 0,
     drop_last: int = 0,
     scope: str | None = None,
+    part: str | None = None,
 ) -> None:
     """Give a loaded transformers model another context length, in place.
 
-    The position table and its `num_embeddings`, the config's lengths, and the position buffers change together
-    or not at all; the model runs at the new length at once. The table equals that of `resize` on the same
-    checkpoint, bit for bit. An optimizer that was made before holds the old table: make it anew. A tokenizer
+    The position tables, the config's lengths, the position buffers and whatever else a module keeps of the length
+    change together or not at all; the model runs at the new length at once. The tables equal those of `resize` on the
+    same checkpoint, bit for bit. An optimizer that was made before holds the old tables: make it anew. A tokenizer
     keeps its own limit: set its `model_max_length`.
 
     Args:
@@ -46,55 +51,48 @@ def extend_model(
         keep_first: As in `plan_resize`.
         drop_last: As in `plan_resize`.
         scope: As in `plan_resize`.
+        part: As in `plan_resize`.
 
     Raises:
         UnsupportedModelError: The model has no learned position table that is known here.
         CheckpointError: The model holds no such table, or its config disagrees with it.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    settings = Resize(to, method, keep_first, drop_last, scope)
+    settings = Resize(to, method, keep_first, drop_last, scope, part)
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         raise CheckpointError(f"A {type(model).__name__} holds no transformers config.", ITSELF)
     stated = {**config.to_dict(), "model_type": config.model_type}
-    family = find_family(stated)
-    changes = [(table, *_plan_change(model, stated, family, table, settings)) for table in family.tables]
-    for table, module, weight in changes:
-        _set_table(module, weight)
-        length = table.stated_length(to, family.offset_rows(table, stated))
-        for key in table.length_keys(stated):
-            setattr(config, key, length)
-        _set_buffers(model, family, len(weight))
+    architecture = find_architecture(stated)
+    tables = _plan_model(model, architecture, settings)
+    weights = {table.name: _resized(_parameter(model, table.name), table, settings) for table in tables}
+    edits = config_changes(stated, architecture, tables)
+    # The same model at the new length and without values: what its modules hold, these must hold.
+    twin = _skeleton(model, edits)
+    for name, weight in weights.items():
+        _set_parameter(model, name, weight)
+    _set_config(config, edits)
+    _follow(model, twin)
 
 
-def _plan_change(
-    model: "torch.nn.Module", stated: Mapping[str, Any], family: Family, table: Table, settings: Resize
-) -> tuple["torch.nn.Embedding", "torch.Tensor"]:
-    """Return the table's module and its new weight, with nothing changed yet."""
-    name, module = _find_module(model, family, table)
-    rows, offset = len(module.weight), family.offset_rows(table, stated)
-    check_rows(stated, family, table, rows, name)
-    check_length(settings, rows - offset, name)
-    return module, _resized(module.weight, offset, settings)
+def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:
+    """Plan the tables of a loaded model as those of a checkpoint are planned, with nothing changed yet."""
+    shapes = {name: (len(value), value.shape[-1]) for name, value in model.named_parameters() if value.dim() == 2}
+    try:
+        found = find_tables(architecture, shapes, f"This {type(model).__name__}")
+    except CheckpointError as error:
+        raise CheckpointError(error.message, ITSELF) from error
+    return plan_found(found, settings, lambda name: (shapes[name], str(_parameter(model, name).dtype), ""))
 
 
-def _find_module(model: "torch.nn.Module", family: Family, table: Table) -> tuple[str, "torch.nn.Embedding"]:
-    modules = dict(model.named_modules())
-    names = [name for name in family.table_names(table) if name.removesuffix(".weight") in modules]
-    if len(names) != 1:
-        wanted = " or ".join(family.table_names(table))
-        raise CheckpointError(
-            f"This {type(model).__name__} holds {len(names)} tables named {wanted}, and one is needed.",
-            ITSELF,
-        )
-    module: Any = modules[names[0].removesuffix(".weight")]
-    return names[0], module
+def _parameter(model: "torch.nn.Module", name: str) -> "torch.nn.Parameter":
+    return model.get_parameter(name)
 
 
-def _resized(weight: "torch.Tensor", offset: int, settings: Resize) -> "torch.Tensor":
+def _resized(weight: "torch.Tensor", table: TablePlan, settings: Resize) -> "torch.Tensor":
     import torch
 
-    resized = resize_behind(_to_numpy(weight.detach()), offset, settings.to, settings.options)
+    resized = resize_behind(_to_numpy(weight.detach()), table.offset, table.max_len_after, settings.options)
     return torch.from_numpy(resized.view(np.uint8)).view(weight.dtype).to(weight.device)
 
 
@@ -117,27 +115,60 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
 
 
-def _set_table(module: "torch.nn.Embedding", weight: "torch.Tensor") -> None:
+def _skeleton(model: "torch.nn.Module", edits: Mapping[tuple[str, ...], Any]) -> Any:
+    """Return the model as its class builds it at the new length, on the meta device, where nothing has values."""
     import torch
 
-    module.weight = torch.nn.Parameter(weight, requires_grad=module.weight.requires_grad)
-    module.num_embeddings = len(weight)
+    config = copy.deepcopy(model.config)
+    _set_config(config, edits)
+    make: Any = type(model)
+    with torch.device("meta"):
+        return make(config)
 
 
-def _set_buffers(model: "torch.nn.Module", family: Family, rows: int) -> None:
+def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
+    for (*path, key), value in edits.items():
+        holder = config
+        for step in path:
+            holder = holder[step] if isinstance(holder, dict) else getattr(holder, step)
+        if isinstance(holder, dict):
+            holder[key] = value
+        else:
+            setattr(holder, key, value)
+
+
+def _set_parameter(model: "torch.nn.Module", name: str, weight: "torch.Tensor") -> None:
     import torch
 
-    for owner, name, content, old in list(_buffers(model, family)):
-        new = torch.arange(rows) if content == "arange" else torch.zeros(rows)
-        setattr(owner, name, new.to(old.device, old.dtype).expand(1, -1))
+    owner, _, own_name = name.rpartition(".")
+    trains = _parameter(model, name).requires_grad
+    setattr(model.get_submodule(owner), own_name, torch.nn.Parameter(weight, requires_grad=trains))
 
 
-def _buffers(model: "torch.nn.Module", family: Family) -> Iterator[tuple[Any, str, str, Any]]:
-    for name, old in model.named_buffers():
-        buffer = family.buffer(name)
-        if buffer and buffer.content in ("arange", "zeros"):
-            owner, _, own_name = name.rpartition(".")
-            yield model.get_submodule(owner), own_name, buffer.content, old
+def _follow(model: "torch.nn.Module", twin: Any) -> None:
+    """Give every module the buffers and plain values that its twin has at the new length."""
+    twins = dict(twin.named_modules())
+    for name, module in model.named_modules():
+        if name in twins and type(twins[name]) is type(module):
+            _follow_values(module, twins[name])
+            _follow_buffers(module, twins[name], twin)
+
+
+def _follow_values(module: "torch.nn.Module", other: "torch.nn.Module") -> None:
+    for name, value in vars(other).items():
+        if isinstance(value, PLAIN) and name != "training" and isinstance(vars(module).get(name), PLAIN):
+            setattr(module, name, value)
+
+
+def _follow_buffers(module: "torch.nn.Module", other: "torch.nn.Module", twin: Any) -> None:
+    old = dict(module.named_buffers(recurse=False))
+    changed = [name for name, new in other.named_buffers(recurse=False) if name in old and new.shape != old[name].shape]
+    if changed:
+        # from_pretrained makes buffers that files do not hold in the same way: on the meta device, then by this method.
+        other.to_empty(device="cpu", recurse=False)
+        twin._init_weights(other)
+    for name in changed:
+        setattr(module, name, getattr(other, name).to(old[name].device, old[name].dtype))
 
 
 def load_causal(folder: Path) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ctxextend.changes import CARD_FILE, RECIPE_FILE, Changes
 from ctxextend.checkpoints.card import model_card
-from ctxextend.checkpoints.jsontext import delete, edit, read_bytes, read_text
+from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
 from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
@@ -36,11 +36,10 @@ def output_texts(changes: Changes, hashes: Hashes) -> dict[str, bytes]:
     Raises:
         CheckpointError: A file of the source cannot be read.
     """
-    root = changes.checkpoint.root
-    texts = {}
+    texts = dict(changes.checkpoint.made)
     for name in dict.fromkeys(change.file for change in changes.edits):
         values = {change.path: change.after for change in changes.edits if change.file == name}
-        texts[name] = edit(read_text(root / name), values)
+        texts[name] = edit(changes.checkpoint.text(name), values)
     if changes.edits_index:
         texts[changes.checkpoint.index_file] = _index_text(changes)
     texts[RECIPE_FILE] = _recipe_text(changes, hashes)
@@ -81,7 +80,7 @@ def limits_below(changes: Changes) -> Iterator[str]:
 
 def _index_text(changes: Changes) -> str:
     checkpoint = changes.checkpoint
-    text = read_text(checkpoint.root / checkpoint.index_file)
+    text = checkpoint.text(checkpoint.index_file)
     metadata = (checkpoint.index or {}).get("metadata")
     if isinstance(metadata, dict):
         totals = {"total_size": _tensor_bytes(changes)}
@@ -95,7 +94,7 @@ def _index_text(changes: Changes) -> str:
 def _tensor_bytes(changes: Changes) -> int:
     total = 0
     for file in changes.checkpoint.weights:
-        layout = changes.layouts.get(changes.checkpoint.relative(file))
+        layout = changes.layouts.get(changes.checkpoint.output_name(file))
         total += sum(part.size for part in (layout.placements if layout else file.entries.values()))
     return total
 
@@ -103,7 +102,7 @@ def _tensor_bytes(changes: Changes) -> int:
 def _recipe_text(changes: Changes, hashes: Hashes) -> str:
     source, recipe = changes.checkpoint.source, changes.recipe
     if source.kind == "hub" and source.revision is not None:
-        recipe = replace(recipe, revision=source.revision)
+        recipe = replace(recipe, origin=replace(recipe.origin, revision=source.revision))
     tables = [
         {
             "name": table.name,
@@ -115,7 +114,7 @@ def _recipe_text(changes: Changes, hashes: Hashes) -> str:
         for table in changes.tables
     ]
     provenance: dict[str, Any] = {
-        "family": changes.family.model_type,
+        "family": changes.family,
         "method": changes.method,
         **({"convention": METHODS[changes.method].convention} if changes.makes_rows else {}),
         "revision": source.revision,

@@ -3,8 +3,8 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.buffers import dropped_buffers, make_buffer, remade_buffers
 from ctxextend.changes import Changes
 from ctxextend.checkpoints.copying import copy_file, write_file
 from ctxextend.checkpoints.disk import check_space, check_writable, explained
-from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.limits import limit_edits
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.source import Source, resolve_source
 from ctxextend.checkpoints.staging import check_stage, stage
-from ctxextend.checkpoints.tensorfile import read_tensor
+from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import ResizeError
-from ctxextend.families.lookup import find_family
+from ctxextend.families.architecture import Architecture
 from ctxextend.outputtexts import Hashes, consequences, limits_below, output_texts
-from ctxextend.recipe import Recipe, Resize
-from ctxextend.tableplan import TablePlan, config_edits, plan_table
+from ctxextend.recipe import Origin, Recipe, Resize
+from ctxextend.recognition import recognize
+from ctxextend.tableplan import TablePlan, config_edits, find_tables, plan_tables
 from ctxextend.tables.resizing import nonfinite_rows, resize_behind
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_recipe", "plan_resize", "resize"]
@@ -48,12 +50,12 @@ class ResizePlan(Changes):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before the plan is carried out."""
-        return (*self._equal_length(), *limits_below(self), *self._code_files())
+        return (*self._equal_length(), *limits_below(self), *self._left_alone(), *self._code_files())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """How the reference was understood, where that needs saying."""
-        return self.checkpoint.source.notes
+        return (*self.checkpoint.source.notes, *self.checkpoint.stored.notes)
 
     @cached_property
     def bytes_to_write(self) -> int:
@@ -111,11 +113,12 @@ class ResizePlan(Changes):
         for file in self.checkpoint.weights:
             tensors = {}
             for table in self.tables_in(file):
-                before = read_tensor(file, table.name)
+                before = read_floats(file, table.name)
                 tensors[table.name] = self._resized(table, before)
                 hashes[table.name] = _sha256(before), _sha256(tensors[table.name])
                 warnings += _nonfinite(table, before, tensors[table.name])
-            name = self.checkpoint.relative(file)
+            tensors |= {plan.name: make_buffer(plan) for plan in self.remade if plan.name in file.entries}
+            name = self.checkpoint.output_name(file)
             if name in self.layouts:
                 rewrite(file, self.layouts[name], tensors, folder / name, progress)
         return hashes, warnings
@@ -139,10 +142,26 @@ class ResizePlan(Changes):
             ) from None
 
     def _equal_length(self) -> Iterator[str]:
-        if self.max_len_after == self.max_len_before:
+        if not self.is_changed:
             flags = self.recipe.resize.method_flags
             ignored = f" {', '.join(flags)} had nothing to do." if flags else ""
             yield f"The table has {self.max_len_before} positions already: the output is a copy.{ignored}"
+
+    def _left_alone(self) -> Iterator[str]:
+        if not self.checkpoint.has_config and not self.checkpoint.is_adapter:
+            lengths = {table.config_key: table.place.key_value(table.max_len_after) for table in self.tables}
+            keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
+            yield f"There is no config.json: the one that transformers will need must state {keys}."
+        if self.recipe.resize.table is not None and self.is_changed:
+            yield from self._sized_like_the_table()
+
+    def _sized_like_the_table(self) -> Iterator[str]:
+        lengths = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
+        names = {table.name for table in self.tables}
+        for file in self.checkpoint.weights:
+            for entry in file.entries.values():
+                if entry.name not in names and "pos" in entry.name and lengths & set(entry.shape):
+                    yield f"{entry.name} {list(entry.shape)} may follow the length too, and is left as it is."
 
     def _code_files(self) -> Iterator[str]:
         code = [name for name in self.copied if name.endswith(".py")]
@@ -155,17 +174,18 @@ class ResizePlan(Changes):
         return {
             "source": self.recipe.source,
             "revision": self.checkpoint.source.revision,
-            "family": self.family.model_type,
+            "family": self.family,
             "method": self.method,
             "keep_first": options.keep_first,
             "drop_last": options.drop_last,
             "scope": options.flags.get("scope"),
-            "max_len_before": self.max_len_before,
-            "max_len_after": self.max_len_after,
-            "tables": [asdict(table) for table in self.tables],
+            "max_len_before": _common(table.max_len_before for table in self.tables),
+            "max_len_after": _common(table.max_len_after for table in self.tables),
+            "tables": [table.as_dict() for table in self.tables],
             "config": {edit.key: [edit.before, edit.after] for edit in self.edits if edit.file == config_file},
             "edits": [edit.as_dict() for edit in self.edits],
             "dropped": list(self.dropped),
+            "remade": [plan.name for plan in self.remade],
             "files": {
                 "rewritten": list(self.rewritten),
                 "copied": list(self.copied),
@@ -204,18 +224,32 @@ def plan_resize(
     keep_first: int = 0,
     drop_last: int = 0,
     scope: str | None = None,
+    part: str | None = None,
+    table: str | None = None,
+    config_key: str | None = None,
+    offset: int = 0,
     revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
 ) -> ResizePlan:
     """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read.
 
     Args:
-        reference: A folder, the name of a bundled checkpoint, or a Hub id, which is downloaded.
+        reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, which is downloaded.
         to: Usable token positions wanted, ≥ 1; offset rows come on top.
         method: ``copy`` (the default), ``linear`` or ``sinusoidal``; must be None where the table gets shorter.
         keep_first: Positions at the start that the method neither reads nor changes.
         drop_last: Positions at the end that are no source for new rows.
         scope: For ``sinusoidal``: ``new`` rows (the default) or ``all``.
+        part: Which of a model's tables: encoder, decoder, text, …; None is all.
+        table: The whole name of the table, for a model type that is not in the registry.
+        config_key: With `table`: the key that states its length, with dots where configs are nested.
+        offset: With `table`: its rows in front of position 0.
         revision: A branch, tag or commit of the Hub.
+        subfolder: The folder below `reference` that holds the checkpoint.
+        variant: Which copy of the weights, such as ``fp16``.
+        family: The model type to take it for; None is what config.json says.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -223,8 +257,8 @@ def plan_resize(
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    settings = Resize(to, method, keep_first, drop_last, scope)
-    return plan_recipe(Recipe(os.fspath(reference), settings, revision))
+    settings = Resize(to, method, keep_first, drop_last, scope, part, table, config_key, offset)
+    return plan_recipe(Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family)))
 
 
 def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
@@ -237,14 +271,28 @@ def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
     Raises:
         CtxextendError: As `plan_resize`.
     """
-    checkpoint = open_checkpoint(source or resolve_source(recipe.source, recipe.revision))
-    family = find_family(checkpoint.config, str(checkpoint.root / checkpoint.config_file))
-    tables = tuple(plan_table(checkpoint, family, table, recipe.resize) for table in family.tables)
-    before, after = tables[0].max_len_before, recipe.resize.to
-    names = (name for file in checkpoint.weights for name in file.entries)
-    dropped = tuple(name for name in names if family.buffer(name)) if before != after else ()
-    edits = (*config_edits(checkpoint, family, tables), *limit_edits(checkpoint, before, after))
-    return ResizePlan(recipe, checkpoint, family, tables, edits, dropped)
+    origin = recipe.origin
+    source = source or resolve_source(recipe.source, origin.revision, origin.subfolder, origin.variant)
+    checkpoint = open_checkpoint(source, origin.variant)
+    architecture = recognize(checkpoint, recipe)
+    tables = plan_tables(checkpoint, architecture, recipe.resize)
+    return ResizePlan(
+        recipe,
+        checkpoint,
+        architecture,
+        tables,
+        edits=_edits(checkpoint, architecture, tables),
+        dropped=dropped_buffers(checkpoint, tables),
+        remade=remade_buffers(checkpoint, tables),
+    )
+
+
+def _edits(checkpoint: Checkpoint, architecture: Architecture, tables: tuple[TablePlan, ...]) -> tuple[Edit, ...]:
+    config = config_edits(checkpoint, architecture, tables) if checkpoint.has_config else ()
+    # The tokenizer's texts are what the model's first table reads; another's length is none of its business.
+    first = find_tables(architecture, checkpoint.names, str(checkpoint.root))[0][1]
+    read = next((table for table in tables if table.name == first), None)
+    return (*config, *(limit_edits(checkpoint, read.max_len_before, read.max_len_after) if read else ()))
 
 
 def resize(
@@ -254,10 +302,7 @@ def resize(
     *,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
-    keep_first: int = 0,
-    drop_last: int = 0,
-    scope: str | None = None,
-    revision: str | None = None,
+    **settings: Any,
 ) -> ResizeResult:
     """Plan a resize and carry it out: `plan_resize` and `ResizePlan.execute` in one.
 
@@ -267,18 +312,18 @@ def resize(
         method: As in `plan_resize`.
         output: The new folder; None is ``<name>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder at the last moment.
-        keep_first: As in `plan_resize`.
-        drop_last: As in `plan_resize`.
-        scope: As in `plan_resize`.
-        revision: As in `plan_resize`.
+        settings: The other arguments of `plan_resize`, by their names.
 
     Raises:
         CtxextendError: As `plan_resize` and `ResizePlan.execute`.
     """
-    plan = plan_resize(
-        reference, to, method, keep_first=keep_first, drop_last=drop_last, scope=scope, revision=revision
-    )
-    return plan.execute(output, force=force)
+    return plan_resize(reference, to, method, **settings).execute(output, force=force)
+
+
+def _common(lengths: Iterable[int]) -> int | None:
+    """Return the length that all tables have; None where they disagree."""
+    distinct = set(lengths)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _nonfinite(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:

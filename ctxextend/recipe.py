@@ -9,7 +9,7 @@ import yaml
 from ctxextend.errors import ResizeError
 from ctxextend.tables.methods import MethodOptions
 
-__all__ = ["DEFAULT_METHOD", "Recipe", "Resize"]
+__all__ = ["DEFAULT_METHOD", "Origin", "Recipe", "Resize"]
 
 DEFAULT_METHOD = "copy"
 
@@ -24,6 +24,10 @@ class Resize:
         keep_first: Positions at the start that the method neither reads nor changes.
         drop_last: Positions at the end that are no source for new rows.
         scope: For `sinusoidal`: ``new`` rows or ``all``.
+        part: Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
+        table: The whole name of the table, for a model type that the registry does not know.
+        config_key: The key that states its length, with dots where configs are nested; goes with `table`.
+        offset: Its rows in front of position 0; goes with `table`.
 
     Raises:
         ResizeError: A value that no checkpoint could serve.
@@ -34,9 +38,19 @@ class Resize:
     keep_first: int = 0
     drop_last: int = 0
     scope: str | None = None
+    part: str | None = None
+    table: str | None = None
+    config_key: str | None = None
+    offset: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("to", "keep_first", "drop_last"):
+        if self.table is None and (self.config_key is not None or self.offset):
+            raise ResizeError(
+                "--offset and --config-key describe the table that --table names.", "Add --table, or leave them out."
+            )
+        if self.table is not None and self.part is not None:
+            raise ResizeError("--table names one table, and --part chooses among several.", "Leave one of them out.")
+        for name in ("to", "keep_first", "drop_last", "offset"):
             object.__setattr__(self, name, _whole(getattr(self, name)))
         if isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 1:
             raise ResizeError(f"--to {self.to!r} is no length.", "Give a whole number of token positions, 1 or more.")
@@ -64,6 +78,27 @@ def _whole(value: Any) -> Any:
     return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
 
 
+def _given(values: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(values, name) for name in names if getattr(values, name) is not None}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What has to be said of a source beside its name.
+
+    Attributes:
+        revision: A branch, tag or commit of the Hub.
+        subfolder: The folder below it that holds the checkpoint.
+        variant: The part of the weights' file names that tells one copy from another, such as ``fp16``.
+        family: The model type to take it for; None is what its config says.
+    """
+
+    revision: str | None = None
+    subfolder: str | None = None
+    variant: str | None = None
+    family: str | None = None
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The whole of what a user can ask for.
@@ -71,12 +106,12 @@ class Recipe:
     Attributes:
         source: A folder, a bundled checkpoint's name, or a Hub id.
         resize: What to make of its position table.
-        revision: A branch, tag or commit of the Hub.
+        origin: Which part of it, and what it is, where that needs saying.
     """
 
     source: str
     resize: Resize
-    revision: str | None = None
+    origin: Origin = Origin()
 
     def to_yaml(self, makes_rows: bool, provenance: dict[str, Any]) -> str:
         """Write the recipe, and behind it how its output came about.
@@ -86,9 +121,10 @@ class Recipe:
             provenance: Plain values, for readers and for checks of the source.
         """
         content: dict[str, Any] = {"source": self.source}
-        if self.revision is not None:
-            content["revision"] = self.revision
+        content |= _given(self.origin, "revision", "subfolder", "variant", "family")
         content["resize"] = {"to": self.resize.to} | (self._flags() if makes_rows else {})
+        content["resize"] |= _given(self.resize, "part", "table", "config_key")
+        content["resize"] |= {"offset": self.resize.offset} if self.resize.offset else {}
         content["provenance"] = provenance
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 

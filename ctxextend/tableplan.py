@@ -1,18 +1,27 @@
-"""One position table: found in a checkpoint, checked against its config, and given its new length."""
+"""The position tables of one checkpoint: found, checked against its config, and given their new length."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
 from ctxextend.checkpoints.limits import Edit
-from ctxextend.checkpoints.tensorfile import TensorFile, float_dtype
+from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.schema import Family, Table
+from ctxextend.families.architecture import Architecture, Place, nested
+from ctxextend.families.lookup import refused
+from ctxextend.families.schema import Pin
 from ctxextend.recipe import Resize
 from ctxextend.tables.resizing import check_source_rows
 
-__all__ = ["TablePlan", "check_length", "check_rows", "config_edits", "plan_table"]
+__all__ = ["TablePlan", "config_changes", "config_edits", "find_tables", "plan_found", "plan_tables"]
+
+# MRA attends to blocks of so many tokens: `MraSelfAttention` of transformers.
+MRA_BLOCK = 32
+
+
+# Of a tensor: its shape, its dtype, and the file that holds it.
+Description = tuple[tuple[int, int], str, str]
 
 
 @dataclass(frozen=True)
@@ -21,18 +30,21 @@ class TablePlan:
 
     Attributes:
         name: Its tensor in the checkpoint.
+        part: What it is called where there are several: encoder, decoder, text, …; else empty.
         file: The file that holds it, below the checkpoint's root.
-        config_key: The key of config.json that states its length.
-        max_len_before: Usable token positions now.
-        max_len_after: Usable token positions wanted.
+        config_key: The key of config.json that states its length, with dots where configs are nested.
+        max_len_before: Usable positions now.
+        max_len_after: Usable positions wanted.
         rows_before: Rows now: offset + max_len_before.
         rows_after: Rows wanted: offset + max_len_after.
         offset: Rows in front of position 0, which stay as they are.
         hidden_size: Columns.
         dtype: As safetensors spells it.
+        place: Where the registry has it.
     """
 
     name: str
+    part: str
     file: str
     config_key: str
     max_len_before: int
@@ -42,91 +54,208 @@ class TablePlan:
     offset: int
     hidden_size: int
     dtype: str
+    place: Place
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it gets another length."""
+        return self.rows_before != self.rows_after
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all but the place as plain values."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
 
 
-def plan_table(checkpoint: Checkpoint, family: Family, table: Table, settings: Resize) -> TablePlan:
-    """Find a family's table in a checkpoint and say what becomes of it.
-
-    Raises:
-        CheckpointError: There is no such table, or two, or it disagrees with the config.
-        ResizeError: The length or a flag cannot be served for this table.
-    """
-    file, name = _find_table(checkpoint, family, table)
-    rows, hidden_size = _shape(file, name)
-    check_rows(checkpoint.config, family, table, rows, name)
-    offset = family.offset_rows(table, checkpoint.config)
-    check_length(settings, rows - offset, name)
-    return TablePlan(
-        name=name,
-        file=checkpoint.relative(file),
-        config_key=table.config_key,
-        max_len_before=rows - offset,
-        max_len_after=settings.to,
-        rows_before=rows,
-        rows_after=settings.to + offset,
-        offset=offset,
-        hidden_size=hidden_size,
-        dtype=file.entries[name].dtype,
-    )
-
-
-def check_length(settings: Resize, learned: int, name: str) -> None:
-    """Refuse flags that mean nothing, or leave nothing, for a table of `learned` positions.
+def plan_tables(checkpoint: Checkpoint, architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:
+    """Find a checkpoint's tables and say what becomes of those that were asked for.
 
     Raises:
-        ResizeError: A method's flag with a shorter table, or no row left to make new ones from.
+        CheckpointError: There is no such table, or two of one name, or one disagrees with the config.
+        UnsupportedModelError: It holds only parts that have none.
+        ResizeError: The length, the part or a flag cannot be served.
     """
-    if settings.to < learned and settings.method_flags:
+    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
+    return plan_found(found, settings, lambda name: _described(checkpoint, name), has_config=bool(checkpoint.config))
+
+
+def plan_found(
+    found: list[tuple[Place, str]],
+    settings: Resize,
+    describe: Callable[[str], Description],
+    *,
+    has_config: bool = True,
+) -> tuple[TablePlan, ...]:
+    """Say what becomes of the tables that were found.
+
+    Args:
+        found: From `find_tables`.
+        settings: What was asked for.
+        describe: Gives shape, dtype and file of a tensor by its name.
+        has_config: Whether there is a config that must agree with the tables.
+
+    Raises:
+        CheckpointError: A table disagrees with the config, or is of a dtype or shape that it cannot have.
+        ResizeError: The length, the part or a flag cannot be served.
+    """
+    plans = []
+    for place, name in _chosen(found, settings.part):
+        shape, dtype, file = describe(name)
+        check_rows(place, shape[0], name, has_config=has_config)
+        rows = rows_after(found, place, settings.to)
+        offset = place.offset
+        plans.append(
+            TablePlan(
+                name=name,
+                part=place.part,
+                file=file,
+                config_key=place.config_key,
+                max_len_before=shape[0] - offset,
+                max_len_after=rows - offset,
+                rows_before=shape[0],
+                rows_after=rows,
+                offset=offset,
+                hidden_size=shape[1],
+                dtype=dtype,
+                place=place,
+            )
+        )
+    _check_direction(plans, settings)
+    for plan in plans:
+        check_length(settings, plan)
+    return tuple(plans)
+
+
+def _described(checkpoint: Checkpoint, name: str) -> Description:
+    file = checkpoint.holder(name)
+    return _shape(file, name), file.entries[name].dtype, checkpoint.relative(file)
+
+
+def find_tables(architecture: Architecture, names: Collection[str], where: str) -> list[tuple[Place, str]]:
+    """Return the tables that a model holds, each with the name that it has there, in the registry's order.
+
+    Args:
+        architecture: What the registry knows of the model.
+        names: The names of all of its tensors.
+        where: What holds them, for messages.
+
+    Raises:
+        CheckpointError: There is none, or one stands there under two names.
+        UnsupportedModelError: There is none, and parts of it have none.
+    """
+    found = []
+    for place in architecture.places:
+        matches = [name for name in place.names if name in names]
+        if len(matches) > 1:
+            raise CheckpointError(
+                f"{where}: there are two candidate tables, {' and '.join(matches)}.",
+                "Save the model again with save_pretrained, which writes one.",
+            )
+        found += [(place, name) for name in matches]
+    if not found and architecture.refusals:
+        raise refused(architecture.family.model_type, architecture.refusals)
+    if not found:
+        wanted = " or ".join(dict.fromkeys(name for place in architecture.places for name in place.names))
+        raise CheckpointError(
+            f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
+            "Check that model_type in config.json and the weights belong together.",
+        )
+    return found
+
+
+def rows_after(found: list[tuple[Place, str]], place: Place, to: int) -> int:
+    """Return a table's rows at a new length; the first table that shares its key says what the key must state."""
+    lead = next(other for other, _ in found if other.config_key == place.config_key)
+    return place.rows(lead.key_value(to))
+
+
+def _chosen(found: list[tuple[Place, str]], part: str | None) -> list[tuple[Place, str]]:
+    if part is None:
+        return found
+    chosen = [(place, name) for place, name in found if place.part == part or place.part.startswith(f"{part}.")]
+    parts = ", ".join(dict.fromkeys(place.part for place, _ in found if place.part))
+    if not chosen:
         raise ResizeError(
-            f"{', '.join(settings.method_flags)} has no meaning here: {settings.to} positions are fewer than the "
-            f"{learned} that {name} has, and a shorter table is its first rows.",
+            f"--part {part}: this model has no such part with a position table.",
+            f"Choose one of {parts}." if parts else "It has one table: leave --part out.",
+        )
+    keys = {place.config_key for place, _ in chosen}
+    for place, name in found:
+        if place.config_key in keys and (place, name) not in chosen:
+            raise ResizeError(
+                f"--part {part}: {name} has its length by the same key, {place.config_key}, and neither can change "
+                "alone.",
+                "Leave --part out: both get the same length.",
+            )
+    return chosen
+
+
+def _check_direction(plans: list[TablePlan], settings: Resize) -> None:
+    longer = next((plan for plan in plans if plan.rows_after > plan.rows_before), None)
+    shorter = next((plan for plan in plans if plan.rows_after < plan.rows_before), None)
+    if longer and shorter:
+        raise ResizeError(
+            f"{settings.to} positions are more than the {longer.max_len_before} of {longer.name} and fewer than the "
+            f"{shorter.max_len_before} of {shorter.name}.",
+            f"Resize one at a time: --part {longer.part} or --part {shorter.part}.",
+        )
+
+
+def check_length(settings: Resize, plan: TablePlan) -> None:
+    """Refuse a length that the model cannot have, and flags that mean nothing, or leave nothing, for a table.
+
+    Raises:
+        ResizeError: No multiple of what it must be, a method's flag with a shorter table, or no row left to make new
+            ones from.
+    """
+    learned, wanted = plan.max_len_before, plan.max_len_after
+    if wanted < learned and settings.method_flags:
+        raise ResizeError(
+            f"{', '.join(settings.method_flags)} has no meaning here: {wanted} positions are fewer than the "
+            f"{learned} that {plan.name} has, and a shorter table is its first rows.",
             "Leave it out.",
         )
-    if settings.to > learned:
+    if wanted > learned:
         check_source_rows(learned, settings.options)
+    step = _step(plan.place)
+    if plan.is_changed and wanted % step:
+        below, above = wanted // step * step, (wanted // step + 1) * step
+        raise ResizeError(
+            f"{plan.name}: texts are padded to multiples of {step} ({plan.place.table.multiple_of}), which {wanted} "
+            "positions are not.",
+            f"Use --to {f'{below} or {above}' if below else above}.",
+        )
 
 
-def check_rows(config: Mapping[str, Any], family: Family, table: Table, rows: int, name: str) -> None:
+def _step(place: Place) -> int:
+    stated = place.stated(place.table.multiple_of) if place.table.multiple_of else None
+    values = stated if isinstance(stated, list) else [stated]
+    return max((value for value in values if isinstance(value, int) and value > 0), default=1)
+
+
+def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -> None:
     """Refuse a table that is not as long as the config says.
 
     Raises:
         CheckpointError: They disagree, or no row is left behind the offset.
     """
-    offset = family.offset_rows(table, config)
-    for key in [key for key in (table.config_key, *table.aliases) if key in config] or [table.config_key]:
-        value = family.config_value(key, config)
-        expected = value if table.offset.inside_key else value + offset
+    for key in place.obeyed_keys if has_config else ():
+        value = place.value(key)
+        expected = place.rows(value)
         if rows != expected:
-            how = "" if key in config else " (transformers' default, since the key is missing)"
+            how = "" if place.stated(key) is not None else " (transformers' default, since the key is missing)"
             raise CheckpointError(
-                f"config.json states {key} {value}{how}, so {name} should have {expected} rows, and it has {rows}.",
+                f"config.json states {'.'.join((*place.path, key))} {value}{how}, so {name} should have {expected} "
+                f"rows, and it has {rows}.",
                 "Correct config.json, or fetch config and weights again: they do not belong together.",
             )
-    if rows <= offset:
+    if rows <= place.offset:
         raise CheckpointError(
-            f"{name} has {rows} rows, and {offset} of them stand in front of position 0.",
-            f"Check {table.offset.config_key} in config.json.",
+            f"{name} has {rows} rows, and {place.offset} of them stand in front of position 0.",
+            f"Check {place.table.offset.config_key or 'the offset'}.",
         )
 
 
-def _find_table(checkpoint: Checkpoint, family: Family, table: Table) -> tuple[TensorFile, str]:
-    names = family.table_names(table)
-    found = [(match[0], name) for name in names if (match := checkpoint.find(name))]
-    if not found:
-        raise CheckpointError(
-            f"{checkpoint.root}: no position table was found; a {family.model_type} model calls it "
-            f"{' or '.join(names)}.",
-            "Check that model_type in config.json and the weights belong together.",
-        )
-    if len(found) > 1:
-        raise CheckpointError(
-            f"{checkpoint.root}: there are two candidate tables, {' and '.join(name for _, name in found)}.",
-            "Save the model again with save_pretrained, which writes one.",
-        )
-    return found[0]
-
-
-def _shape(file: TensorFile, name: str) -> tuple[int, int]:
+def _shape(file: WeightsFile, name: str) -> tuple[int, int]:
     shape = file.entries[name].shape
     float_dtype(file, name)
     if len(shape) != 2 or 0 in shape:
@@ -136,11 +265,54 @@ def _shape(file: TensorFile, name: str) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def config_edits(checkpoint: Checkpoint, family: Family, tables: tuple[TablePlan, ...]) -> Iterator[Edit]:
-    """Yield the changes to config.json that go with the tables' new lengths."""
-    for table, plan in zip(family.tables, tables, strict=True):
-        if plan.rows_before == plan.rows_after:
-            continue
-        length = table.stated_length(plan.max_len_after, plan.offset)
-        for key in table.length_keys(checkpoint.config):
-            yield Edit(checkpoint.config_file, (key,), checkpoint.config.get(key), length)
+def config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: tuple[TablePlan, ...]) -> Iterator[Edit]:
+    """Yield the changes to config.json that go with the tables' new lengths; objects that it lacks are made."""
+    config, edits = checkpoint.config, dict[tuple[str, ...], Any]()
+    for path, after in config_changes(config, architecture, tables).items():
+        while len(path) > 1 and not isinstance(nested(config, path[:-1]), Mapping):
+            path, after = path[:-1], {path[-1]: after}
+        edits[path] = {**edits.get(path, {}), **after} if isinstance(after, dict) else after
+    for path, after in edits.items():
+        yield Edit(checkpoint.config_file, path, nested(config, path), after)
+
+
+def config_changes(
+    config: Mapping[str, Any], architecture: Architecture, tables: tuple[TablePlan, ...]
+) -> dict[tuple[str, ...], Any]:
+    """Return the values that a config must state for the tables' new lengths, by their paths of keys."""
+    changes: dict[tuple[str, ...], Any] = {}
+    for plan in tables:
+        if plan.is_changed:
+            changes |= _length_changes(plan) | _pinned(plan) | _raised(config, architecture, plan)
+    return changes
+
+
+def _length_changes(plan: TablePlan) -> dict[tuple[str, ...], Any]:
+    place = plan.place
+    value = plan.rows_after if place.table.offset.inside_key else plan.max_len_after
+    return dict.fromkeys(place.length_paths, value)
+
+
+def _pinned(plan: TablePlan) -> dict[tuple[str, ...], Any]:
+    place = plan.place
+    changes: dict[tuple[str, ...], Any] = {}
+    before = place.value(place.table.config_key)
+    for pin in place.family.pins:
+        if pin.condition is None or place.stated(pin.condition):
+            value = _pinned_value(pin, place, before, plan)
+            changes |= dict.fromkeys(place.paths_of(pin.key), value) if value is not None else {}
+    return changes
+
+
+def _pinned_value(pin: Pin, place: Place, before: int, plan: TablePlan) -> int | None:
+    stated = place.stated(pin.key)
+    return before if stated is None or stated < 1 else None
+
+
+def _raised(config: Mapping[str, Any], architecture: Architecture, plan: TablePlan) -> dict[tuple[str, ...], Any]:
+    changes: dict[tuple[str, ...], Any] = {}
+    for key in architecture.family.raised:
+        stated = config.get(key)
+        if plan.max_len_after > plan.max_len_before or not isinstance(stated, int) or stated > plan.max_len_after:
+            changes[(key,)] = plan.max_len_after
+    return changes

@@ -3,7 +3,11 @@
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-__all__ = ["NOT_FETCHED", "NOT_OURS", "STALE", "is_known", "matches"]
+__all__ = ["NOT_FETCHED", "NOT_OURS", "PLAIN", "STALE", "VARIANTS", "is_known", "matches"]
+
+# A copy of the weights in another precision, and the copy that needs no name.
+VARIANTS = "model.*.safetensors"
+PLAIN = ("model.safetensors", "model-?????-of-?????.safetensors")
 
 OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json")
 
@@ -45,12 +49,13 @@ NOT_OURS = {
 # What is not fetched from the Hub, whose client lets * match slashes: stale files, and variants of the weights.
 NOT_FETCHED = [
     *(pattern.removeprefix("**/") for pattern in STALE if pattern not in OTHER_WEIGHTS),
-    "model.*.safetensors",
+    VARIANTS,
 ]
 
 # What a checkpoint folder holds by the habits of transformers and sentence-transformers.
 KNOWN = (
-    *("model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors"),
+    *(*PLAIN, VARIANTS, "model.safetensors.index.json", "model.safetensors.index.*.json"),
+    *("adapter_config.json", "adapter_model.safetensors"),
     *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
     *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),

@@ -11,16 +11,16 @@ from ctxextend.checkpoints.copying import check_stamp, stamp
 from ctxextend.checkpoints.disk import walk
 from ctxextend.checkpoints.filenames import NOT_OURS, STALE, matches
 from ctxextend.checkpoints.jsontext import load_object, read_text
-from ctxextend.checkpoints.source import Source, pickles_alone
-from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile, open_tensor_file
+from ctxextend.checkpoints.source import Source
+from ctxextend.checkpoints.weights import NANOGPT_FILE, Weights, WeightsFile, find_weights, stays_inside
 from ctxextend.errors import CheckpointError
 
-__all__ = ["INDEX", "SINGLE_FILE", "Checkpoint", "open_checkpoint"]
+__all__ = ["ADAPTER_PREFIX", "Checkpoint", "WeightsFile", "open_checkpoint"]
 
-SINGLE_FILE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-
-WEIGHTS_SUFFIXES = {".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".safetensors"}
+CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+# What PEFT writes in front of the names of the base model's modules.
+ADAPTER_PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True)
@@ -31,51 +31,87 @@ class Checkpoint:
         source: Where it came from.
         model: The model's own folder below the root, as a relative path; ``.`` but for sentence-transformers
             folders that keep their transformer in a sub-folder.
-        config: The model's config.json, parsed.
-        weights: Its safetensors files, in the order of their names.
-        index: The index of its shards, parsed; None for a single file.
+        config: The model's config.json, parsed; empty where there is none. For an adapter that of its base model,
+            where that is on this machine.
+        stored: The model's weights.
+        made: Text files that the output needs and the source lacks, by their path below the root.
         copied: Every other file that belongs to it, config.json included, relative to the root.
         omitted: Files that are left out of an output, each with the reason.
         stamps: Size in bytes and modification time in ns of every file that belongs to it, when it was opened.
+        is_adapter: Whether it holds what PEFT puts on top of a base model.
     """
 
     source: Source
     model: PurePosixPath
     config: Mapping[str, Any]
-    weights: tuple[TensorFile, ...]
-    index: Mapping[str, Any] | None
+    stored: Weights
+    made: Mapping[str, str]
     copied: tuple[str, ...]
     omitted: Mapping[str, str]
     stamps: Mapping[str, tuple[int, int]]
+    is_adapter: bool = False
 
     @property
     def root(self) -> Path:
         """The folder itself."""
         return self.source.folder
 
-    def find(self, name: str) -> tuple[TensorFile, TensorEntry] | None:
-        """Return the tensor of exactly that name and the file that holds it, or None."""
-        return next(((file, file.entries[name]) for file in self.weights if name in file.entries), None)
+    @property
+    def weights(self) -> tuple[WeightsFile, ...]:
+        """The files that hold its weights, in the order of their names."""
+        return self.stored.files
 
-    def relative(self, file: TensorFile) -> str:
+    @property
+    def index(self) -> Mapping[str, Any] | None:
+        """The index of its shards, parsed; None for a single file."""
+        return self.stored.index
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all of its tensors."""
+        return tuple(name for file in self.weights for name in file.entries)
+
+    def holder(self, name: str) -> WeightsFile:
+        """Return the file that holds the tensor of exactly that name."""
+        return next(file for file in self.weights if name in file.entries)
+
+    def relative(self, file: WeightsFile) -> str:
         """Return a weights file's path below the root."""
         return file.path.relative_to(self.root).as_posix()
 
+    def output_name(self, file: WeightsFile) -> str:
+        """Return the path of the file that will hold these weights, below the output."""
+        name = file.path.relative_to(self.root / self.model).as_posix()
+        return (self.model / self.stored.outputs[name]).as_posix()
+
     @property
     def files(self) -> frozenset[str]:
-        """Every file that belongs to it, below the root."""
+        """Every file that belongs to it, under the names that an output has them by."""
         index = [self.index_file] if self.index is not None else []
-        return frozenset((*self.copied, *map(self.relative, self.weights), *index))
+        return frozenset((*self.copied, *map(self.output_name, self.weights), *index)) - set(self.made)
 
     @property
     def index_file(self) -> str:
-        """The path of the shards' index below the root, where there is one."""
-        return (self.model / INDEX).as_posix()
+        """The path of the shards' index below an output, where there is one."""
+        return (self.model / self.stored.index_name).as_posix()
 
     @property
     def config_file(self) -> str:
         """The path of the model's config.json below the root."""
-        return (self.model / "config.json").as_posix()
+        return (self.model / CONFIG).as_posix()
+
+    @property
+    def has_config(self) -> bool:
+        """Whether there is a config.json of its own, which must state the table's length."""
+        return self.config_file in (*self.copied, *self.made)
+
+    def text(self, name: str) -> str:
+        """Return a text file's content.
+
+        Raises:
+            CheckpointError: It is missing, unreadable, or not UTF-8.
+        """
+        return self.made[name] if name in self.made else read_text(self.root / name)
 
     def check_unchanged(self) -> None:
         """Raise CheckpointError where one of its files is no longer what it was when it was opened."""
@@ -83,45 +119,68 @@ class Checkpoint:
             check_stamp(self.root / name, before)
 
 
-def open_checkpoint(source: Source) -> Checkpoint:
+def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
     """Read a folder's config, list its files, and read the headers of its weights.
+
+    Args:
+        source: From `resolve_source`.
+        variant: Which copy of the weights, such as ``fp16``.
 
     Raises:
         CheckpointError: Something is missing, malformed, cannot be read, or leads out of the folder.
     """
     try:
-        return _open(source)
+        return _open(source, variant)
     except OSError as error:
         what = error.filename or source.folder
         raise CheckpointError(f"{what} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
 
 
-def _open(source: Source) -> Checkpoint:
+def _open(source: Source, variant: str | None) -> Checkpoint:
     root = source.folder
     model = _model_folder(root)
-    if not (root / model / "config.json").is_file():
+    config: Mapping[str, Any] | None = None
+    if (root / model / CONFIG).is_file():
+        config = load_object(root / model / CONFIG)
+    adapter = load_object(root / ADAPTER_CONFIG) if config is None and (root / ADAPTER_CONFIG).is_file() else None
+    if adapter is not None:
+        config = _base_config(root, adapter)
+    alone = config is None and source.file is not None
+    if config is None and not alone and not (root / NANOGPT_FILE).is_file():
         raise _no_config(root, source.notes)
-    config = load_object(root / model / "config.json")
-    names, index = _weights_files(root / model, config)
-    used = [(model / name).as_posix() for name in (*names, *([INDEX] if index is not None else []))]
-    copied, omitted = _sort_files(root, model, set(used))
-    stamps = {name: found for name in (*used, *copied) if (found := stamp(root / name))}
-    weights = tuple(open_tensor_file(root / model / name) for name in names)
-    if index is not None:
-        _check_index(root / model / INDEX, index, weights)
-    _check_unique(weights)
+    stored = find_weights(root / model, config, file=source.file, variant=variant, elsewhere=source.not_fetched)
+    used = {(model / name).as_posix() for name in stored.used}
+    copied, omitted = ((), {}) if alone else _sort_files(root, model, used)
     omitted |= {name: why for name in source.not_fetched if (why := _reason_to_omit(PurePosixPath(name), model))}
-    return Checkpoint(source, model, config, weights, index, copied, omitted, stamps)
+    stamps = {name: found for name in (*sorted(used), *copied) if (found := stamp(root / name))}
+    made = _made(model, stored)
+    known = stored.config if config is None else config
+    return Checkpoint(source, model, known or {}, stored, made, copied, omitted, stamps, adapter is not None)
 
 
-def _weights_files(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
-    """Return the names of the weights files, and the parsed index where there is one; a single file wins."""
-    if (folder / SINGLE_FILE).is_file():
-        return [SINGLE_FILE], None
-    if not (folder / INDEX).is_file():
-        raise _no_weights(folder, config)
-    index = load_object(folder / INDEX)
-    return _shards(folder / INDEX, index), index
+def _made(model: PurePosixPath, stored: Weights) -> dict[str, str]:
+    made = {}
+    if stored.config is not None:
+        made[CONFIG] = json.dumps(stored.config, indent=2) + "\n"
+    if stored.index_text is not None:
+        made[(model / stored.index_name).as_posix()] = stored.index_text
+    return made
+
+
+def _base_config(root: Path, adapter: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config of an adapter's base model; empty where that is not on this machine.
+
+    Raises:
+        CheckpointError: The adapter holds none of the base model's own modules.
+    """
+    base = str(adapter.get("base_model_name_or_path") or "its base model")
+    if not adapter.get("modules_to_save"):
+        raise CheckpointError(
+            f"{root} holds a PEFT adapter without a position table.",
+            f"Resize {base}, then load the adapter onto that.",
+        )
+    config = Path(base) / CONFIG
+    return load_object(config) if config.is_file() else {}
 
 
 def _model_folder(root: Path) -> PurePosixPath:
@@ -129,11 +188,11 @@ def _model_folder(root: Path) -> PurePosixPath:
     if not (root / "modules.json").is_file():
         return PurePosixPath(".")
     # Old folders have a config.json at the top that holds sentence-transformers' own version and no model.
-    if (root / "config.json").is_file() and "model_type" in load_object(root / "config.json"):
+    if (root / CONFIG).is_file() and "model_type" in load_object(root / CONFIG):
         return PurePosixPath(".")
     modules = load_modules(root / "modules.json")
     paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
-    if len(paths) != 1 or not _stays_inside(paths[0]):
+    if len(paths) != 1 or not stays_inside(paths[0]):
         raise CheckpointError(
             f"{root / 'modules.json'} names no transformer in a sub-folder, and {root} holds no config.json.",
             "Name the folder of a transformers or sentence-transformers checkpoint.",
@@ -156,70 +215,9 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _stays_inside(name: str) -> bool:
-    path = PurePosixPath(name.replace("\\", "/"))
-    return bool(name) and not path.is_absolute() and ".." not in path.parts and ":" not in name
-
-
-def _shards(path: Path, index: Mapping[str, Any]) -> list[str]:
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path} has no weight_map.", "Fetch or save the checkpoint again.")
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str) or not _stays_inside(name):
-            raise CheckpointError(
-                f"{path} says that {tensor!r} is in {name!r}, which is not inside the folder.",
-                "Do not use this checkpoint before you know who wrote that.",
-            )
-    names = sorted({_normal(name) for name in weight_map.values()})
-    for name in names:
-        if not (path.parent / name).is_file():
-            raise CheckpointError(f"{path} names {name}, which is missing.", "Fetch or copy that shard too.")
-    return names
-
-
-def _normal(name: str) -> str:
-    return PurePosixPath(name).as_posix()
-
-
-def _check_index(path: Path, index: Mapping[str, Any], weights: tuple[TensorFile, ...]) -> None:
-    files = {file.path.relative_to(path.parent).as_posix(): file for file in weights}
-    for tensor, name in index["weight_map"].items():
-        if tensor not in files[_normal(name)].entries:
-            raise CheckpointError(
-                f"{path} says that {tensor!r} is in {name}, where it is not.", "Fetch the index again."
-            )
-
-
-def _check_unique(weights: tuple[TensorFile, ...]) -> None:
-    seen: dict[str, TensorFile] = {}
-    for file in weights:
-        for name in file.entries:
-            if name in seen:
-                raise CheckpointError(
-                    f"{name!r} stands in {seen[name].path.name} and in {file.path.name}.", "Save the checkpoint again."
-                )
-            seen[name] = file
-
-
 def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
-    if (folder / "adapter_config.json").is_file():
-        return CheckpointError(
-            f"{folder} holds a PEFT adapter.", "Resize its base model, then load the adapter onto that."
-        )
-    hint = " ".join((*notes, "Name the folder of a transformers checkpoint."))
+    hint = " ".join((*notes, "Name the folder of a transformers checkpoint, or a weights file with --family."))
     return CheckpointError(f"{folder} holds no config.json.", hint)
-
-
-def _no_weights(folder: Path, config: Mapping[str, Any]) -> CheckpointError:
-    if not any(folder.glob("pytorch_model*.bin")):
-        others = sorted(path.name for path in folder.iterdir() if path.suffix in WEIGHTS_SUFFIXES)
-        found = f", only {', '.join(others)}" if others else ""
-        return CheckpointError(
-            f"{folder} holds neither {SINGLE_FILE} nor {INDEX}{found}.",
-            "Fetch the missing file, or load the model in transformers and save it with save_pretrained.",
-        )
-    return pickles_alone(str(folder), str(folder), folder.name, config)
 
 
 def _sort_files(root: Path, model: PurePosixPath, used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:

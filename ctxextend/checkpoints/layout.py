@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ctxextend.checkpoints.tensorfile import BITS, TensorEntry, TensorFile
+from ctxextend.checkpoints.tensorfile import BITS, Described, TensorEntry
 
 __all__ = ["BLOCK", "Layout", "Placement", "plan_layout"]
 
@@ -56,7 +56,7 @@ class Layout:
     size: int
 
 
-def plan_layout(file: TensorFile, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str]) -> Layout:
+def plan_layout(file: Described, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str]) -> Layout:
     """Lay out the file that has some tensors in another shape and lacks others.
 
     Args:
@@ -69,7 +69,7 @@ def plan_layout(file: TensorFile, shapes: Mapping[str, tuple[int, ...]], dropped
     return Layout(header, placements, len(header) + sum(placement.size for placement in placements))
 
 
-def _in_order(file: TensorFile, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str]) -> list[TensorEntry]:
+def _in_order(file: Described, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str]) -> list[TensorEntry]:
     kept = [entry for entry in file.entries.values() if entry.name not in dropped]
     kept.sort(key=lambda entry: (entry.start, entry.end))
     return sorted(kept, key=lambda entry: (_new_size(entry, shapes) - entry.size) % BLOCK != 0)
@@ -88,7 +88,7 @@ def _place(entries: list[TensorEntry], shapes: Mapping[str, tuple[int, ...]]) ->
     return tuple(placements)
 
 
-def _header(file: TensorFile, placements: tuple[Placement, ...]) -> bytes:
+def _header(file: Described, placements: tuple[Placement, ...]) -> bytes:
     places = {placement.entry.name: placement for placement in placements}
     header = {}
     for name, value in file.header.items():

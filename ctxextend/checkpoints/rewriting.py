@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.copying import Progress, copy_range, finish, open_source, write_all
 from ctxextend.checkpoints.layout import Layout, Placement
 from ctxextend.checkpoints.tensorfile import TensorFile, check_unchanged
+from ctxextend.checkpoints.torchfile import TorchFile, tensor_bytes
 
 __all__ = ["rewrite"]
 
 
 def rewrite(
-    file: TensorFile,
+    file: TensorFile | TorchFile,
     layout: Layout,
     tensors: Mapping[str, NDArray[Any]],
     destination: Path,
@@ -40,6 +41,8 @@ def rewrite(
         for first, last in _runs(layout.placements):
             if first.is_new:
                 _write_tensor(output, first, tensors[first.entry.name], progress)
+            elif isinstance(file, TorchFile):
+                _write_run(output, file, layout.placements, (first, last), progress)
             else:
                 start = file.data_start + first.entry.start
                 copy_range(source, output, start, last.entry.end - first.entry.start, progress)
@@ -59,6 +62,19 @@ def _runs(placements: tuple[Placement, ...]) -> Iterator[tuple[Placement, Placem
         first = last = placement
     if first and last:
         yield first, last
+
+
+def _write_run(
+    output: BinaryIO,
+    file: TorchFile,
+    placements: tuple[Placement, ...],
+    run: tuple[Placement, Placement],
+    progress: Progress,
+) -> None:
+    """Write a stretch of unchanged tensors one by one: a torch file has them in no order that could be copied."""
+    for placement in placements[placements.index(run[0]) : placements.index(run[1]) + 1]:
+        write_all(output, tensor_bytes(file, placement.entry.name).data)
+        progress(placement.size)
 
 
 def _write_tensor(output: BinaryIO, placement: Placement, tensor: NDArray[Any], progress: Progress) -> None:

@@ -2,20 +2,19 @@
 
 import os
 import re
-import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Literal, TypeVar
 
-from ctxextend.checkpoints.filenames import NOT_FETCHED
-from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.errors import CheckpointError, SourceError
+from ctxextend.checkpoints.filenames import NOT_FETCHED, PLAIN, VARIANTS
+from ctxextend.checkpoints.weights import stays_inside
+from ctxextend.errors import SourceError
 
-__all__ = ["BUNDLED", "Source", "bundled_source", "pickles_alone", "resolve_source"]
+__all__ = ["BUNDLED", "Source", "bundled_source", "resolve_source"]
 
 T = TypeVar("T")
 
@@ -23,6 +22,13 @@ BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
 
 # The checkpoints that ship with the package, by the name that users type.
 BUNDLED = {"tiny-gpt2": BUNDLED_FOLDER / "tiny_gpt2"}
+
+# Weights that can be read from a file of their own; the names that say nothing of the model are not its name.
+READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
+
+# Fetched only where there are no safetensors.
+PICKLES = ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "adapter_model.bin")
 
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 CACHE_SNAPSHOT = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<sha>[0-9a-f]{40})$")
@@ -34,57 +40,101 @@ class Source:
 
     Attributes:
         reference: What the user typed.
-        kind: ``folder``, ``bundled`` or ``hub``.
+        kind: ``folder``, ``file``, ``bundled`` or ``hub``.
         folder: The folder on this machine.
         name: A short name for outputs: the last part of the reference.
         hub_id: The Hub's ``owner/name`` where the source is known to be one; else None.
         revision: The Hub's commit hash where it is known; else None.
         notes: Lines that the user should read, about how the reference was understood.
         not_fetched: Files of the Hub's repository that were not downloaded; empty where it could not be asked.
+        file: The weights file in the folder that the user named; None where the folder was named.
     """
 
     reference: str
-    kind: Literal["folder", "bundled", "hub"]
+    kind: Literal["folder", "file", "bundled", "hub"]
     folder: Path
     name: str
     hub_id: str | None = None
     revision: str | None = None
     notes: tuple[str, ...] = ()
     not_fetched: tuple[str, ...] = ()
+    file: str | None = None
 
 
-def resolve_source(reference: str | os.PathLike[str], revision: str | None = None) -> Source:
-    """Find the folder that a reference stands for; a local folder wins, then a bundled name, then the Hub.
+def resolve_source(
+    reference: str | os.PathLike[str],
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+) -> Source:
+    """Find the folder that a reference stands for; what is here wins, then a bundled name, then the Hub.
 
     Args:
-        reference: A folder, the name of a bundled checkpoint, or a Hub id, downloaded into huggingface_hub's cache.
+        reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, downloaded into
+            huggingface_hub's cache.
         revision: A branch, tag or commit of the Hub; refused elsewhere.
+        subfolder: The folder below it that holds the checkpoint.
+        variant: Which copy of the weights to fetch from the Hub, such as ``fp16``.
 
     Raises:
         SourceError: Nothing is there, it cannot be reached, or access is not granted.
     """
     text = os.fspath(reference)
     try:
-        return _resolve(text, revision)
+        if subfolder is not None and not stays_inside(subfolder):
+            raise SourceError(f"--subfolder {subfolder} is no folder below another.", "Name it as the Hub shows it.")
+        return _resolve(text, revision, subfolder, variant)
     except OSError as error:
         raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
 
 
-def _resolve(text: str, revision: str | None) -> Source:
+def _resolve(text: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
     if text and path.is_dir():
-        _refuse_revision(revision, f"the local folder {text}")
-        return _local(text, path)
+        _refuse("revision", revision, f"the local folder {text}")
+        return _below(_local(text, path), subfolder)
+    if text and path.is_file():
+        _refuse("revision", revision, f"the local file {text}")
+        _refuse("subfolder", subfolder, f"the local file {text}")
+        return _local_file(text, path)
     if text in BUNDLED:
-        _refuse_revision(revision, f"the bundled checkpoint {text}")
-        return bundled_source(text)
+        _refuse("revision", revision, f"the bundled checkpoint {text}")
+        return _below(bundled_source(text), subfolder)
     if text and path.exists():
-        raise SourceError(f"{text} is a file.", f"Name the folder that holds it: {path.parent}.")
+        raise SourceError(f"{text} is neither a folder nor a regular file.", "Name a checkpoint's folder.")
     if not HUB_ID.fullmatch(text):
         raise SourceError(
             f"There is no folder {text}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
         )
-    return _download(text, revision)
+    return _download(text, revision, subfolder, variant)
+
+
+def _below(source: Source, subfolder: str | None) -> Source:
+    """Return the source with its checkpoint in a folder below."""
+    if subfolder is None:
+        return source
+    folder = source.folder / subfolder
+    if not folder.is_dir():
+        raise SourceError(f"{source.reference} has no folder {subfolder}.", "Check --subfolder.")
+    prefix = f"{PurePosixPath(subfolder).as_posix()}/"
+    below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))
+    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_fetched=below)
+
+
+def _local_file(reference: str, path: Path) -> Source:
+    """Return the source for one weights file, which a link may stand for: its neighbours are the link's."""
+    folder = path.parent.resolve()
+    if path.suffix not in READABLE:
+        raise SourceError(
+            f"{reference} is no weights file that can be read.",
+            f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}.",
+        )
+    named = folder.name if (folder / "config.json").is_file() or path.stem in PLAIN_STEMS else path.stem
+    cached = CACHE_SNAPSHOT.search(folder.as_posix())
+    if cached:
+        hub_id = cached["id"].replace("--", "/")
+        return Source(reference, "file", folder, hub_id.split("/")[-1], hub_id, cached["sha"], file=path.name)
+    return Source(reference, "file", folder, named or "model", file=path.name)
 
 
 def bundled_source(name: str) -> Source:
@@ -92,9 +142,9 @@ def bundled_source(name: str) -> Source:
     return Source(name, "bundled", BUNDLED[name], name)
 
 
-def _refuse_revision(revision: str | None, what: str) -> None:
-    if revision is not None:
-        raise SourceError(f"--revision {revision} has no meaning for {what}.", "Leave it out, or name a Hub id.")
+def _refuse(flag: str, value: str | None, what: str) -> None:
+    if value is not None:
+        raise SourceError(f"--{flag} {value} has no meaning for {what}.", "Leave it out, or name a Hub id.")
 
 
 def _local(reference: str, path: Path) -> Source:
@@ -110,44 +160,39 @@ def _local(reference: str, path: Path) -> Source:
     return Source(reference, "folder", folder, folder.name or "model", notes=notes)
 
 
-def pickles_alone(where: str, reference: str, name: str, config: Mapping[str, Any]) -> CheckpointError:
-    """Return the error for a checkpoint without safetensors, with the command that converts it.
-
-    Args:
-        where: The folder or Hub id, for the message.
-        reference: What transformers loads it by.
-        name: A short name for the converted folder.
-        config: Its config.json, which names its class.
-    """
-    stated = config.get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated else None
-    # The name stands in a command that people paste, and a stranger wrote it.
-    model_class = first if isinstance(first, str) and first.isidentifier() and first.isascii() else "AutoModel"
-    load = f"transformers.{model_class}.from_pretrained({reference!r})"
-    code = f"import transformers; {load}.save_pretrained({f'{name}-safetensors'!r})"
-    return CheckpointError(
-        f"{where} holds its weights as pytorch_model.bin alone, and ctxextend reads safetensors.",
-        f"Convert it first: python -c {shlex.quote(code)}",
-    )
-
-
-def _download(hub_id: str, revision: str | None) -> Source:
-    from huggingface_hub import snapshot_download
-
-    name = hub_id.split("/")[-1]
-    with _bars_on_terminals_only():
-        folder = Path(
-            _explained(
-                lambda: snapshot_download(hub_id, revision=revision, ignore_patterns=NOT_FETCHED), hub_id, revision
-            )
-        )
+def _download(hub_id: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
+    """Fetch a model's files: safetensors and what lies beside them, and pickles only where there are no safetensors."""
+    below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
+    skipped = NOT_FETCHED if variant is None else [*(set(NOT_FETCHED) - {VARIANTS}), *PLAIN]
+    folder = _fetch(hub_id, revision, [f"{below}*"] if below else None, skipped)
     snapshot = CACHE_SNAPSHOT.search(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
-    not_fetched = tuple(file for file in _listed(hub_id, sha or revision) if not (folder / file).exists())
-    has_pickles = any(fnmatch(file, "pytorch_model*.bin") for file in not_fetched)
-    if has_pickles and (folder / "config.json").is_file() and not any(folder.rglob("*.safetensors")):
-        raise pickles_alone(f"{hub_id} on the Hub", hub_id, name, load_object(folder / "config.json"))
-    return Source(hub_id, "hub", folder, name, hub_id, sha, not_fetched=not_fetched)
+    listed = _listed(hub_id, sha or revision)
+    pickles = [f"{below}{pattern}" for pattern in PICKLES]
+    if any(fnmatch(file, pattern) for file in listed for pattern in pickles) and not _has_safetensors(folder / below):
+        folder = _fetch(hub_id, sha or revision, pickles, [])
+    not_fetched = tuple(file for file in listed if not (folder / file).exists())
+    source = Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
+    return _below(source, subfolder)
+
+
+def _has_safetensors(folder: Path) -> bool:
+    return any(folder.rglob("*.safetensors"))
+
+
+def _fetch(hub_id: str, revision: str | None, wanted: list[str] | None, skipped: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    with _bars_on_terminals_only():
+        return Path(
+            _explained(
+                lambda: snapshot_download(
+                    hub_id, revision=revision, allow_patterns=wanted, ignore_patterns=skipped or None
+                ),
+                hub_id,
+                revision,
+            )
+        )
 
 
 def _listed(hub_id: str, revision: str | None) -> list[str]:

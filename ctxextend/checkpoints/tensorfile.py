@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,15 @@ from ctxextend.checkpoints.copying import check_stamp, read_range
 from ctxextend.checkpoints.jsontext import parse_object
 from ctxextend.errors import CheckpointError
 
-__all__ = ["FLOAT_DTYPES", "TensorEntry", "TensorFile", "check_unchanged", "open_tensor_file", "read_tensor"]
+__all__ = [
+    "FLOAT_DTYPES",
+    "Described",
+    "TensorEntry",
+    "TensorFile",
+    "check_unchanged",
+    "open_tensor_file",
+    "read_tensor",
+]
 
 # The limit of safetensors itself.
 MAX_HEADER_BYTES = 100_000_000
@@ -64,6 +72,23 @@ class TensorEntry:
     def size(self) -> int:
         """Bytes it takes."""
         return self.end - self.start
+
+
+class Described(Protocol):
+    """What is known of any file of weights: see `TensorFile`."""
+
+    @property
+    def path(self) -> Path: ...  # noqa: D102
+    @property
+    def header(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def entries(self) -> Mapping[str, TensorEntry]: ...  # noqa: D102
+    @property
+    def data_start(self) -> int: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
+    @property
+    def modified_ns(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -124,7 +149,7 @@ def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
     return np.frombuffer(data, dtype).reshape(entry.shape)
 
 
-def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
+def float_dtype(file: Described, name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a float tensor.
 
     Raises:
@@ -139,7 +164,7 @@ def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
     return FLOAT_DTYPES[entry.dtype]
 
 
-def check_unchanged(file: TensorFile) -> None:
+def check_unchanged(file: Described) -> None:
     """Raise CheckpointError where the file is no longer the one whose header was read."""
     check_stamp(file.path, (file.size, file.modified_ns))
 

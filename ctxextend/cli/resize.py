@@ -30,7 +30,10 @@ NEXT_COMMANDS = {
 
 def resize(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a bundled name (tiny-gpt2), or a Hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id."),
+    ],
     to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="Usable token positions wanted.")],
     method: Annotated[
         MethodName | None, typer.Option(help="How new rows are made; copy if not given.", rich_help_panel="New rows")
@@ -49,6 +52,32 @@ def resize(
         ScopeName | None,
         typer.Option(help="sinusoidal: make the new rows, or replace all.", rich_help_panel="New rows"),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART", help="Of several tables this one: encoder, decoder, text, …", rich_help_panel="Which table"
+        ),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="The model type, in place of config.json's.", rich_help_panel="Which table"),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The table's tensor, for a model type of your own.", rich_help_panel="Which table"
+        ),
+    ] = None,
+    offset: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="K", help="--table: its rows in front of position 0.", rich_help_panel="Which table"
+        ),
+    ] = 0,
+    config_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="--table: the key that states its length.", rich_help_panel="Which table"),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -63,6 +92,14 @@ def resize(
     revision: Annotated[
         str | None,
         typer.Option(metavar="REV", help="A branch, tag or commit of the Hub.", rich_help_panel="Files"),
+    ] = None,
+    subfolder: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The folder in MODEL that holds the checkpoint.", rich_help_panel="Files"),
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which copy of the weights, such as fp16.", rich_help_panel="Files"),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel="Files")
@@ -84,7 +121,8 @@ def resize(
     sink = Output(as_json, quiet)
     if quiet:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    plan = plan_recipe(_recipe(model, revision, to, method, keep_first, drop_last, scope))
+    settings = (to, method, keep_first, drop_last, scope, part, table, config_key, offset)
+    plan = plan_recipe(_recipe(model, settings, (revision, subfolder, variant, family)))
     for note in plan.notes:
         sink.note(note)
     for warning in plan.warnings:
@@ -97,12 +135,12 @@ def resize(
     _show_result(sink, result, list(getattr(context.parent and context.parent.command, "commands", ())))
 
 
-def _recipe(model: str, revision: str | None, *settings: Any) -> "Recipe":
+def _recipe(model: str, settings: tuple[Any, ...], origin: tuple[Any, ...]) -> "Recipe":
     """Build the recipe; what the flags alone show to be wrong is a usage error."""
-    from ctxextend.recipe import Recipe, Resize
+    from ctxextend.recipe import Origin, Recipe, Resize
 
     try:
-        return Recipe(model, Resize(*settings), revision)
+        return Recipe(model, Resize(*settings), Origin(*origin))
     except ResizeError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -144,7 +182,9 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> N
 def _last_line(result: "ResizeResult", commands: list[str]) -> str:
     output, source = shlex.quote(str(result.output)), shlex.quote(result.plan.recipe.source)
     folder = str(result.output / result.plan.checkpoint.model)
-    load = f"from transformers import AutoModel; AutoModel.from_pretrained({folder!r})"
+    variant = result.plan.recipe.origin.variant
+    flags = f"{folder!r}" + (f", variant={variant!r}" if variant else "")
+    load = f"from transformers import AutoModel; AutoModel.from_pretrained({flags})"
     quoted = shlex.quote(load) if set(load) & set('"$`\\!') else f'"{load}"'
     steps = [text.format(output=output, source=source) for name, text in NEXT_COMMANDS.items() if name in commands]
     steps.append(f"to load: python -c {quoted}")
@@ -155,15 +195,16 @@ def _last_line(result: "ResizeResult", commands: list[str]) -> str:
 def _plan_text(plan: "ResizePlan", output: Path) -> str:
     from ctxextend.changes import CARD_FILE
 
-    lines = [("source", f"{plan.recipe.source} ({plan.family.model_type})"), ("output", str(output))]
+    lines = [("source", f"{plan.recipe.source} ({plan.family})"), ("output", str(output))]
     options = plan.recipe.resize.options
     flags = {"keep-first": options.keep_first, "drop-last": options.drop_last, "scope": options.scope}
     given = "".join(f", --{flag} {value}" for flag, value in flags.items() if value)
     lines += [("method", plan.method + given * plan.makes_rows)]
     for table in plan.tables:
         offset = f", {table.offset} rows in front of position 0" if table.offset else ""
+        part = f" ({table.part})" if table.part else ""
         lines += [
-            ("table", f"{table.name} in {table.file}, {table.dtype}, {table.hidden_size} wide"),
+            ("table", f"{table.name}{part} in {table.file}, {table.dtype}, {table.hidden_size} wide"),
             ("", f"{table.max_len_before} -> {table.max_len_after} positions"),
             ("", f"{table.rows_before} -> {table.rows_after} rows{offset}"),
         ]
@@ -172,6 +213,7 @@ def _plan_text(plan: "ResizePlan", output: Path) -> str:
         lines += [("edit", f"{edit.file}: {edit.key} {_shown(edit.before)} -> {_shown(edit.after)}{why}")]
     lines += [("edit", f"{plan.checkpoint.index_file}: totals and names")] * plan.edits_index
     lines += [("drop", f"{name} (a position buffer that transformers makes itself)") for name in plan.dropped]
+    lines += [("make anew", f"{buffer.name} (a position buffer that transformers reads)") for buffer in plan.remade]
     lines += [("rewrite", name) for name in plan.rewritten]
     lines += [("add to", name) for name in plan.edited if name == CARD_FILE]
     lines += [("create", name) for name in plan.created]

@@ -1,45 +1,143 @@
 """From a config to what is known of its architecture, or to the reason why nothing can be done."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.families.architecture import Architecture, Place, Refusal, nested
 from ctxextend.families.entries import FAMILIES
 from ctxextend.families.refusals import INSTEAD
-from ctxextend.families.schema import Family
+from ctxextend.families.schema import Family, Offset, Part, Requirement, Table
 
-__all__ = ["find_family"]
+__all__ = ["by_hand", "find_architecture", "is_known", "refused"]
+
+ABSOLUTE = Requirement(
+    "position_embedding_type",
+    "absolute",
+    "positions of another type: its position rows, if there are any, are not read",
+)
+FAMILIES_HINT = "`ctxextend families` lists the model types that have one."
 
 
-def find_family(config: Mapping[str, Any], where: str = "config.json") -> Family:
-    """Return the family of a model by its config.
+def find_architecture(
+    config: Mapping[str, Any], where: str = "config.json", model_type: str | None = None
+) -> Architecture:
+    """Return what the registry knows of a model, put together from its parts' families.
 
     Args:
         config: The parsed config.json.
         where: Its path, for messages.
+        model_type: The family to take it for; None is what the config says.
 
     Raises:
-        CheckpointError: It names no model type.
+        CheckpointError: The config names no model type.
         UnsupportedModelError: The model has no learned position table, or is not in the registry.
     """
-    model_type = config.get("model_type")
+    model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError(f"{where} names no model_type.", f"Add one of {', '.join(FAMILIES)}, whichever it is.")
+        raise CheckpointError(
+            f"{where} names no model_type.", "Say what it is with --family, for example --family gpt2."
+        )
     if model_type not in FAMILIES:
-        raise UnsupportedModelError(*_refusal(model_type))
-    family = FAMILIES[model_type]
-    for key, wanted in family.requires.items():
-        if config.get(key, wanted) != wanted:
-            raise UnsupportedModelError(
-                f"This {model_type} model has {key} {config[key]!r}: its positions are not read from a learned table.",
-                "There is no table to resize.",
-            )
-    return family
+        refusal = _unknown(model_type)
+        raise UnsupportedModelError(refusal.message, f"{refusal.advice} {FAMILIES_HINT}")
+    found = list(_search(FAMILIES[model_type], config, (), (), ("",), ""))
+    places = tuple(item for item in found if isinstance(item, Place))
+    refusals = tuple(item for item in found if isinstance(item, Refusal))
+    if not places:
+        raise refused(model_type, refusals)
+    return Architecture(FAMILIES[model_type], places, refusals)
 
 
-def _refusal(model_type: str) -> tuple[str, str]:
-    known = f"Families that ctxextend resizes: {', '.join(sorted(FAMILIES))}."
+def is_known(model_type: str) -> bool:
+    """Whether a model type is in the registry, or known to have no learned table."""
+    return model_type in FAMILIES or model_type in INSTEAD
+
+
+def refused(model_type: str, refusals: tuple[Refusal, ...]) -> UnsupportedModelError:
+    """Return the error for a model of which no part has a learned table."""
+    reasons = [f"its {refusal.part}: {refusal.message}" if refusal.part else refusal.message for refusal in refusals]
+    message = (
+        reasons[0]
+        if len(reasons) == 1 and not refusals[0].part
+        else (f"This {model_type} model has no learned position table that could be resized; {' '.join(reasons)}")
+    )
+    advice = " ".join(dict.fromkeys(refusal.advice for refusal in refusals))
+    return UnsupportedModelError(message, f"{advice} {FAMILIES_HINT}".strip())
+
+
+def by_hand(config: Mapping[str, Any], table: str, config_key: str, offset: int, inside_key: bool) -> Architecture:
+    """Describe a model that the registry does not know, from what the user says of it.
+
+    Args:
+        config: The parsed config.json.
+        table: The whole name of its position table.
+        config_key: The key that states its length, with dots where configs are nested.
+        offset: Rows in front of position 0.
+        inside_key: Whether the key counts them.
+    """
+    *path, key = config_key.split(".")
+    family = Family(str(config.get("model_type") or "unknown"))
+    entry = Table(table, key, offset=Offset(offset, inside_key=inside_key))
+    return Architecture(family, (Place(entry, family, "", ("",), tuple(path), (), config),))
+
+
+def _search(
+    family: Family,
+    config: Mapping[str, Any],
+    path: tuple[str, ...],
+    overrides: tuple[tuple[str, ...], ...],
+    prefixes: tuple[str, ...],
+    part: str,
+) -> Iterator[Place | Refusal]:
+    """Yield the tables of a model and of its parts, and the parts that have none."""
+    prefixes = tuple(outer + own for outer in prefixes for own in family.prefixes)
+    for table in family.tables:
+        place = Place(table, family, _joined(part, table.part), prefixes, path, overrides, config)
+        wrong = next((need for need in (*family.requires, ABSOLUTE) if not _is_met(need, place)), None)
+        if wrong:
+            yield _not_met(wrong, place)
+            break
+        yield place
+    for inner in family.parts:
+        inner_path = (*path, inner.config_key)
+        inner_overrides = tuple((*path, key) for key in inner.overrides)
+        inner_prefixes = tuple(outer + own for outer in prefixes for own in inner.prefixes)
+        model_type = _model_type(inner, config, (*inner_overrides, inner_path))
+        name = _joined(part, inner.name)
+        if model_type in FAMILIES:
+            yield from _search(FAMILIES[model_type], config, inner_path, inner_overrides, inner_prefixes, name)
+        else:
+            refusal = _unknown(model_type)
+            yield Refusal(name, refusal.message, refusal.advice)
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _model_type(part: Part, config: Mapping[str, Any], paths: tuple[tuple[str, ...], ...]) -> str:
+    stated = (nested(config, (*path, "model_type")) for path in paths)
+    return next((value for value in stated if isinstance(value, str) and value), part.model_type)
+
+
+def _is_met(need: Requirement, place: Place) -> bool:
+    stated = place.stated(need.key)
+    return stated is None or stated == need.value
+
+
+def _not_met(need: Requirement, place: Place) -> Refusal:
+    what, _, advice = need.instead.partition(": ")
+    message = (
+        f"A {place.family.model_type} model with {need.key} {place.stated(need.key)!r} reads no learned position "
+        f"table; it uses {what}."
+    )
+    return Refusal(place.part, message, f"{advice.capitalize()}.")
+
+
+def _unknown(model_type: str) -> Refusal:
     if model_type in INSTEAD:
         what, _, advice = INSTEAD[model_type].partition(": ")
-        return f"A {model_type} model has no learned position table; it uses {what}.", f"{advice.capitalize()}. {known}"
-    return f"The model type {model_type!r} is not in ctxextend's registry.", known
+        message = f"A {model_type} model has no learned position table; it uses {what}."
+        return Refusal("", message, f"{advice.capitalize()}.")
+    return Refusal("", f"The model type {model_type!r} is not in ctxextend's registry.", "")

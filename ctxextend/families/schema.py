@@ -1,13 +1,10 @@
-"""The words in which a family is described, and how names and lengths follow from it."""
+"""The words in which a family is described; what they mean for one checkpoint is said in `architecture`."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ctxextend.errors import CheckpointError
-
-__all__ = ["Buffer", "Family", "Offset", "Table"]
+__all__ = ["Buffer", "Family", "Offset", "Part", "Pin", "Requirement", "Table"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +23,24 @@ class Offset:
 
 
 @dataclass(frozen=True)
+class Buffer:
+    """A tensor sized by the context length that is no weight and that files may hold.
+
+    Attributes:
+        name: Its tensor, without the model's prefix; ``*`` stands for a layer's number.
+        content: What it holds: ``arange`` counts along the last axis, from the offset on where that is on top of the
+            key; ``zeros`` along the last axis; ``causal`` is a lower triangle in the last two; ``rows`` is zeros as
+            long as the table.
+        is_kept: True where transformers saves it and misses it: it is made anew at the new size. Elsewhere only old
+            files hold it, and it is dropped.
+    """
+
+    name: str
+    content: Literal["arange", "zeros", "causal", "rows"]
+    is_kept: bool = False
+
+
+@dataclass(frozen=True)
 class Table:
     """One learned position table.
 
@@ -35,6 +50,9 @@ class Table:
         aliases: Other names of that key, which transformers obeys too.
         unused_keys: Keys that state the same length and that transformers no longer reads.
         offset: The rows in front of position 0.
+        buffers: Its position buffers.
+        part: What it is called where a model has several tables: encoder, decoder, text, …; else empty.
+        multiple_of: A key whose value (of a list, the largest) must divide the length; None where any length will do.
     """
 
     name: str
@@ -42,28 +60,56 @@ class Table:
     aliases: tuple[str, ...] = ()
     unused_keys: tuple[str, ...] = ()
     offset: Offset = Offset()
-
-    def length_keys(self, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keys that must state a new length: its own, and those others that the config states now."""
-        others = (key for key in (*self.aliases, *self.unused_keys) if config.get(key) is not None)
-        return (self.config_key, *others)
-
-    def stated_length(self, positions: int, offset_rows: int) -> int:
-        """Return what these keys say for so many usable positions."""
-        return positions + offset_rows if self.offset.inside_key else positions
+    buffers: tuple[Buffer, ...] = ()
+    part: str = ""
+    multiple_of: str | None = None
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """A tensor sized by the context length that is no weight: dropped from files, made anew in loaded models.
+class Requirement:
+    """A value that a key must have for the table to be in use.
 
     Attributes:
-        name: Its tensor, without the model's prefix; ``*`` stands for a layer's number.
-        content: What it holds in a loaded model of shape (1, rows); ``mask`` is in old files only.
+        key: The key of the config.
+        value: What it must be; a config that leaves the key out has it.
+        instead: What the model uses elsewhere, and what to do: "what: advice".
+    """
+
+    key: str
+    value: Any
+    instead: str
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A key whose value follows the length while it is below 1, and must be held where it stood.
+
+    Attributes:
+        key: The key that is set to the old length.
+        condition: Another key that must be true for this to matter.
+    """
+
+    key: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A model inside a model, with a config of its own.
+
+    Attributes:
+        name: What it is called: encoder, decoder, text, ….
+        config_key: The key that holds its config; empty where it reads the outer one.
+        prefixes: What stands in front of its tensors' names.
+        model_type: Its family where its config names none.
+        overrides: Keys that hold another such config, whose values transformers prefers.
     """
 
     name: str
-    content: Literal["arange", "zeros", "mask"]
+    config_key: str
+    prefixes: tuple[str, ...]
+    model_type: str
+    overrides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,50 +119,23 @@ class Family:
     Attributes:
         model_type: As in config.json.
         prefixes: What may stand in front of every tensor name: with a head, and bare.
-        tables: Its position tables.
-        buffers: Its position buffers.
+        tables: Its position tables, the one that reads the tokenizer's texts first.
         defaults: Values that transformers takes for config keys that are left out.
-        requires: Values that keys must have, where present, for the table to be in use.
+        requires: Values that keys must have for the tables to be in use.
+        parts: Models inside it that are families themselves.
+        raised: Keys that cut texts too, and follow the length.
+        pins: Keys that must not follow it.
+        clamps: True where transformers reads a text that is too long, all its last tokens at the last position.
+        note: What users of this family should know, in a sentence; else empty.
     """
 
     model_type: str
-    prefixes: tuple[str, ...]
-    tables: tuple[Table, ...]
-    buffers: tuple[Buffer, ...]
-    defaults: Mapping[str, int]
-    requires: Mapping[str, str]
-
-    def table_names(self, table: Table) -> tuple[str, ...]:
-        """Return every name that the table can have in a file."""
-        return tuple(prefix + table.name for prefix in self.prefixes)
-
-    def buffer(self, name: str) -> Buffer | None:
-        """Return the buffer of exactly that name, with or without a prefix, or None."""
-        return next((buffer for buffer in self.buffers if self._is_buffer(buffer, name)), None)
-
-    def _is_buffer(self, buffer: Buffer, name: str) -> bool:
-        pattern = re.escape(buffer.name).replace(r"\*", r"\d+")
-        return any(re.fullmatch(re.escape(prefix) + pattern, name) for prefix in self.prefixes)
-
-    def offset_rows(self, table: Table, config: Mapping[str, Any]) -> int:
-        """Return how many rows of the table stand in front of position 0.
-
-        Raises:
-            CheckpointError: The key that decides it is not a number.
-        """
-        key = table.offset.config_key
-        return table.offset.rows + (self.config_value(key, config) if key else 0)
-
-    def config_value(self, key: str, config: Mapping[str, Any]) -> int:
-        """Return the whole number that the config states for a key, or transformers' default for it.
-
-        Raises:
-            CheckpointError: It is neither stated nor known, or not a whole number ≥ 0.
-        """
-        value = config.get(key, self.defaults.get(key))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise CheckpointError(
-                f"config.json: {key} is {value!r}, and a {self.model_type} model needs a whole number there.",
-                "Correct config.json.",
-            )
-        return value
+    prefixes: tuple[str, ...] = ("",)
+    tables: tuple[Table, ...] = ()
+    defaults: Mapping[str, int] | None = None
+    requires: tuple[Requirement, ...] = ()
+    parts: tuple[Part, ...] = ()
+    raised: tuple[str, ...] = ()
+    pins: tuple[Pin, ...] = ()
+    clamps: bool = False
+    note: str = ""

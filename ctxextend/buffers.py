@@ -1,0 +1,91 @@
+"""Position buffers in a checkpoint's files: dropped where transformers makes them itself, elsewhere made anew."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.tensorfile import TensorEntry
+from ctxextend.errors import CheckpointError
+from ctxextend.families.schema import Buffer
+from ctxextend.tableplan import TablePlan
+
+__all__ = ["BufferPlan", "dropped_buffers", "make_buffer", "remade_buffers"]
+
+DTYPES = {
+    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
+    **{"BOOL": np.dtype(np.bool_), "F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")},
+}
+
+
+@dataclass(frozen=True)
+class BufferPlan:
+    """A position buffer that is made anew.
+
+    Attributes:
+        name: Its tensor.
+        content: What it holds, as `Buffer.content`.
+        shape: Its new shape.
+        dtype: As safetensors spells it.
+        start: For ``arange``, its first number.
+    """
+
+    name: str
+    content: str
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+
+
+def dropped_buffers(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> tuple[str, ...]:
+    """Return the names of the buffers that the tables' new lengths make wrong and that no model misses."""
+    return tuple(name for name, _, buffer in _found(checkpoint, tables) if not buffer.is_kept)
+
+
+def remade_buffers(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> tuple[BufferPlan, ...]:
+    """Return what becomes of the buffers that transformers reads from the file.
+
+    Raises:
+        CheckpointError: One is of a shape or dtype that it cannot have.
+    """
+    found = _found(checkpoint, tables)
+    return tuple(
+        _plan(checkpoint.holder(name).entries[name], table, buffer) for name, table, buffer in found if buffer.is_kept
+    )
+
+
+def _found(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> Iterator[tuple[str, TablePlan, Buffer]]:
+    changed = [plan for plan in tables if plan.is_changed]
+    for name in checkpoint.names:
+        owner = next((plan for plan in changed if plan.place.buffer(name)), None)
+        if owner and (buffer := owner.place.buffer(name)):
+            yield name, owner, buffer
+
+
+def _plan(entry: TensorEntry, table: TablePlan, buffer: Buffer) -> BufferPlan:
+    length = table.place.key_value(table.max_len_after)
+    axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
+    shape = list(entry.shape)
+    if len(shape) < len(axes) or entry.dtype not in DTYPES:
+        raise CheckpointError(
+            f"{entry.name} is {entry.dtype} {list(entry.shape)}, which no such buffer can be.", "Save the model again."
+        )
+    for axis in axes:
+        shape[axis] = length
+    start = 0 if table.place.table.offset.inside_key else table.offset
+    return BufferPlan(entry.name, buffer.content, tuple(shape), entry.dtype, start)
+
+
+def make_buffer(plan: BufferPlan) -> NDArray[Any]:
+    """Return a buffer's values: shape and dtype as planned."""
+    dtype = DTYPES[plan.dtype]
+    if plan.content == "arange":
+        counted = np.arange(plan.start, plan.start + plan.shape[-1], dtype=dtype)
+        return np.ascontiguousarray(np.broadcast_to(counted, plan.shape))
+    if plan.content == "causal":
+        return np.ascontiguousarray(np.broadcast_to(np.tri(*plan.shape[-2:], dtype=dtype), plan.shape))
+    return np.zeros(plan.shape, dtype)

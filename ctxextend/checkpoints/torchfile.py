@@ -1,0 +1,352 @@
+"""Files that torch.save wrote, read as the safetensors files that they will be written as; nothing in them is run.
+
+The format: a pickle that names every tensor, and the tensors' bytes; in one zip since torch 1.6, see
+https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serialized file format for torch.save".
+"""
+
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.tensorfile import TensorEntry, float_dtype
+from ctxextend.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "TorchFile",
+    "find_tensors",
+    "load_pickle",
+    "open_torch_file",
+    "read_torch_tensor",
+    "tensor_bytes",
+    "torch_file",
+]
+
+# Before it, a file could run code in spite of weights_only (CVE-2025-32434).
+SAFE_SINCE = (2, 6)
+
+# How torch's zip files begin; torch itself goes by it.
+ZIP_MAGIC = b"PK\x03\x04"
+
+# Where training programs keep the model's tensors beside the optimizer's.
+NESTED = ("state_dict", "model")
+
+# Written in front of every name by DataParallel and by torch.compile.
+WRAPPERS = ("module.", "_orig_mod.")
+
+# Names of models that were ported from TensorFlow, which transformers renames on loading.
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+# transformers writes a tied tensor under its embedding's name; only relatives of RoBERTa have the head in front of it.
+LATE = ".lm_head."
+
+# Bytes that a tensor may take beyond those that are stored: a stride of 0 makes terabytes of a few.
+MAX_EXPANSION = 1 << 30
+
+DTYPES: Mapping[str, str] = {
+    **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64", "bool": "BOOL"},
+    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"},
+    **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
+    **{"uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64"},
+    **{"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"},
+}
+
+FETCH = "Fetch or save it again."
+SAVE_TENSORS = (
+    "In the program that wrote it, save the tensors alone: torch.save(model.state_dict(), 'pytorch_model.bin')."
+)
+
+
+@dataclass(frozen=True)
+class TorchFile:
+    """A torch file whose tensors were found, seen as the safetensors file that they will be written as.
+
+    Attributes:
+        path: Where it is.
+        header: What the safetensors header would be, in the order of the tensors here.
+        entries: The tensors by name, in that order, one behind the other.
+        data_start: 0: no header stands in front of the tensors here.
+        size: Bytes of the file on disk.
+        modified_ns: Its modification time before it was read.
+        tensors: The tensors by name, of any strides; tied ones once.
+        tied: Names that are left out, each with the name in `tensors` that has the same numbers.
+        is_mapped: Whether the tensors' bytes are read from the disk at use; False where all are in memory.
+    """
+
+    path: Path
+    header: Mapping[str, Any]
+    entries: Mapping[str, TensorEntry]
+    data_start: int
+    size: int
+    modified_ns: int
+    tensors: Mapping[str, "torch.Tensor"]
+    tied: Mapping[str, str]
+    is_mapped: bool
+
+
+def open_torch_file(path: Path, *, ties: bool = True) -> TorchFile:
+    """Find a file's tensors; their bytes stay on the disk where it is not older than torch 1.6.
+
+    Args:
+        path: A pytorch_model.bin or a training checkpoint that holds the model's tensors.
+        ties: Whether names that share their numbers are written once, under the name that transformers keeps.
+
+    Raises:
+        CheckpointError: It is missing, truncated, malformed or unsafe, or holds something but tensors.
+    """
+    status = _status(path)
+    tensors = find_tensors(load_pickle(path), path)
+    return torch_file(path, tensors, status, ties=ties)
+
+
+def torch_file(path: Path, tensors: Mapping[str, "torch.Tensor"], status: os.stat_result, *, ties: bool) -> TorchFile:
+    """Describe the safetensors file that tensors will be written as.
+
+    Args:
+        path: The torch file that they came from.
+        tensors: By name, of any strides, as `find_tensors` lets them pass.
+        status: Of that file, from before it was read.
+        ties: As in `open_torch_file`.
+    """
+    tied = _ties(tensors) if ties else {}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
+    entries = _entries(kept)
+    header = {"__metadata__": {"format": "pt"}, **{name: _described(entry) for name, entry in entries.items()}}
+    return TorchFile(path, header, entries, 0, status.st_size, status.st_mtime_ns, kept, tied, _is_zip(path))
+
+
+def load_pickle(path: Path) -> Any:
+    """Return what a torch file holds; nothing but tensors and plain values is built, and nothing is run.
+
+    Raises:
+        CheckpointError: It is missing, truncated, malformed, or holds other objects; or torch is too old to be safe.
+    """
+    import torch
+
+    _check_version(torch.__version__)
+    is_zip = _is_zip(path)
+    try:
+        if is_zip:
+            _check_stored(path)
+        # What torch has to say of odd files stands in the error, or does not matter.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except (CheckpointError, MemoryError):
+        raise
+    except Exception as error:  # hostile files raise whatever the code that they lead to raises
+        raise _refused(path, error) from error
+
+
+def find_tensors(content: Any, path: Path) -> dict[str, "torch.Tensor"]:
+    """Return the model's tensors by the names that transformers gives them, in their order.
+
+    Args:
+        content: What `load_pickle` returned: a state dict, or a training checkpoint that holds one.
+        path: Where it came from, for messages.
+
+    Returns:
+        Tensors of any shape and strides, each of a dtype that safetensors has.
+
+    Raises:
+        CheckpointError: It holds something but tensors, none at all, or one that safetensors cannot hold.
+    """
+    state = _state_dict(content, path)
+    found: dict[str, torch.Tensor] = {}
+    prefix = _wrappers(path, state)
+    for key, value in state.items():
+        name = _renamed(key[len(prefix) :])
+        _check_name(path, name, found)
+        _check_tensor(path, key, value)
+        found[name] = value.detach()
+    return found
+
+
+def tensor_bytes(file: TorchFile, name: str) -> NDArray[np.uint8]:
+    """Return a tensor's bytes as safetensors writes them, in C order.
+
+    Returns:
+        Shape (size,): a view of the file where the tensor is contiguous, else a copy.
+    """
+    import torch
+
+    tensor = file.tensors[name].resolve_conj().resolve_neg().contiguous()
+    # Not reshape(-1): a single number may have any stride and be contiguous, and then cannot be seen as bytes.
+    data: NDArray[np.uint8] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    return data
+
+
+def read_torch_tensor(file: TorchFile, name: str) -> NDArray[Any]:
+    """Read one float tensor.
+
+    Returns:
+        A copy of its shape, its dtype as in `FLOAT_DTYPES`.
+
+    Raises:
+        CheckpointError: It holds no floats that can be interpolated.
+    """
+    dtype = float_dtype(file, name)
+    return tensor_bytes(file, name).copy().view(dtype).reshape(file.entries[name].shape)
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            prefix = file.read(8)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not prefix:
+        raise CheckpointError(f"{path} is empty.", FETCH)
+    if prefix == b"version ":
+        raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", "Run `git lfs pull` in its folder.")
+    return prefix.startswith(ZIP_MAGIC)
+
+
+def _check_version(version: str) -> None:
+    if tuple(map(int, version.split(".")[:2])) < SAFE_SINCE:
+        wanted = ".".join(map(str, SAFE_SINCE))
+        raise CheckpointError(
+            f"torch {version} can be made to run code by a file that it loads, so no torch file is read with it.",
+            f"Upgrade it: pip install 'torch>={wanted}'",
+        )
+
+
+def _check_stored(path: Path) -> None:
+    """Refuse compressed records: torch writes none, and would take their bytes for numbers where it maps them."""
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            if record.compress_type != zipfile.ZIP_STORED:
+                raise CheckpointError(
+                    f"{path} is a zip file whose {record.filename!r} is compressed, so torch did not write it.", FETCH
+                )
+
+
+def _refused(path: Path, error: Exception) -> CheckpointError:
+    asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if asked:
+        return CheckpointError(
+            f"{path} asks for {asked[1].rstrip('.')}, which is no tensor; nothing in it was run.",
+            f"Do not load it unless you know who wrote it. {SAVE_TENSORS}",
+        )
+    # What torch puts in front advises to load the file unsafely, and what it puts behind, to report it as a bug.
+    said = str(error).split("WeightsUnpickler error:")[-1].strip()
+    first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))
+    reason = f"{type(error).__name__}: {first:.200}" if first else type(error).__name__
+    return CheckpointError(f"{path} is no whole torch file that holds tensors alone ({reason}).", FETCH)
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions.")
+
+
+def _state_dict(content: Any, path: Path) -> Mapping[Any, Any]:
+    if not isinstance(content, dict):
+        raise CheckpointError(
+            f"{path} holds an object of type {type(content).__name__}, not tensors by name.", SAVE_TENSORS
+        )
+    if not all(map(_is_tensor, content.values())):
+        for key in NESTED:
+            inner = content.get(key)
+            if isinstance(inner, dict) and inner and all(map(_is_tensor, inner.values())):
+                return inner
+    if not content:
+        raise CheckpointError(f"{path} holds no tensors.", SAVE_TENSORS)
+    return content
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _wrappers(path: Path, state: Mapping[Any, Any]) -> str:
+    """Return what wrappers wrote in front of all names, one or several."""
+    strange = next((key for key in state if not isinstance(key, str)), None)
+    if strange is not None:
+        raise CheckpointError(f"{path} names a tensor {strange!r:.200}, which is no text.", SAVE_TENSORS)
+    prefix = ""
+    while further := [part for part in WRAPPERS if all(key.startswith(prefix + part) for key in state)]:
+        prefix += further[0]
+    return prefix
+
+
+def _renamed(name: str) -> str:
+    for old, new in RENAMED.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def _check_name(path: Path, name: str, found: Mapping[str, Any]) -> None:
+    if name in found:
+        raise CheckpointError(f"{path} names {name!r} twice, by an old name and by a new one.", SAVE_TENSORS)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise CheckpointError(f"{path} names a tensor {name!r}, which is no text.", FETCH) from None
+    if name == "__metadata__":
+        raise CheckpointError(f"{path} names a tensor {name!r}, which safetensors keeps for itself.", SAVE_TENSORS)
+
+
+def _check_tensor(path: Path, key: str, value: Any) -> None:
+    import torch
+
+    if not _is_tensor(value):
+        raise CheckpointError(f"{path}: {key!r:.200} is of type {type(value).__name__}, not a tensor.", SAVE_TENSORS)
+    kind = None
+    if value.is_meta:
+        kind = "a meta tensor, which has no numbers"
+    elif value.is_nested or value.layout != torch.strided:
+        kind = "a sparse or nested tensor, which safetensors cannot hold"
+    elif value.is_quantized or str(value.dtype).removeprefix("torch.") not in DTYPES:
+        kind = f"a tensor of {value.dtype}, which safetensors cannot hold"
+    elif value.numel() * value.element_size() > value.untyped_storage().nbytes() + MAX_EXPANSION:
+        kind = f"expanded from {value.untyped_storage().nbytes():,} bytes to the shape {tuple(value.shape)}"
+    if kind:
+        raise CheckpointError(f"{path}: {key!r:.200} is {kind}.", "Save it again as a dense tensor of a plain dtype.")
+
+
+def _ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, str]:
+    """Return the names that are left out, each with the name that is kept: the first, heads counted last."""
+    kept: dict[Any, str] = {}
+    tied = {}
+    for name in sorted(tensors, key=lambda name: LATE in f".{name}"):
+        tensor = tensors[name]
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        # Tensors without numbers have no storage either, and so all have the same.
+        first = kept.setdefault(place, name) if tensor.numel() else name
+        if first != name:
+            tied[name] = first
+    return tied
+
+
+def _entries(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, TensorEntry]:
+    entries, start = {}, 0
+    for name, tensor in tensors.items():
+        dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
+        end = start + tensor.numel() * tensor.element_size()
+        entries[name] = TensorEntry(name, dtype, tuple(tensor.shape), start, end)
+        start = end
+    return entries
+
+
+def _described(entry: TensorEntry) -> dict[str, Any]:
+    return {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": [entry.start, entry.end]}

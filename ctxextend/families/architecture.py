@@ -1,0 +1,156 @@
+"""A checkpoint's architecture: its families' tables, each at its place in the model and in the config."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ctxextend.errors import CheckpointError
+from ctxextend.families.schema import Buffer, Family, Table
+
+__all__ = ["Architecture", "Place", "Refusal", "nested"]
+
+Keys = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One table of a family, where a certain model has it.
+
+    Attributes:
+        table: The table.
+        family: Its family.
+        part: What it is called in this model, with dots where parts have parts; empty where it is the only one.
+        prefixes: What may stand in front of its name.
+        path: The keys that lead to its config.
+        overrides: Keys that lead to configs whose values transformers prefers.
+        config: The whole config.
+    """
+
+    table: Table
+    family: Family
+    part: str
+    prefixes: tuple[str, ...]
+    path: Keys
+    overrides: tuple[Keys, ...]
+    config: Mapping[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that the table can have in a file."""
+        return tuple(dict.fromkeys(prefix + self.table.name for prefix in self.prefixes))
+
+    @property
+    def config_key(self) -> str:
+        """The key that states its length, with dots."""
+        return ".".join((*self.path, self.table.config_key))
+
+    @property
+    def offset(self) -> int:
+        """How many of its rows stand in front of position 0.
+
+        Raises:
+            CheckpointError: The key that decides it is not a whole number ≥ 0.
+        """
+        rule = self.table.offset
+        return rule.rows + (self.value(rule.config_key) if rule.config_key else 0)
+
+    def stated(self, key: str) -> Any:
+        """Return what the config says for a key of this model's own config; None where it says nothing."""
+        found = (nested(self.config, (*path, *key.split("."))) for path in (*self.overrides, self.path))
+        return next((value for value in found if value is not None), None)
+
+    def value(self, key: str) -> int:
+        """Return the whole number that the config states for a key, or transformers' default for it.
+
+        Raises:
+            CheckpointError: It is neither stated nor known, or not a whole number ≥ 0.
+        """
+        value = self.stated(key)
+        value = (self.family.defaults or {}).get(key) if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise CheckpointError(
+                f"config.json: {'.'.join((*self.path, key))} is {value!r}, and a {self.family.model_type} model needs "
+                "a whole number there.",
+                "Correct config.json.",
+            )
+        return value
+
+    @property
+    def obeyed_keys(self) -> tuple[str, ...]:
+        """The keys of its own config that are stated and that transformers obeys; its own key where none is."""
+        keys = (self.table.config_key, *self.table.aliases)
+        return tuple(key for key in keys if self.stated(key) is not None) or keys[:1]
+
+    def paths_of(self, key: str) -> tuple[Keys, ...]:
+        """Return where a key must state a new value: in its own config, and in every other that states it now."""
+        split = tuple(key.split("."))
+        others = ((*path, *split) for path in self.overrides)
+        return ((*self.path, *split), *(path for path in others if nested(self.config, path) is not None))
+
+    @property
+    def length_paths(self) -> tuple[Keys, ...]:
+        """Where a new length must be stated: by its own key, and by other names of it that are stated now."""
+        others = (*self.table.aliases, *self.table.unused_keys)
+        keys = (self.table.config_key, *(key for key in others if self.stated(key) is not None))
+        return tuple(path for key in keys for path in self.paths_of(key))
+
+    def key_value(self, positions: int) -> int:
+        """Return what the key says for so many usable positions."""
+        return positions + self.offset if self.table.offset.inside_key else positions
+
+    def rows(self, value: int) -> int:
+        """Return the table's rows where the key says `value`."""
+        return value if self.table.offset.inside_key else value + self.offset
+
+    def buffer(self, name: str) -> Buffer | None:
+        """Return the buffer of exactly that name, with or without a prefix, or None."""
+        return next((buffer for buffer in self.table.buffers if self._has(buffer, name)), None)
+
+    def _has(self, buffer: Buffer, name: str) -> bool:
+        before, star, after = buffer.name.partition("*")
+        for prefix in self.prefixes:
+            start = prefix + before
+            if not star and name == start:
+                return True
+            layer = name[len(start) : len(name) - len(after)]
+            if star and name == start + layer + after and layer.isdecimal() and layer.isascii():
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A model in this model that has no learned table.
+
+    Attributes:
+        part: What it is called; empty for the outermost.
+        message: What it uses instead.
+        advice: What to do.
+    """
+
+    part: str
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the registry knows of one model.
+
+    Attributes:
+        family: The family of the outermost model.
+        places: Every table that it can have; a file need not hold all.
+        refusals: Those of its parts that have none.
+    """
+
+    family: Family
+    places: tuple[Place, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+
+def nested(config: Mapping[str, Any], path: Keys) -> Any:
+    """Return the value at a path of keys; None where the path ends early."""
+    value: Any = config
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,428 @@
+import builtins
+import functools
+import io
+import os
+import pickle
+import subprocess
+import tempfile
+import zipfile
+from argparse import Namespace
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, check_unchanged
+from ctxextend.checkpoints.torchfile import (
+    DTYPES,
+    TorchFile,
+    find_tensors,
+    load_pickle,
+    open_torch_file,
+    read_torch_tensor,
+    tensor_bytes,
+)
+from ctxextend.errors import CheckpointError
+from tests import pico
+
+BERT = pico.CONFIGS["bert"]
+PAIR = {
+    **{"d_model": 8, "vocab_size": 32, "max_position_embeddings": 16, "encoder_layers": 1, "decoder_layers": 1},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
+}
+GPT = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 32}
+# One of every way in which transformers ties: declared by head, by encoder and decoder, biases, and none at all.
+TIED: dict[str, dict[str, Any]] = {
+    "AlbertForMaskedLM": {**BERT, "embedding_size": 8},
+    "BartForConditionalGeneration": PAIR,
+    "BertForPreTraining": BERT,
+    "BertModel": BERT,
+    "DistilBertForMaskedLM": {**GPT, "dim": 8, "hidden_dim": 16, "n_layers": 1, "n_heads": 2},
+    "ElectraForMaskedLM": {**BERT, "embedding_size": 8},
+    "GPT2LMHeadModel": GPT,
+    "MBartForConditionalGeneration": PAIR,
+    "OpenAIGPTLMHeadModel": GPT,
+    "RobertaForMaskedLM": pico.CONFIGS["roberta"],
+    "T5ForConditionalGeneration": {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2},
+    "XLMRobertaForMaskedLM": pico.CONFIGS["roberta"],
+}
+
+
+class Call:
+    """Pickles as a call of a function."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __call__(self) -> None:
+        """Pickle asks of what it is to call that it can be called."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
+
+
+def write_zip(content: Any, path: Path) -> None:
+    torch.save(content, path)
+
+
+def write_legacy(content: Any, path: Path) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def write_pickle(content: Any, path: Path) -> None:
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def save(content: Any, path: Path, write: Callable[[Any, Path], None] = write_zip) -> Path:
+    write(content, path)
+    return path
+
+
+def found(file: TorchFile) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """As `pico.tensor_bytes`."""
+    return {name: (e.dtype, e.shape, tensor_bytes(file, name).tobytes()) for name, e in file.entries.items()}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_open_torch_file_finds_the_tensors_that_transformers_saves(name: str, tmp_path: Path) -> None:
+    model_class = getattr(transformers, name)
+    model = model_class(model_class.config_class(**TIED[name]))
+    model.save_pretrained(tmp_path / "safe")
+    file = open_torch_file(save(model.state_dict(), tmp_path / "pytorch_model.bin"))
+    assert found(file) == pico.tensor_bytes(tmp_path / "safe")
+    assert {*file.tensors, *file.tied} == set(model.state_dict())
+    assert set(file.tied.values()) <= set(file.tensors)
+
+
+@pytest.mark.parametrize("write", [write_zip, write_legacy])
+@pytest.mark.parametrize("model_type", pico.CONFIGS)
+def test_open_torch_file_finds_what_transformers_loads(
+    model_type: str, write: Callable[[Any, Path], None], make_pico: Callable[..., pico.Pico]
+) -> None:
+    checkpoint = make_pico(model_type)
+    state = checkpoint.load().state_dict()
+    (checkpoint.folder / "model.safetensors").unlink()
+    file = open_torch_file(save(state, checkpoint.folder / "pytorch_model.bin", write))
+    loaded = checkpoint.load().state_dict()
+    assert {*file.tensors, *file.tied} == set(loaded)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in file.tensors.items())
+    assert all(torch.equal(loaded[name], loaded[kept]) for name, kept in file.tied.items())
+
+
+def test_open_torch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
+    state = OrderedDict(
+        b=torch.ones(2, 3), a=torch.nn.Parameter(torch.zeros(5, dtype=torch.float16)), c=torch.tensor(1)
+    )
+    path = save(state, tmp_path / "a.bin")
+    file = open_torch_file(path)
+    assert file.header == {
+        "__metadata__": {"format": "pt"},
+        "b": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+        "a": {"dtype": "F16", "shape": [5], "data_offsets": [24, 34]},
+        "c": {"dtype": "I64", "shape": [], "data_offsets": [34, 42]},
+    }
+    assert list(file.header) == ["__metadata__", "b", "a", "c"]
+    assert (file.data_start, file.size, file.modified_ns) == (0, path.stat().st_size, path.stat().st_mtime_ns)
+    assert not any(tensor.requires_grad for tensor in file.tensors.values())
+
+
+def test_open_torch_file_reads_no_tensor(tmp_path: Path) -> None:
+    path = save({"a": torch.ones(1 << 24)}, tmp_path / "a.bin")
+
+    def in_memory() -> int:
+        status = Path("/proc/self/status")
+        lines = status.read_text().splitlines() if status.exists() else ["RssAnon: 0"]
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+    before = in_memory()
+    file = open_torch_file(path)
+    assert in_memory() - before < 8_000
+    assert file.is_mapped
+    assert tensor_bytes(file, "a")[-4:].tobytes() == np.float32(1).tobytes()
+    assert not open_torch_file(save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)).is_mapped
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_tensor_bytes_are_those_of_safetensors(name: str, tmp_path: Path) -> None:
+    values = torch.arange(24, dtype=torch.uint8).view(getattr(torch, name)) if name != "bool" else torch.eye(3) > 0
+    save_file({"a": values}, tmp_path / "a.safetensors")
+    assert found(open_torch_file(save({"a": values}, tmp_path / "a.bin"))) == pico.tensor_bytes(tmp_path)
+
+
+@given(
+    shape=st.lists(st.integers(0, 4), max_size=3),
+    steps=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    wider=st.integers(1, 3),
+    turned=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_tensor_bytes_of_any_strides(shape: list[int], steps: list[int], wider: int, turned: bool) -> None:
+    values = torch.randn(shape)[tuple(slice(None, None, step) for step in steps[: len(shape)])]
+    values = values.expand(wider, *values.shape)
+    values = values.permute(*reversed(range(values.ndim))) if turned else values
+    with tempfile.TemporaryDirectory() as folder:
+        file = open_torch_file(save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin"))
+        assert file.entries["a"].shape == values.shape
+        assert tensor_bytes(file, "a").tobytes() == values.numpy().tobytes()
+
+
+def test_tensor_bytes_of_lazily_conjugated_and_negated_tensors(tmp_path: Path) -> None:
+    values = torch.randn(3, 2, dtype=torch.complex64)
+    file = open_torch_file(save({"a": values.conj(), "b": values.clone().conj().imag, "c": values}, tmp_path / "a.bin"))
+    assert tensor_bytes(file, "a").tobytes() == values.numpy().conj().tobytes()
+    assert tensor_bytes(file, "b").tobytes() == (-values.numpy().imag).tobytes()
+    assert not file.tied
+
+
+@pytest.mark.parametrize("name", FLOAT_DTYPES)
+def test_read_torch_tensor_gives_a_copy_as_ml_dtypes_sees_it(name: str, tmp_path: Path) -> None:
+    dtype = getattr(torch, next(theirs for theirs, ours in DTYPES.items() if ours == name))
+    values = torch.randn(5, 3).to(dtype)
+    file = open_torch_file(save({"table": values.T}, tmp_path / "a.bin"))
+    table = read_torch_tensor(file, "table")
+    assert (table.shape, table.dtype) == ((3, 5), FLOAT_DTYPES[name])
+    np.testing.assert_array_equal(table.astype(np.float64), values.T.double().numpy())
+    table[:] = 0
+    assert read_torch_tensor(file, "table").any()
+
+
+def test_read_torch_tensor_refuses_integers(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="stored as I8"):
+        read_torch_tensor(open_torch_file(save({"a": torch.ones(4, dtype=torch.int8)}, tmp_path / "a.bin")), "a")
+
+
+@pytest.mark.parametrize("write", [write_zip, write_legacy])
+def test_tied_are_names_of_one_tensor_and_not_views_or_copies(
+    write: Callable[[Any, Path], None], tmp_path: Path
+) -> None:
+    table = torch.randn(4, 4)
+    state = {
+        **{"x.lm_head.weight": table, "table": table, "again": table[:], "turned": table.T, "rows": table[:2]},
+        **{"others": table[2:], "copy": table.clone(), "none": torch.empty(0), "nothing": torch.empty(0)},
+    }
+    path = save(state, tmp_path / "a.bin", write)
+    file = open_torch_file(path)
+    assert file.tied == {"x.lm_head.weight": "table", "again": "table"}
+    assert list(file.tensors) == ["table", "turned", "rows", "others", "copy", "none", "nothing"]
+    assert tensor_bytes(file, "others").tobytes() == table[2:].numpy().tobytes()
+    whole = open_torch_file(path, ties=False)
+    assert (list(whole.tensors), whole.tied) == (list(state), {})
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ({"state_dict": {"a": torch.ones(1)}, "epoch": 3}, ["a"]),
+        ({"model": {"a": torch.ones(1)}, "optimizer": {"state": {}, "groups": [1]}}, ["a"]),
+        ({"model": {"a": torch.ones(1)}, "state_dict": {"b": torch.ones(1)}}, ["b"]),
+        ({"model": torch.ones(1), "state_dict": torch.ones(1)}, ["model", "state_dict"]),
+        ({"module.a": torch.ones(1), "module.module.b": torch.ones(1)}, ["a", "module.b"]),
+        ({"module._orig_mod.a": torch.ones(1)}, ["a"]),
+        ({"_orig_mod.module.a": torch.ones(1)}, ["a"]),
+        ({"module.a": torch.ones(1), "b": torch.ones(1)}, ["module.a", "b"]),
+        (
+            {"x.LayerNorm.gamma": torch.ones(1), "x.LayerNorm.beta": torch.ones(1)},
+            ["x.LayerNorm.weight", "x.LayerNorm.bias"],
+        ),
+        ({"ls1.gamma": torch.ones(1), "LayerNorm.gammas": torch.ones(1)}, ["ls1.gamma", "LayerNorm.gammas"]),
+    ],
+)
+def test_find_tensors_gives_the_names_of_transformers(content: Any, names: list[str]) -> None:
+    assert list(find_tensors(content, Path("a.bin"))) == names
+
+
+def test_old_names_of_layer_norms_are_renamed_as_transformers_does(make_pico: Callable[..., pico.Pico]) -> None:
+    checkpoint = make_pico("bert")
+    state = checkpoint.load().state_dict()
+    old = {name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t for name, t in state.items()}
+    assert sum("gamma" in name for name in old) > 3
+    (checkpoint.folder / "model.safetensors").unlink()
+    file = open_torch_file(save(old, checkpoint.folder / "pytorch_model.bin"))
+    loaded = checkpoint.load().state_dict()
+    assert {*file.tensors, *file.tied} == set(loaded)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in file.tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "holds no tensors"),
+        ([torch.ones(1)], "an object of type list"),
+        (torch.ones(1), "an object of type Tensor"),
+        ({"a": torch.ones(1), "b": 3}, "'b' is of type int"),
+        ({"epoch": 3, "model": {"a": 1}}, "'epoch' is of type int"),
+        ({"state_dict": {}}, "'state_dict' is of type dict"),
+        ({1: torch.ones(1)}, "names a tensor 1"),
+        ({"\ud800": torch.ones(1)}, "which is no text"),
+        ({"__metadata__": torch.ones(1)}, "keeps for itself"),
+        ({"LayerNorm.beta": torch.ones(1), "LayerNorm.bias": torch.ones(1)}, "twice"),
+    ],
+)
+def test_open_torch_file_refuses_what_is_no_state_dict(content: Any, message: str, tmp_path: Path) -> None:
+    path = save(content, tmp_path / "a.bin")
+    with pytest.raises(CheckpointError, match=message) as caught:
+        open_torch_file(path)
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: torch.eye(2).to_sparse(), "sparse"),
+        (lambda: torch.eye(2).to_sparse_csr(), "sparse"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "nested"),
+        (lambda: torch.empty(2, device="meta"), "meta tensor"),
+        (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "qint8"),
+        (lambda: torch.ones(2, dtype=torch.complex128), "complex128"),
+        (lambda: torch.ones(1).expand(1 << 40), "expanded from 4 bytes"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_open_torch_file_refuses_what_safetensors_cannot_hold(
+    make: Callable[[], torch.Tensor], message: str, tmp_path: Path
+) -> None:
+    path = save({"odd": make()}, tmp_path / "a.bin")
+    with pytest.raises(CheckpointError, match=f"'odd' is .*{message}"):
+        open_torch_file(path)
+
+
+HOSTILE: dict[str, Callable[[str], Any]] = {
+    "system": lambda command: Call(os.system, command),
+    "popen": lambda command: Call(subprocess.Popen, ["sh", "-c", command]),
+    "eval": lambda command: Call(eval, f"__import__('os').system({command!r})"),
+    "exec": lambda command: Call(exec, f"import os; os.system({command!r})"),
+    "chain": lambda command: Call(Call(getattr, Call(builtins.__import__, "os"), "system"), command),
+    "partial": lambda command: Call(functools.partial, os.system, command),
+    "loaded": lambda command: Call(pickle.loads, pickle.dumps(Call(os.system, command))),
+    "tensor": lambda command: Call(torch._utils._rebuild_tensor_v2, Call(os.system, command), 0, (1,), (1,), False, {}),
+    "object": lambda command: Namespace(command=command),
+    "module": lambda command: torch.nn.Linear(2, 2),
+    "scalar": lambda command: np.float64(1),
+}
+
+
+@pytest.mark.parametrize("write", [write_zip, write_legacy, write_pickle])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_open_torch_file_runs_nothing(kind: str, write: Callable[[Any, Path], None], tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    path = save({"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}, tmp_path / "a.bin", write)
+    with pytest.raises(CheckpointError, match="asks for .*nothing in it was run|no whole torch file") as caught:
+        open_torch_file(path)
+    assert str(path) in caught.value.message
+    assert "weights_only" not in str(caught.value)
+    assert not canary.exists()
+
+
+def zipped(**records: bytes) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, content in records.items():
+            archive.writestr(f"archive/{name}", content)
+    return data.getvalue()
+
+
+def valid() -> bytes:
+    data = io.BytesIO()
+    torch.save({"a": torch.arange(100.0)}, data)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"junk" * 100, "no whole torch file"),
+        (bytes(1000), "no whole torch file"),
+        (b"<!DOCTYPE html><html></html>", "no whole torch file"),
+        (b"PK\x03\x04" + bytes(100), "no whole torch file"),
+        (valid()[:1000], "no whole torch file"),
+        (valid()[:-10], "no whole torch file"),
+        (zipped(x=b"hello"), "no whole torch file"),
+        (zipped(version=b"3\n"), "no whole torch file"),
+        (zipped(version=b"3\n", **{"data.pkl": b""}), "no whole torch file"),
+        (zipped(version=b"3\n", **{"data.pkl": pickle.dumps({"a": 1}, protocol=2)}), "'a' is of type int"),
+    ],
+)
+def test_open_torch_file_refuses_what_is_broken(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        open_torch_file(path)
+    assert str(path) in caught.value.message
+
+
+def test_open_torch_file_refuses_compressed_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    with zipfile.ZipFile(io.BytesIO(valid())) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(CheckpointError, match="is compressed"):
+        open_torch_file(path)
+
+
+def test_open_torch_file_refuses_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
+        open_torch_file(tmp_path / "missing")
+    with pytest.raises(CheckpointError, match="cannot be read: Is a directory"):
+        load_pickle(tmp_path)
+
+
+def test_load_pickle_refuses_a_torch_that_is_not_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+    for version in ("2.5.1+cu121", "1.13.1"):
+        monkeypatch.setattr(torch, "__version__", version)
+        with pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
+            load_pickle(path)
+    for version in ("2.6.0a0+git1", "2.10.0", "3.0.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        assert torch.equal(load_pickle(path)["a"], torch.ones(1))
+
+
+def test_load_pickle_lets_what_is_no_fault_of_the_file_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+
+    def failing(kind: type[BaseException], *_: Any, **__: Any) -> None:
+        raise kind
+
+    for kind in (MemoryError, KeyboardInterrupt):
+        monkeypatch.setattr(torch, "load", functools.partial(failing, kind))
+        with pytest.raises(kind):
+            load_pickle(path)
+
+
+@given(where=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), is_zip=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_open_torch_file_of_mutated_bytes_succeeds_or_is_a_checkpoint_error(
+    where: int, value: int, cut: bool, is_zip: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = save(
+            {"x": torch.ones(3, 5), "y": torch.zeros(2)}, Path(folder) / "a", write_zip if is_zip else write_legacy
+        )
+        data = bytearray(path.read_bytes())
+        where %= len(data)
+        path.write_bytes(data[:where] if cut else data[:where] + bytes([value]) + data[where + 1 :])
+        try:
+            file = open_torch_file(path)
+        except CheckpointError:
+            return
+        assert all(tensor_bytes(file, name).nbytes == entry.size for name, entry in file.entries.items())
+
+
+def test_a_torch_file_can_be_seen_to_change(tmp_path: Path) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+    file = open_torch_file(path)
+    check_unchanged(file)
+    save({"a": torch.ones(2)}, path)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        check_unchanged(file)
