@@ -20,7 +20,7 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 ALLOWED = {
     "tables": set(),
     "families": set(),
-    "checkpoints": {"huggingface_hub", "ml_dtypes", "yaml"},
+    "checkpoints": {"huggingface_hub", "ml_dtypes", "torch", "yaml"},
     "recipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},
     "model": {"ml_dtypes", "torch", "transformers"},

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copying import Progress, copy_range, finish, open_source, write_all
+from ctxextend.checkpoints.copying import CHUNK, Progress, copy_range, finish, open_source, write_all
 from ctxextend.checkpoints.layout import Layout, Placement
 from ctxextend.checkpoints.tensorfile import TensorFile, check_unchanged
 from ctxextend.checkpoints.torchfile import TorchFile, tensor_bytes
@@ -73,8 +73,10 @@ def _write_run(
 ) -> None:
     """Write a stretch of unchanged tensors one by one: a torch file has them in no order that could be copied."""
     for placement in placements[placements.index(run[0]) : placements.index(run[1]) + 1]:
-        write_all(output, tensor_bytes(file, placement.entry.name).data)
-        progress(placement.size)
+        data = tensor_bytes(file, placement.entry.name)
+        for start in range(0, len(data), CHUNK):
+            write_all(output, data[start : start + CHUNK].data)
+            progress(len(data[start : start + CHUNK]))
 
 
 def _write_tensor(output: BinaryIO, placement: Placement, tensor: NDArray[Any], progress: Progress) -> None:

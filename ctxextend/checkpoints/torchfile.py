@@ -339,13 +339,14 @@ def _ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, str]:
 
 
 def _entries(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, TensorEntry]:
+    """Lay tensors out as safetensors does: the widest dtypes first, so that each stands at a multiple of its size."""
     entries, start = {}, 0
-    for name, tensor in tensors.items():
+    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):
         dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
         end = start + tensor.numel() * tensor.element_size()
         entries[name] = TensorEntry(name, dtype, tuple(tensor.shape), start, end)
         start = end
-    return entries
+    return {name: entries[name] for name in tensors}
 
 
 def _described(entry: TensorEntry) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
+from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
 from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file, read_tensor
 from ctxextend.checkpoints.torchfile import (
     TorchFile,
@@ -140,15 +140,16 @@ def _open(path: Path, ties: bool) -> WeightsFile:
 def _alone(folder: Path, name: str) -> Weights:
     """Read a torch file that lies beside no config: nanoGPT's holds what a config would say."""
     path = folder / name
+    status = path.stat()
     content = load_pickle(path)
     config: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     if is_nanogpt(content):
         config, tensors = from_nanogpt(content, path)
-        notes = ("It is nanoGPT's, taken for one with the exact GELU, which nanoGPT has used since 2023.",)
+        notes = (NOTE,)
     else:
         tensors = find_tensors(content, path)
-    opened = torch_file(path, tensors, path.stat(), ties=True)
+    opened = torch_file(path, tensors, status, ties=True)
     return Weights((opened,), (name,), {name: _output_name(name)}, config=config, notes=(*notes, *_notes((opened,))))
 
 
@@ -230,8 +231,8 @@ def _check_index(path: Path, index: Mapping[str, Any], files: tuple[WeightsFile,
     by_name = {file.path.relative_to(path.parent).as_posix(): file for file in files}
     for tensor, name in index["weight_map"].items():
         file = by_name[_normal(name)]
-        # A tied tensor is listed under all of its names.
-        if tensor not in file.entries and not (isinstance(file, TorchFile) and tensor in file.tied):
+        # Torch files are listed by names that are tied or changed on reading; their index is made anew.
+        if tensor not in file.entries and not isinstance(file, TorchFile):
             raise CheckpointError(
                 f"{path} says that {tensor!r} is in {name}, where it is not.", "Fetch the index again."
             )
