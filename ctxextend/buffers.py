@@ -67,7 +67,7 @@ def _found(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> Iterator[tu
 
 
 def _plan(entry: TensorEntry, table: TablePlan, buffer: Buffer) -> BufferPlan:
-    length = table.place.key_value(table.max_len_after)
+    length = table.rows_after if table.place.table.offset.inside_key else table.rows_after - table.offset
     axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
     shape = list(entry.shape)
     if len(shape) < len(axes) or entry.dtype not in DTYPES:

@@ -92,7 +92,7 @@ def _parameter(model: "torch.nn.Module", name: str) -> "torch.nn.Parameter":
 def _resized(weight: "torch.Tensor", table: TablePlan, settings: Resize) -> "torch.Tensor":
     import torch
 
-    resized = resize_behind(_to_numpy(weight.detach()), table.offset, table.max_len_after, settings.options)
+    resized = resize_behind(_to_numpy(weight.detach()), table.offset, table.rows_after - table.offset, settings.options)
     return torch.from_numpy(resized.view(np.uint8)).view(weight.dtype).to(weight.device)
 
 
@@ -147,11 +147,11 @@ def _set_parameter(model: "torch.nn.Module", name: str, weight: "torch.Tensor") 
 
 def _follow(model: "torch.nn.Module", twin: Any) -> None:
     """Give every module the buffers and plain values that its twin has at the new length."""
-    twins = dict(twin.named_modules())
-    for name, module in model.named_modules():
-        if name in twins and type(twins[name]) is type(module):
-            _follow_values(module, twins[name])
-            _follow_buffers(module, twins[name], twin)
+    modules = dict(model.named_modules())
+    for name, other in twin.named_modules():
+        if type(other) is type(modules.get(name)):
+            _follow_values(modules[name], other)
+            _follow_buffers(modules[name], other, _initializer(twin, name))
 
 
 def _follow_values(module: "torch.nn.Module", other: "torch.nn.Module") -> None:
@@ -160,13 +160,20 @@ def _follow_values(module: "torch.nn.Module", other: "torch.nn.Module") -> None:
             setattr(module, name, value)
 
 
-def _follow_buffers(module: "torch.nn.Module", other: "torch.nn.Module", twin: Any) -> None:
+def _initializer(twin: Any, name: str) -> Any:
+    """Return the innermost transformers model that a module stands in: that one knows how to initialise it."""
+    path = name.split(".") if name else []
+    models = (twin.get_submodule(".".join(path[:depth])) for depth in range(len(path), -1, -1))
+    return next(model for model in models if hasattr(model, "_init_weights"))
+
+
+def _follow_buffers(module: "torch.nn.Module", other: "torch.nn.Module", initializer: Any) -> None:
     old = dict(module.named_buffers(recurse=False))
     changed = [name for name, new in other.named_buffers(recurse=False) if name in old and new.shape != old[name].shape]
     if changed:
         # from_pretrained makes buffers that files do not hold in the same way: on the meta device, then by this method.
         other.to_empty(device="cpu", recurse=False)
-        twin._init_weights(other)
+        initializer._init_weights(other)
     for name in changed:
         setattr(module, name, getattr(other, name).to(old[name].device, old[name].dtype))
 

@@ -134,7 +134,7 @@ class ResizePlan(Changes):
 
     def _resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
         try:
-            return resize_behind(before, table.offset, table.max_len_after, self.recipe.resize.options)
+            return resize_behind(before, table.offset, table.rows_after - table.offset, self.recipe.resize.options)
         except MemoryError:
             raise ResizeError(
                 f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",

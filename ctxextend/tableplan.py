@@ -16,9 +16,6 @@ from ctxextend.tables.resizing import check_source_rows
 
 __all__ = ["TablePlan", "config_changes", "config_edits", "find_tables", "plan_found", "plan_tables"]
 
-# MRA attends to blocks of so many tokens: `MraSelfAttention` of transformers.
-MRA_BLOCK = 32
-
 
 # Of a tensor: its shape, its dtype, and the file that holds it.
 Description = tuple[tuple[int, int], str, str]
@@ -35,8 +32,8 @@ class TablePlan:
         config_key: The key of config.json that states its length, with dots where configs are nested.
         max_len_before: Usable positions now.
         max_len_after: Usable positions wanted.
-        rows_before: Rows now: offset + max_len_before.
-        rows_after: Rows wanted: offset + max_len_after.
+        rows_before: Rows now: offset + max_len_before, and in few families some behind the last position.
+        rows_after: Rows wanted.
         offset: Rows in front of position 0, which stay as they are.
         hidden_size: Columns.
         dtype: As safetensors spells it.
@@ -109,8 +106,8 @@ def plan_found(
                 part=place.part,
                 file=file,
                 config_key=place.config_key,
-                max_len_before=shape[0] - offset,
-                max_len_after=rows - offset,
+                max_len_before=place.positions(shape[0]),
+                max_len_after=place.positions(rows),
                 rows_before=shape[0],
                 rows_after=rows,
                 offset=offset,
@@ -248,9 +245,10 @@ def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -
                 f"rows, and it has {rows}.",
                 "Correct config.json, or fetch config and weights again: they do not belong together.",
             )
-    if rows <= place.offset:
+    if place.positions(rows) < 1:
         raise CheckpointError(
-            f"{name} has {rows} rows, and {place.offset} of them stand in front of position 0.",
+            f"{name} has {rows} rows, of which {place.offset} stand in front of position 0 and {place.table.ahead} "
+            "behind the last.",
             f"Check {place.table.offset.config_key or 'the offset'}.",
         )
 
@@ -289,24 +287,34 @@ def config_changes(
 
 def _length_changes(plan: TablePlan) -> dict[tuple[str, ...], Any]:
     place = plan.place
-    value = plan.rows_after if place.table.offset.inside_key else plan.max_len_after
+    value = plan.rows_after if place.table.offset.inside_key else plan.rows_after - plan.offset
     return dict.fromkeys(place.length_paths, value)
 
 
 def _pinned(plan: TablePlan) -> dict[tuple[str, ...], Any]:
     place = plan.place
     changes: dict[tuple[str, ...], Any] = {}
-    before = place.value(place.table.config_key)
     for pin in place.family.pins:
         if pin.condition is None or place.stated(pin.condition):
-            value = _pinned_value(pin, place, before, plan)
+            value = _PINNED[pin.keeps](pin, plan)
             changes |= dict.fromkeys(place.paths_of(pin.key), value) if value is not None else {}
     return changes
 
 
-def _pinned_value(pin: Pin, place: Place, before: int, plan: TablePlan) -> int | None:
-    stated = place.stated(pin.key)
-    return before if stated is None or stated < 1 else None
+def _old_length(pin: Pin, plan: TablePlan) -> int | None:
+    stated = plan.place.stated(pin.key)
+    return plan.place.key_value(plan.max_len_before) if stated is None or stated < 1 else None
+
+
+def _blocks_a_row(pin: Pin, plan: TablePlan) -> int | None:
+    """Return how many blocks a row of blocks must have; None where no whole number keeps their sum."""
+    before, after = (plan.place.key_value(length) for length in (plan.max_len_before, plan.max_len_after))
+    rows, wanted = before // pin.block_size, after // pin.block_size
+    blocks = min(rows * plan.place.value(pin.key), rows**2)
+    return blocks // wanted if wanted and blocks and blocks % wanted == 0 else None
+
+
+_PINNED: Mapping[str, Callable[[Pin, TablePlan], int | None]] = {"length": _old_length, "blocks": _blocks_a_row}
 
 
 def _raised(config: Mapping[str, Any], architecture: Architecture, plan: TablePlan) -> dict[tuple[str, ...], Any]:

@@ -2,8 +2,10 @@
 
 import os
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,20 @@ from transformers.utils import logging
 from tests import pico
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what became of every model type that the conformance test walked."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name in ("model types", "base classes"):
+                counts[name][value] += 1
+            elif name == "classes resized":
+                counts[name]["in all"] += value
+    for name, found in counts.items():
+        walked = f"{sum(found.values())} walked, " if name != "classes resized" else ""
+        terminalreporter.write_line(f"{name}: {walked}{', '.join(f'{count} {what}' for what, count in found.items())}")
 
 
 @pytest.fixture(autouse=True)

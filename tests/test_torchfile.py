@@ -125,9 +125,9 @@ def test_open_torch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
     file = open_torch_file(path)
     assert file.header == {
         "__metadata__": {"format": "pt"},
-        "b": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
-        "a": {"dtype": "F16", "shape": [5], "data_offsets": [24, 34]},
-        "c": {"dtype": "I64", "shape": [], "data_offsets": [34, 42]},
+        "b": {"dtype": "F32", "shape": [2, 3], "data_offsets": [8, 32]},
+        "a": {"dtype": "F16", "shape": [5], "data_offsets": [32, 42]},
+        "c": {"dtype": "I64", "shape": [], "data_offsets": [0, 8]},
     }
     assert list(file.header) == ["__metadata__", "b", "a", "c"]
     assert (file.data_start, file.size, file.modified_ns) == (0, path.stat().st_size, path.stat().st_mtime_ns)

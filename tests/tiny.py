@@ -1,35 +1,199 @@
-"""Any model type of transformers, made small: by the names of its config's keys, and by exceptions where that fails."""
+"""Any model type of transformers: its classes, its config made small, and which parameters follow which key of it."""
 
 import copy
+import importlib
+import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedConfig
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 WIDTH = 16
 
 # What a key whose name matches is set to; the first that matches wins.
 SMALL: Mapping[str, int] = {
     r"(^|_)vocab_size$|^n_words$|input_vocab_size|output_vocab_size": 48,
-    r"num_.*key_value_heads$|num_.*heads?$|_heads$|^n_head$|^n_heads$|num_attention_heads$": 2,
+    r"num_.*heads?$|_heads$|^n_heads?$": 2,
     r"layers$|^n_layer$|_layer$|num_blocks$|depth$": 2,
     r"^(intermediate_size|ffn_dim|hidden_dim|d_ff|n_inner|encoder_ffn_dim|decoder_ffn_dim|d_inner)$": 32,
     r"(hidden_size|d_model|n_embd|emb_dim|^dim|embedding_size|embed_dim|projection_dim|bottleneck_size|emb_size"
-    r"|input_dim|d_latents|word_embed_proj_dim|projection_hidden_size|encoder_width|cross_hidden_size"
-    r"|_hidden_dim|shape_embed_dim|coordinate_size|shape_size)$": WIDTH,
+    r"|input_dim|d_latents|word_embed_proj_dim|encoder_width|_hidden_dim|coordinate_size|shape_size)$": WIDTH,
     r"image_size$": 32,
     r"patch_size$": 16,
 }
 
+# Keys whose values may size a table: whatever speaks of positions, lengths, contexts or tokens.
+LENGTH_KEY = re.compile(r"pos|len|ctx|context|seq|block_size|max_.*tok|max_text|timestep|tokens", re.IGNORECASE)
+OTHER_KEY = re.compile(
+    r"token_id|output|_bias|seconds|loss|prob|embedding_type|hidden|chunk_len|pool|silence|bottleneck|kernel|conv_|vocab"
+    r"|channels|units|features|patch_length"
+)
 
-def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Set every size in a config, and in those inside it, to a small one; in place."""
+# Detectors that would else take their backbone from the timm library.
+OWN_BACKBONE = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "backbone_config": {"model_type": "resnet", "out_features": ["stage4"]},
+}
+DETECTORS = ("conditional_detr", "dab-detr", "deformable_detr", "detr", "omdet-turbo", "table-transformer")
+
+# Keys that some types need before any model can be made of their configs.
+NEEDED: Mapping[str, dict[str, Any]] = {
+    **{series: {"prediction_length": 4} for series in ("autoformer", "informer", "time_series_transformer")},
+    **{
+        model_type: {"head_dim": 64}
+        for model_type in ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral")
+    },
+    **dict.fromkeys(DETECTORS, OWN_BACKBONE),
+    "chameleon": {"vocabulary_map": {"<image>": 4}},
+    "nemotron": {"num_key_value_heads": 2},
+    "esm": {"vocab_size": 48, "mask_token_id": 3, "pad_token_id": 1},
+}
+
+# Sizes that must fit others, by the path of keys.
+FITTING: Mapping[str, dict[str, Any]] = {
+    "bridgetower": {"hidden_size": 64, "text_config.hidden_size": 64, "vision_config.hidden_size": 64},
+    "grounding-dino": {"d_model": 32},
+    "mm-grounding-dino": {"d_model": 32},
+    "clvp": {"text_config.bos_token_id": 1, "text_config.eos_token_id": 2},
+    "gpt_neo": {
+        "attention_types": [[["global", "local"], 1]],
+        "attention_layers": ["global", "local"],
+        "window_size": 8,
+    },
+    "speech-encoder-decoder": {"encoder.num_feat_extract_layers": 7},
+    "layoutlmv3": {"coordinate_size": 2, "shape_size": 4},
+    "led": {"attention_window": [8, 8]},
+    "longformer": {"attention_window": [8, 8]},
+    "whisper": dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 3),
+}
+
+HEADS = ("PRETRAINING", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ")
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A parameter with one row for each unit of a key's value.
+
+    Attributes:
+        key: The key of the config, with dots.
+        name: The parameter.
+    """
+
+    key: str
+    name: str
+
+
+def make_config(model_type: str) -> Any:
+    """Make the default config of a type."""
+    return CONFIG_MAPPING[model_type](**copy.deepcopy(NEEDED.get(model_type, {})))
+
+
+def parts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield a config and those inside it, each with the keys that lead to it."""
+    yield path, config
     for key, value in list(vars(config).items()):
         if isinstance(value, PreTrainedConfig):
-            shrink(value)
-        elif type(value) is int:
+            yield from parts(value, (*path, key))
+
+
+def shrink(config: Any, *, only_depth: bool = False) -> Any:
+    """Set every size in a config, and in those inside it, to a small one; in place."""
+    for _, part in parts(config):
+        for key, value in list(vars(part).items()):
             found = next((small for pattern, small in SMALL.items() if re.search(pattern, key)), None)
-            if found is not None and value > found:
-                setattr(config, key, found)
+            if type(value) is int and found is not None and value > found and ("layer" in key or not only_depth):
+                setattr(part, key, found)
+    for key, value in {} if only_depth else FITTING.get(config.model_type, {}).items():
+        set_value(config, tuple(key.split(".")), value)
     return config
+
+
+def set_value(config: Any, path: tuple[str, ...], value: Any) -> None:
+    """Set a value at a path of keys; in place."""
+    for key in path[:-1]:
+        config = getattr(config, key)
+    setattr(config, path[-1], value)
+
+
+def model_classes(model_type: str) -> tuple[Any, ...]:
+    """Return the classes of a type, the base class first; none where transformers has none."""
+    config_class = CONFIG_MAPPING[model_type]
+    mappings = ["MODEL_MAPPING", *(f"MODEL_FOR_{head}_MAPPING" for head in HEADS)]
+    mappings += sorted({name for name in dir(modeling_auto) if name.endswith("_MAPPING")} - set(mappings))
+    found: dict[Any, None] = {}
+    for name in mappings:
+        try:
+            classes = getattr(modeling_auto, name)[config_class]
+        except (KeyError, AttributeError, TypeError, ValueError):
+            continue
+        found |= dict.fromkeys(classes if isinstance(classes, tuple) else (classes,))
+    return tuple(found) or _classes_of_module(config_class)
+
+
+def _classes_of_module(config_class: Any) -> tuple[Any, ...]:
+    package = importlib.import_module(config_class.__module__.rpartition(".")[0])
+    names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name.startswith("modeling_")]
+    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+    values = [(module.__name__, value) for module in modules for value in vars(module).values()]
+    classes = [value for name, value in values if isinstance(value, type) and value.__module__ == name]
+    models: list[Any] = [cls for cls in classes if issubclass(cls, PreTrainedModel)]
+    own = [cls for cls in models if cls.config_class is config_class and not cls.__name__.endswith("PreTrainedModel")]
+    return tuple(own)
+
+
+def buildable(model_type: str, most: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Yield the classes of a type that can be built, each with a config that it can be built of."""
+    found = 0
+    for model_class in model_classes(model_type):
+        for shrunk in (lambda config: shrink(config, only_depth=True), lambda config: config, shrink):
+            try:
+                config = shrunk(make_config(model_type))
+                shapes(model_class, config)
+            except Exception:
+                continue
+            yield model_class, config
+            found += 1
+            break
+        if found == most:
+            break
+
+
+def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's parameters by their names; the model never has values."""
+    with torch.device("meta"):
+        model = model_class(copy.deepcopy(config))
+    return {name: tuple(value.shape) for name, value in model.named_parameters()}
+
+
+def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the keys of a config that may state a length, with their values."""
+    for path, part in parts(config):
+        for key, value in vars(part).items():
+            if type(value) is int and value > 1 and LENGTH_KEY.search(key) and not OTHER_KEY.search(key):
+                yield (*path, key), value
+
+
+def followers(model_class: Any, config: Any, step: int = 8) -> Iterator[Follower]:
+    """Yield every parameter that gets as many more rows as a key that may state a length is raised by."""
+    before = shapes(model_class, config)
+    for path, value in length_keys(config):
+        changed = copy.deepcopy(config)
+        try:
+            set_value(changed, path, value + step)
+            after = shapes(model_class, changed)
+        except Exception:  # a model that this key alone breaks has nothing that follows it alone
+            continue
+        for name, shape in before.items():
+            if _has_more_rows(shape, after.get(name, shape), step):
+                yield Follower(".".join(path), name)
+
+
+def _has_more_rows(before: tuple[int, ...], after: tuple[int, ...], step: int) -> bool:
+    changed = [index for index, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
+    return len(changed) == 1 and changed[0] < len(before) - 1 and after[changed[0]] - before[changed[0]] == step

@@ -96,11 +96,16 @@ class Place:
 
     def key_value(self, positions: int) -> int:
         """Return what the key says for so many usable positions."""
-        return positions + self.offset if self.table.offset.inside_key else positions
+        inside = self.offset if self.table.offset.inside_key else 0
+        return positions + self.table.ahead + inside
 
     def rows(self, value: int) -> int:
         """Return the table's rows where the key says `value`."""
         return value if self.table.offset.inside_key else value + self.offset
+
+    def positions(self, rows: int) -> int:
+        """Return how many positions so many rows are."""
+        return rows - self.offset - self.table.ahead
 
     def buffer(self, name: str) -> Buffer | None:
         """Return the buffer of exactly that name, with or without a prefix, or None."""

@@ -48,11 +48,10 @@ def encoder(
     return Family(
         model_type=model_type,
         prefixes=("", *prefixes),
-        tables=(Table(name, LENGTH, offset=offset, buffers=buffers),),
+        tables=(Table(name, LENGTH, offset=offset, buffers=buffers, clamps=clamps),),
         defaults={LENGTH: length} | ({"pad_token_id": pad} if pad is not None else {}),
         requires=requires,
         pins=pins,
-        clamps=clamps,
         note=note,
     )
 
@@ -62,25 +61,15 @@ def behind_pad(model_type: str, *prefixes: str, length: int = 512, pad: int = 1)
     return encoder(model_type, *prefixes, length=length, pad=pad, offset=BEHIND_PAD)
 
 
-def encoder_decoder(
-    model_type: str,
-    length: int,
-    offset: Offset,
-    *,
-    pad: int | None = None,
-    clamps: bool = False,
-    prefix: str = "model.",
-) -> Family:
-    """Describe a model whose encoder and decoder have a table each and one length for both."""
-    name = "position_embeddings" if model_type == "prophetnet" else "embed_positions"
+def encoder_decoder(model_type: str, length: int, offset: Offset) -> Family:
+    """Describe a model built as BART is: encoder and decoder have a table each, and one length for both."""
     return Family(
         model_type=model_type,
-        prefixes=("", prefix),
+        prefixes=("", "model."),
         tables=tuple(
-            Table(f"{part}.{name}.weight", LENGTH, offset=offset, part=part) for part in ("encoder", "decoder")
+            Table(f"{part}.embed_positions.weight", LENGTH, offset=offset, part=part) for part in ("encoder", "decoder")
         ),
-        defaults={LENGTH: length} | ({"pad_token_id": pad} if pad is not None else {}),
-        clamps=clamps,
+        defaults={LENGTH: length},
     )
 
 
@@ -147,10 +136,8 @@ def text_part(
     return Family(model_type=model_type, prefixes=("", *outer), parts=(part,), raised=raised)
 
 
-def language_part(model_type: str, *more: Part) -> Family:
-    """Describe a model that hands what it saw to a language model of any family, by default OPT."""
-    prefixes = ("language_model.", "model.language_model.")
-    return Family(model_type=model_type, parts=(Part("text", "text_config", prefixes, "opt"), *more))
+# A language model of any family, by default OPT.
+LANGUAGE_PART = Part("text", "text_config", ("language_model.", "model.language_model."), "opt")
 
 
 def bark_part(model_type: str, *, has_masks: bool) -> Family:
@@ -186,6 +173,7 @@ FAMILIES: Mapping[str, Family] = {
         encoder("fnet", "fnet."),
         encoder("git", "git.", length=1024),
         encoder("layoutlm", "layoutlm."),
+        *(encoder(name, "layoutlmv2.", buffers=IDS[:1]) for name in ("layoutlmv2", "layoutxlm")),
         encoder("lxmert", "lxmert."),
         encoder("megatron-bert", "bert."),
         encoder("mobilebert", "mobilebert."),
@@ -284,22 +272,42 @@ FAMILIES: Mapping[str, Family] = {
             ),
             defaults={LENGTH: 512, "pad_token_id": 1},
         ),
-        encoder(
-            "mra",
-            "mra.",
-            offset=TWO_ON_TOP,
-            buffers=(Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1]),
+        Family(
+            model_type="mra",
+            prefixes=("", "mra."),
+            tables=(
+                Table(
+                    "embeddings.position_embeddings.weight",
+                    LENGTH,
+                    offset=TWO_ON_TOP,
+                    buffers=(Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1]),
+                ),
+            ),
+            defaults={LENGTH: 512, "block_per_row": 4},
+            # transformers' `MraSelfAttention`: the length decides to how many blocks of 32 tokens every text attends.
+            pins=(Pin("block_per_row", keeps="blocks", block_size=32),),
+            note="Lengths that are old length × block_per_row over a whole number keep what short texts give; with "
+            "others, more blocks are attended to.",
         ),
         encoder("nystromformer", "nystromformer.", length=510, offset=TWO_ON_TOP),
         encoder("yoso", "yoso.", length=4096, offset=TWO_ON_TOP),
         encoder_decoder("bart", 1024, TWO_ON_TOP),
-        encoder_decoder("bigbird_pegasus", 4096, Offset()),
-        encoder_decoder("blenderbot", 128, Offset()),
-        encoder_decoder("blenderbot-small", 512, Offset()),
+        encoder_decoder("bigbird_pegasus", 4096, NONE),
+        encoder_decoder("blenderbot", 128, NONE),
+        encoder_decoder("blenderbot-small", 512, NONE),
         encoder_decoder("mbart", 1024, TWO_ON_TOP),
         encoder_decoder("mvp", 1024, TWO_ON_TOP),
         encoder_decoder("plbart", 1024, TWO_ON_TOP),
-        encoder_decoder("prophetnet", 512, BEHIND_PAD, pad=0, clamps=True, prefix="prophetnet."),
+        Family(
+            model_type="prophetnet",
+            prefixes=("", "prophetnet."),
+            tables=(
+                Table("encoder.position_embeddings.weight", LENGTH, offset=BEHIND_PAD, part="encoder", clamps=True),
+                # The stream that predicts reads the row of the next position.
+                Table("decoder.position_embeddings.weight", LENGTH, offset=BEHIND_PAD, part="decoder", ahead=1),
+            ),
+            defaults={LENGTH: 512, "pad_token_id": 0},
+        ),
         Family(
             model_type="led",
             prefixes=("", "led."),
@@ -352,7 +360,6 @@ FAMILIES: Mapping[str, Family] = {
         encoder("flava_text_model", "text_model.", "flava.text_model."),
         encoder("instructblip_qformer", "qformer."),
         encoder("instructblipvideo_qformer", "qformer."),
-        encoder("blip_2_qformer", "qformer."),
         behind_pad("altclip_text_model", "roberta.", "text_model.roberta.", length=514),
         behind_pad("bridgetower_text_model", "text_model.", length=514),
         encoder(
@@ -377,6 +384,7 @@ FAMILIES: Mapping[str, Family] = {
         text_part("owlv2", "owlv2_text_model", outer=("owlv2.",)),
         text_part("owlvit", "owlvit_text_model", outer=("owlvit.",)),
         text_part("sam3", "clip_text_model", "text_encoder.text_model.", "text_encoder.", outer=("detector_model.",)),
+        text_part("omdet-turbo", "clip_text_model", "language_backbone.model."),
         text_part("siglip", "siglip_text_model"),
         text_part("siglip2", "siglip2_text_model"),
         text_part("vision-text-dual-encoder", "bert"),
@@ -397,9 +405,28 @@ FAMILIES: Mapping[str, Family] = {
                 Part("decoder", "text_config", ("text_decoder.",), "blip_text_model", CLIP_OVERRIDES),
             ),
         ),
-        language_part("blip-2", Part("qformer", "qformer_config", ("",), "blip_2_qformer")),
+        Family(
+            model_type="blip-2",
+            parts=(LANGUAGE_PART,),
+            # Of the models that compare texts and images, which have no language model.
+            tables=(
+                Table(
+                    "embeddings.position_embeddings.weight",
+                    "qformer_config.max_position_embeddings",
+                    buffers=IDS[:1],
+                    part="qformer",
+                ),
+            ),
+            defaults={"qformer_config.max_position_embeddings": 512},
+        ),
         *(
-            language_part(name, Part("qformer", "qformer_config", ("qformer.", "model.qformer."), f"{name}_qformer"))
+            Family(
+                model_type=name,
+                parts=(
+                    LANGUAGE_PART,
+                    Part("qformer", "qformer_config", ("qformer.", "model.qformer."), f"{name}_qformer"),
+                ),
+            )
             for name in ("instructblip", "instructblipvideo")
         ),
         *(
@@ -407,11 +434,12 @@ FAMILIES: Mapping[str, Family] = {
                 model_type=name,
                 parts=(
                     Part("encoder", "encoder", ("encoder.",), default),
-                    Part("decoder", "decoder", ("decoder.",), "bert"),
+                    Part("decoder", "decoder", ("decoder.",), "mbart" if name == "nougat" else "bert"),
                 ),
             )
             for name, default in (
                 ("encoder-decoder", "bert"),
+                ("nougat", "donut-swin"),
                 ("speech-encoder-decoder", "wav2vec2"),
                 ("vision-encoder-decoder", "vit"),
             )
@@ -447,7 +475,11 @@ FAMILIES: Mapping[str, Family] = {
             model_type="clvp",
             tables=(
                 Table(
-                    "conditioning_encoder.text_position_embedding.weight", "decoder_config.max_text_tokens", part="text"
+                    "conditioning_encoder.text_position_embedding.weight",
+                    "decoder_config.max_text_tokens",
+                    part="text",
+                    # Two special tokens are added to every text, and transformers leaves a third row free.
+                    ahead=3,
                 ),
             ),
             defaults={"decoder_config.max_text_tokens": 404},

@@ -6,7 +6,7 @@ from typing import Any
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.architecture import Architecture, Place, Refusal, nested
 from ctxextend.families.entries import FAMILIES
-from ctxextend.families.refusals import INSTEAD
+from ctxextend.families.refusals import INSTEAD, NOT_TOKENS, OTHERWISE
 from ctxextend.families.schema import Family, Offset, Part, Requirement, Table
 
 __all__ = ["by_hand", "find_architecture", "is_known", "refused"]
@@ -15,6 +15,12 @@ ABSOLUTE = Requirement(
     "position_embedding_type",
     "absolute",
     "positions of another type: its position rows, if there are any, are not read",
+)
+# How a sentence about a model type begins, by where its mechanism is listed.
+OPENINGS = (
+    (INSTEAD, "has no learned position table; it uses "),
+    (NOT_TOKENS, "has no learned table over token positions: "),
+    (OTHERWISE, ""),
 )
 FAMILIES_HINT = "`ctxextend families` lists the model types that have one."
 
@@ -51,7 +57,7 @@ def find_architecture(
 
 def is_known(model_type: str) -> bool:
     """Whether a model type is in the registry, or known to have no learned table."""
-    return model_type in FAMILIES or model_type in INSTEAD
+    return model_type in FAMILIES or any(model_type in refusals for refusals, _ in OPENINGS)
 
 
 def refused(model_type: str, refusals: tuple[Refusal, ...]) -> UnsupportedModelError:
@@ -132,12 +138,12 @@ def _not_met(need: Requirement, place: Place) -> Refusal:
         f"A {place.family.model_type} model with {need.key} {place.stated(need.key)!r} reads no learned position "
         f"table; it uses {what}."
     )
-    return Refusal(place.part, message, f"{advice.capitalize()}.")
+    return Refusal(place.part, message, f"{advice[0].upper()}{advice[1:]}.")
 
 
 def _unknown(model_type: str) -> Refusal:
-    if model_type in INSTEAD:
-        what, _, advice = INSTEAD[model_type].partition(": ")
-        message = f"A {model_type} model has no learned position table; it uses {what}."
-        return Refusal("", message, f"{advice.capitalize()}.")
+    for refusals, opening in OPENINGS:
+        if model_type in refusals:
+            what, _, advice = refusals[model_type].partition(": ")
+            return Refusal("", f"A {model_type} model {opening}{what}.", f"{advice[0].upper()}{advice[1:]}.")
     return Refusal("", f"The model type {model_type!r} is not in ctxextend's registry.", "")

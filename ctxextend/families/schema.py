@@ -52,6 +52,8 @@ class Table:
         offset: The rows in front of position 0.
         buffers: Its position buffers.
         part: What it is called where a model has several tables: encoder, decoder, text, …; else empty.
+        clamps: True where transformers reads a text that is too long, every token past the end at the last position.
+        ahead: Rows behind the last position that are read too, and so no positions.
         multiple_of: A key whose value (of a list, the largest) must divide the length; None where any length will do.
     """
 
@@ -62,6 +64,8 @@ class Table:
     offset: Offset = Offset()
     buffers: tuple[Buffer, ...] = ()
     part: str = ""
+    clamps: bool = False
+    ahead: int = 0
     multiple_of: str | None = None
 
 
@@ -82,15 +86,20 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Pin:
-    """A key whose value follows the length while it is below 1, and must be held where it stood.
+    """A key that must change so that what it decides stays as it was.
 
     Attributes:
-        key: The key that is set to the old length.
-        condition: Another key that must be true for this to matter.
+        key: The key.
+        condition: Another key that must be true for this to matter; None where it always does.
+        keeps: ``length``: below 1 the key means the length, and is set to the old one. ``blocks``: the key is a number
+            of blocks for each `block_size` tokens of the length, of which there must be as many as before.
+        block_size: Tokens of a block.
     """
 
     key: str
-    condition: str
+    condition: str | None = None
+    keeps: Literal["length", "blocks"] = "length"
+    block_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,6 @@ class Family:
         parts: Models inside it that are families themselves.
         raised: Keys that cut texts too, and follow the length.
         pins: Keys that must not follow it.
-        clamps: True where transformers reads a text that is too long, all its last tokens at the last position.
         note: What users of this family should know, in a sentence; else empty.
     """
 
@@ -137,5 +145,4 @@ class Family:
     parts: tuple[Part, ...] = ()
     raised: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
-    clamps: bool = False
     note: str = ""

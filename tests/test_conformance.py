@@ -1,0 +1,302 @@
+"""Every model type that transformers has, resized right or refused by name.
+
+Nothing here trusts a list of families: the types are transformers' own `CONFIG_MAPPING`, and which parameter follows
+which key of a config is found by building the model with other values. `tests/conftest.py` prints the counts.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ctxextend import UnsupportedModelError, extend_model, resize
+from ctxextend.families.architecture import Architecture, Place
+from ctxextend.families.entries import FAMILIES
+from ctxextend.families.lookup import find_architecture
+from ctxextend.tableplan import find_tables
+from tests import pico, tiny, zoo
+
+TYPES = sorted(tiny.CONFIG_MAPPING.keys())
+
+# Types of which no model can be built here, and why. All are in the registry or refused by name all the same.
+NOT_INSTANTIABLE: Mapping[str, str] = {
+    model_type: why
+    for why, model_types in {
+        "needs timm": (
+            "edgetam",
+            "edgetam_vision_model",
+            "fast_vlm",
+            "gemma3n",
+            "gemma3n_vision",
+            "pe_audio_video",
+            "pe_audio_video_encoder",
+            "pe_video",
+            "pe_video_encoder",
+            "perception_lm",
+            "timm_backbone",
+            "timm_wrapper",
+        ),
+        "needs natten": ("dinat",),
+        "needs torchaudio": ("higgs_audio_v2_tokenizer",),
+        "needs detectron2": ("layoutlmv2",),
+        "transformers has no model of this config alone": (
+            "edgetam_mask_decoder",
+            "edgetam_prompt_encoder",
+            "edgetam_video_mask_decoder",
+            "edgetam_video_prompt_encoder",
+            "gemma4_unified_audio",
+            "gemma4_unified_vision",
+            "idefics_perciever",
+            "idefics_vision",
+            "layoutxlm",
+            "nougat",
+            "pp_chart2table_vision",
+            "sam2_mask_decoder",
+            "sam2_prompt_encoder",
+            "sam2_video_mask_decoder",
+            "sam2_video_prompt_encoder",
+            "sam3_geometry_encoder",
+            "sam3_lite_text_geometry_encoder",
+            "sam3_tracker_mask_decoder",
+            "sam3_tracker_prompt_encoder",
+            "sam3_tracker_video_mask_decoder",
+            "sam3_tracker_video_prompt_encoder",
+            "sam_hq_mask_decoder",
+            "sam_hq_prompt_encoder",
+            "sam_mask_decoder",
+            "sam_prompt_encoder",
+            "sapiens2_head",
+            "t5_gemma_module",
+            "vibevoice_diffusion",
+        ),
+        "its own default config is not enough to build it": (
+            "cohere_compass",
+            "cohere_compass_text",
+            "dbrx",
+            "deepseek_ocr2",
+            "deepseek_ocr2_text",
+            "diffusion_gemma",
+            "diffusion_gemma_text",
+            "dots1",
+            "emu3",
+            "gemma4_assistant",
+            "gemma4_unified_assistant",
+            "granite4_vision",
+            "hunyuan_vl",
+            "lfm2_moe",
+            "moonshine_streaming",
+            "pp_ocrv5_server_det",
+            "pp_ocrv6_medium_det",
+            "qwen3_omni_moe",
+            "qwen3_omni_moe_talker_text",
+            "t5gemma2_decoder",
+            "t5gemma2_encoder",
+            "t5gemma2_text",
+            "vitmatte",
+        ),
+    }.items()
+    for model_type in model_types
+}
+
+# Axes that are no positions of tokens, by a pattern of "type key parameter", and what they are.
+OTHER_AXES: Mapping[str, str] = {
+    r"(num|n)_\w*(register|cls|detection|query|global|mask)_tokens ": "a number of learned tokens, in no order",
+    r"max_source_positions .*embed_positions": "frames of audio",
+    r"max_2d_position_embeddings |\S*max_grid_(row|col)_": "places on a page or in an image",
+    r"(row|column)_embedder|florence2 vision_config\.": "rows and columns of an image",
+    r"num_position_embeddings |pos_emb_(height|width) |position_embedding_size |num_pos_feats ": "patches of an image",
+    r"(left|right)_max_position_embeddings |rel_(2d_)?pos_bins ": "distances between positions",
+    r"^(fsmt|marian|pegasus|roformer) .*embed_positions|^cohere_asr .*pos_emb": "sinusoids",
+    r"^(autoformer|informer|time_series_transformer) .*embed_positions": "sinusoids over time",
+    r"^esmfold2 max_atoms_per_token ": "kinds of atoms",
+    r"^sam3_lite_text\S* ": "a table that the model stretches by itself",
+    r"^decision_transformer ": "time steps",
+    r"^pp_doclayout_v2 ": "parts of a page",
+    r"^patchtst ": "patches of a time series",
+    r"^mgp-str ": "letters to be read from an image",
+    r"^aria .*projector": "patches of an image",
+    r"^oneformer task_seq_len ": "the input of a layer that is no table",
+}
+
+# The rule for the offset must hold for another pad id too.
+PADS = (None, 4)
+
+
+def test_transformers_has_the_types_that_are_walked() -> None:
+    assert len(TYPES) >= 700, f"only {len(TYPES)} model types were found"
+    assert len(set(TYPES)) == len(TYPES)
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_every_model_type_is_resized_or_refused_by_name(
+    model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    if model_type not in FAMILIES:
+        with pytest.raises(UnsupportedModelError, match=f"^A {re.escape(model_type)} model "):
+            find_architecture({"model_type": model_type})
+    built = list(tiny.buildable(model_type, None if model_type in FAMILIES else 2))
+    assert bool(built) != (model_type in NOT_INSTANTIABLE), (
+        f"{model_type}: {'can be built: take it out of' if built else 'cannot be built: say why in'} NOT_INSTANTIABLE"
+    )
+    for model_class, config in built[:2]:
+        check_followers(model_type, model_class, config)
+    conforming = check_family(model_type, [model_class for model_class, _ in built], tmp_path)
+    assert bool(conforming) == (model_type in FAMILIES and bool(built)), f"{model_type}: no class of it holds a table"
+    record_property("model types", outcome(built, conforming))
+    record_property("base classes", outcome(built[:1], [cls for cls in conforming if cls is built[0][0]]))
+    record_property("classes resized", len(conforming))
+
+
+def outcome(built: list[tuple[Any, Any]], conforming: list[Any]) -> str:
+    return "resized" if conforming else "refused" if built else "not instantiable"
+
+
+def check_followers(model_type: str, model_class: Any, config: Any) -> None:
+    """Demand that every parameter which follows a length is a table of the registry, or known to be something else."""
+    known: set[str] = set()
+    if model_type in FAMILIES:
+        known = {name for place in architecture_of(model_type, config).places for name in place.names}
+    for follower in tiny.followers(model_class, config):
+        line = f"{model_type} {follower.key} {follower.name}"
+        assert follower.name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
+            f"{model_class.__name__}: {follower.name} has a row for each unit of {follower.key}. Add a Family for "
+            f"{model_type!r} to ctxextend/families/entries.py with this table and key; or, if its rows are no "
+            "positions of tokens, a pattern to OTHER_AXES and the type to ctxextend/families/refusals.py."
+        )
+
+
+def architecture_of(model_type: str, config: Any) -> Architecture:
+    return find_architecture({**config.to_dict(), "model_type": model_type})
+
+
+def check_family(model_type: str, classes: list[Any], folder: Path) -> list[Any]:
+    """Resize a small model of each class that has its tables under other names than those before; return them."""
+    conforming: list[Any] = []
+    seen = set()
+    for model_class in classes if model_type in FAMILIES else []:
+        small = Small(tiny.make_config(model_type), model_class)
+        if small.tables and small.tables not in seen:
+            seen.add(small.tables)
+            for pad in PADS:
+                check_offsets(Small(tiny.make_config(model_type), model_class, pad))
+            check_resize(small, folder / model_class.__name__)
+            conforming.append(model_class)
+    return conforming
+
+
+class Small:
+    """A small model of a class, every table of which has the same number of positions."""
+
+    def __init__(self, config: Any, model_class: Any, pad: int | None = None) -> None:
+        self.model_class, model_type = model_class, config.model_type
+        self.old, self.new = zoo.LENGTHS.get(model_type, (zoo.OLD, zoo.NEW))
+        config = tiny.shrink(config)
+        for _, part in tiny.parts(config):
+            if pad is not None and isinstance(getattr(part, "pad_token_id", None), int):
+                part.pad_token_id = pad
+        leads: dict[str, Place] = {}
+        for place in architecture_of(model_type, config).places:
+            leads.setdefault(place.config_key, place)
+        for key, place in leads.items():
+            tiny.set_value(config, tuple(key.split(".")), place.key_value(self.old))
+        torch.manual_seed(0)
+        self.model = model_class(config).train(False)
+        self.architecture = architecture_of(model_type, self.model.config)
+        names = {name for name, _ in self.model.named_parameters()}
+        holds_one = any(name in names for place in self.architecture.places for name in place.names)
+        self.found = find_tables(self.architecture, names, model_type) if holds_one else []
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(name for _, name in self.found)
+
+    def readers(self) -> Iterator[tuple[Place, str, zoo.Reader, list[int]]]:
+        """Yield each table that a text alone reaches, with what reads it and the rows that were read."""
+        for place, name in self.found:
+            length = place.positions(len(self.model.get_parameter(name)))
+            if reader := zoo.find_reader(self.model, name, length):
+                yield place, name, *reader
+
+
+@pytest.mark.parametrize(
+    ("composite", "encoder", "decoder"),
+    [
+        ("encoder-decoder", "roberta", "roberta"),
+        ("encoder-decoder", "bert", "gpt2"),
+        ("encoder-decoder", "mpnet", "opt"),
+        ("speech-encoder-decoder", "hubert", "mbart"),
+        ("vision-encoder-decoder", "vit", "gpt2"),
+        ("vision-encoder-decoder", "deit", "mbart"),
+        ("vision-encoder-decoder", "swin", "trocr"),
+    ],
+)
+def test_composites_of_any_families_are_resized(composite: str, encoder: str, decoder: str, tmp_path: Path) -> None:
+    parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}
+    parts["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
+    for pad in PADS:
+        small = Small(tiny.CONFIG_MAPPING[composite](**copy.deepcopy(parts)), tiny.model_classes(composite)[0], pad)
+        check_offsets(small)
+    check_resize(small, tmp_path)
+
+
+def check_offsets(small: Small) -> None:
+    """Demand that a text of all positions reads the rows behind the registry's offset, and no others."""
+    reached = set()
+    for place, name, _, rows in small.readers():
+        last = len(small.model.get_parameter(name)) - 1
+        padding = getattr(small.model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
+        # A row that torch takes for padding has no gradient, and the first token alone may decide what is given.
+        first = place.offset + (padding == place.offset)
+        assert rows[0] == first, (name, rows, place.offset)
+        assert last - place.table.ahead <= rows[-1] <= last or rows == [first], (name, rows, last)
+        reached.add(place.config_key)
+    assert reached == {place.config_key for place, _ in small.found}, f"no text reaches {small.tables}"
+
+
+def check_resize(small: Small, folder: Path) -> None:
+    """Resize a model's checkpoint by `copy`, and demand all that is promised of the result."""
+    small.model.save_pretrained(folder / "source")
+    result = resize(folder / "source", to=small.new, output=folder / "output")
+    loaded = pico.Pico(folder / "output", small.model_class).load()
+    extended = copy.deepcopy(small.model)
+    extend_model(extended, to=small.new)
+    for place, name, reader, _ in small.readers():
+        plan = next(plan for plan in result.plan.tables if plan.part == place.part)
+        before, after = plan.max_len_before, plan.max_len_after
+        kept = min(plan.rows_before, plan.rows_after)
+        assert torch.equal(loaded.get_parameter(name)[:kept], small.model.get_parameter(name)[:kept])
+        expected, found = overlap(reader.run(small.model, before), reader.run(loaded, before))
+        assert torch.equal(expected, found), f"{name}: outputs at the old length changed"
+        new = reader.run(loaded, after)
+        check_past_the_old_end(small, place, reader, after, new)
+        assert torch.equal(reader.run(extended, after), new), f"{name}: the two routes differ"
+    check_same_state(extended, loaded)
+
+
+def check_past_the_old_end(small: Small, place: Place, reader: zoo.Reader, length: int, new: torch.Tensor) -> None:
+    """Demand that the original fails there, or, where transformers clamps positions, gives something else."""
+    if not place.table.clamps:
+        with pytest.raises((IndexError, RuntimeError, ValueError)):
+            reader.run(small.model, length)
+        return
+    assert not torch.equal(*overlap(reader.run(small.model, length), new))
+
+
+def check_same_state(extended: Any, loaded: Any) -> None:
+    expected, found = loaded.state_dict(), extended.state_dict()
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    buffers = dict(extended.named_buffers())
+    for name, value in loaded.named_buffers():
+        assert torch.equal(buffers[name], value), name
+        assert buffers[name].dtype == value.dtype, name
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what two outputs have in common: some have a place for every position, whatever the text's length."""
+    part = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
+    return one[part], other[part]

@@ -1,0 +1,1258 @@
+"""Every form in which a checkpoint comes, resized and judged by transformers and by the bytes."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+import transformers
+import yaml
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+from ctxextend import CheckpointError, CtxextendError, ResizeError, SourceError, plan_resize, resize
+from ctxextend.cli.app import app
+from tests import pico, test_nanogpt
+from tests.hub_server import SHA, Hub, serve
+
+MakePico = Callable[..., pico.Pico]
+Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
+
+OLD, NEW = 16, 40
+TABLES = {
+    "gpt2": "transformer.wpe.weight",
+    "bert": "bert.embeddings.position_embeddings.weight",
+    "roberta": "roberta.embeddings.position_embeddings.weight",
+}
+KEYS = {"gpt2": "n_positions", "bert": "max_position_embeddings", "roberta": "max_position_embeddings"}
+OFFSETS = {"gpt2": 0, "bert": 0, "roberta": 2}
+WPE = TABLES["gpt2"]
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Everything below a folder: bytes, modification time, mode."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in files}
+
+
+def dress(folder: Path) -> None:
+    """Put the side files beside a model that state how much text it reads."""
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": OLD, "note": "kept"}))
+    (folder / "tokenizer.json").write_text(json.dumps({"truncation": {"max_length": OLD}, "padding": None}))
+    (folder / "vocab.txt").write_bytes(b"\x00words")
+
+
+def assert_dressed(folder: Path, length: int) -> None:
+    expected = {"model_max_length": length, "note": "kept"}
+    assert json.loads((folder / "tokenizer_config.json").read_text()) == expected
+    assert json.loads((folder / "tokenizer.json").read_text())["truncation"] == {"max_length": length}
+    assert (folder / "vocab.txt").read_bytes() == b"\x00words"
+
+
+def strictly(checkpoint: pico.Pico, folder: Path, **options: Any) -> Any:
+    """Load with nothing missing, unexpected or mismatched, as `Pico.load` does, with options such as a variant."""
+    model, report = checkpoint.model_class.from_pretrained(folder, output_loading_info=True, **options)
+    assert not any(report.values()), report
+    return model.train(False)
+
+
+def assert_table(before: Tensors, after: Tensors, name: str, rows: int) -> None:
+    """All tensors are what they were, byte for byte, but the table, which is longer and begins as it did."""
+    assert set(after) == set(before)
+    assert {key for key in before if after[key] != before[key]} == {name}
+    dtype, (_, width), data = before[name]
+    assert after[name][:2] == (dtype, (rows, width))
+    assert after[name][2].startswith(data)
+
+
+def assert_same_outputs(old: Any, new: Any) -> None:
+    """Texts that fitted give the same bits; longer ones run, up to the new length."""
+    assert torch.equal(pico.logits(old, OLD), pico.logits(new, OLD))
+    assert pico.logits(new, NEW).isfinite().all()
+    with pytest.raises((IndexError, RuntimeError)):
+        pico.logits(new, NEW + 1)
+
+
+def assert_refused(error: type[CtxextendError], message: str, *arguments: Any, **options: Any) -> str:
+    """The resize is refused, nothing is written; returns the advice."""
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(error, match=message) as caught:
+        resize(*arguments, **{"to": NEW, "output": "refused", **options})
+    assert sorted(Path().rglob("*")) == before
+    assert caught.value.hint
+    return caught.value.hint
+
+
+def state_of(checkpoint: pico.Pico, **options: Any) -> dict[str, torch.Tensor]:
+    """What older versions of transformers gave to torch.save: every name, tied ones sharing their numbers."""
+    return dict(checkpoint.model_class.from_pretrained(checkpoint.folder, **options).state_dict())
+
+
+def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options: Any) -> dict[str, torch.Tensor]:
+    """Replace a checkpoint's safetensors by what torch.save writes; return what it wrote."""
+    state = state_of(checkpoint)
+    (checkpoint.folder / "model.safetensors").unlink()
+    torch.save(state, checkpoint.folder / name, **options)
+    return state
+
+
+def as_pickled_shards(
+    checkpoint: pico.Pico, pattern: str = "pytorch_model-{:05}-of-00003.bin", *, apart: bool = False
+) -> list[str]:
+    """Replace a checkpoint's safetensors by three pickles and their index, as transformers 4 wrote them.
+
+    What is tied went into one shard, since 4.29 at least; before it could be written `apart`.
+    """
+    state = state_of(checkpoint)
+    (checkpoint.folder / "model.safetensors").unlink()
+    places: dict[int, int] = {}
+    weight_map = {}
+    for number, (name, tensor) in enumerate(state.items()):
+        is_tied = tensor.data_ptr() in places
+        place = places.setdefault(tensor.data_ptr(), number % 3)
+        weight_map[name] = pattern.format(1 + (place + (apart and is_tied)) % 3)
+    for file in set(weight_map.values()):
+        (checkpoint.folder / file).parent.mkdir(exist_ok=True)
+        part = {name: tensor for name, tensor in state.items() if weight_map[name] == file}
+        torch.save(part, checkpoint.folder / file)
+    index = {"metadata": {"total_size": 7, "made_by": "hand"}, "weight_map": weight_map}
+    (checkpoint.folder / "pytorch_model.bin.index.json").write_text(json.dumps(index, indent=2))
+    assert len(set(weight_map.values())) == 3
+    return sorted(set(weight_map.values()))
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def again(output: Path, where: str = "again") -> None:
+    """Run what an output's ctxextend.yaml says: the weights are the same to the last byte, and so is all else."""
+    recipe = yaml.safe_load((output / "ctxextend.yaml").read_text())
+    del recipe["provenance"]
+    settings = {**recipe.pop("resize"), **recipe}
+    made = resize(settings.pop("source"), **settings, output=where).output
+    assert pico.contents(made) == pico.contents(output)
+
+
+# ---- one file
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "my-finetune.safetensors"])
+def test_resize_of_a_file_beside_a_config_takes_the_whole_folder(
+    name: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("bert")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    dress(source.folder)
+    shutil.copy(source.folder / "model.safetensors", source.folder / "other.safetensors")
+    (source.folder / "model.safetensors").rename(source.folder / name)
+    untouched = snapshot(source.folder)
+    result = resize(source.folder / name, to=NEW, output="out")
+    assert snapshot(source.folder) == untouched
+    assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
+    assert_table(before, pico.tensor_bytes(Path("out")), TABLES["bert"], NEW)
+    assert_same_outputs(old, source.load(Path("out")))
+    assert_dressed(Path("out"), NEW)
+    assert plan_resize(source.folder / name, to=NEW).default_output == Path("pico-bert-40")
+    again(Path("out"))
+    resize(source.folder / name, to=NEW + 1, output="out", force=True)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
+def test_resize_of_a_file_alone_takes_nothing_else(model_type: str, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico(model_type)
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    downloads = tmp_path / "Downloads"
+    downloads.mkdir()
+    file = downloads / f"my-{model_type}.safetensors"
+    shutil.copy(source.folder / "model.safetensors", file)
+    for name in ("other.safetensors", "film.mp4", "tokenizer_config.json", "tokenizer.json", "README.md", "x.py"):
+        (downloads / name).write_bytes(b"not mine, and not even read: \xff{")
+    (downloads / "folder").mkdir()
+    (downloads / "folder" / "config.json").write_text("{")
+    untouched = snapshot(downloads)
+    plan = plan_resize(file, to=NEW, family=model_type)
+    assert plan.default_output == Path(f"my-{model_type}-40")
+    stated = NEW + OFFSETS[model_type]
+    needed = f"There is no config.json: the one that transformers will need must state {KEYS[model_type]} {stated}."
+    assert plan.warnings == (needed,)
+    result = plan.execute("out")
+    assert snapshot(downloads) == untouched
+    weights = [name for name in pico.contents(result.output) if name.endswith(".safetensors")]
+    assert set(pico.contents(result.output)) == {*weights, "README.md", "ctxextend.yaml"}
+    assert len(weights) == 1
+    assert b"not mine" not in b"".join(pico.contents(result.output).values())
+    assert_table(before, pico.tensor_bytes(result.output), TABLES[model_type], stated)
+    again(Path("out"))
+
+    # What the warning says makes it whole.
+    result.output.joinpath(weights[0]).rename("out/model.safetensors")
+    shutil.copy(source.folder / "config.json", "out/config.json")
+    pico.edit_json(Path("out/config.json"), **{KEYS[model_type]: stated})
+    assert_same_outputs(old, source.load(result.output))
+
+
+def test_resize_of_a_file_alone_is_named_as_transformers_needs_it(make_pico: MakePico) -> None:
+    (make_pico("gpt2").folder / "model.safetensors").rename("mine.safetensors")
+    assert "model.safetensors" in pico.contents(resize("mine.safetensors", to=NEW, family="gpt2", output="out").output)
+    resize("mine.safetensors", to=NEW + 1, family="gpt2", output="out", force=True)
+
+
+def test_resize_of_a_pickle_alone_makes_safetensors(make_pico: MakePico) -> None:
+    source = make_pico("roberta")
+    before = pico.tensor_bytes(source.folder)
+    as_pickle(source, "mine.pth")
+    (source.folder / "mine.pth").rename("mine.pth")
+    output = resize("mine.pth", to=NEW, family="roberta", output="out").output
+    assert_table(before, pico.tensor_bytes(output), TABLES["roberta"], NEW + 2)
+    assert set(pico.contents(output)) == {"model.safetensors", "README.md", "ctxextend.yaml"}
+
+
+def test_resize_of_a_file_alone_needs_a_family(make_pico: MakePico) -> None:
+    (make_pico("gpt2").folder / "model.safetensors").rename("mine.safetensors")
+    hint = assert_refused(CheckpointError, "There is no config.json beside .*mine.safetensors", "mine.safetensors")
+    assert "--family gpt2" in hint
+    wrong = assert_refused(CheckpointError, "a bert model calls it", "mine.safetensors", family="bert")
+    assert "--family" in wrong
+
+
+def test_resize_of_a_file_alone_says_nothing_of_loading_it(make_pico: MakePico) -> None:
+    (make_pico("gpt2").folder / "model.safetensors").rename("mine.safetensors")
+    done = run("resize", "mine.safetensors", "--to", NEW, "--family", "gpt2")
+    assert done.exit_code == 0, done.stderr
+    assert "n_positions 40" in done.stderr
+    assert "from_pretrained" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["film.mp4", "config.json", "model.gguf", "tf_model.h5", "model.safetensors.index.json"]
+)
+def test_resize_of_a_file_that_is_no_weights_file(name: str) -> None:
+    Path(name).write_bytes(b"x")
+    hint = assert_refused(SourceError, f"{name} is no weights file that can be read", name, family="gpt2")
+    assert ".safetensors" in hint
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.bin", "a.pt", "a.ckpt"])
+def test_resize_of_a_weights_file_that_is_none_inside(name: str) -> None:
+    Path(name).write_bytes(b"x" * 99)
+    assert_refused(CheckpointError, f"{name} is no whole", name, family="gpt2")
+
+
+def test_resize_of_a_file_takes_no_flag_that_means_nothing(make_pico: MakePico) -> None:
+    file = make_pico("gpt2").folder / "model.safetensors"
+    for flag, value in (("revision", "main"), ("subfolder", "x"), ("variant", "fp16")):
+        assert_refused(SourceError, f"--{flag} {value} has no meaning for the local file", file, **{flag: value})
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_resize_of_one_shard_takes_them_all(kind: str, make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
+    names = pico.shard(source.folder) if kind == "safetensors" else as_pickled_shards(source)
+    for name in (names[0], names[-1]):
+        result = resize(source.folder / name, to=NEW, output=f"out-{name}")
+        assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+        assert_same_outputs(old, source.load(result.output))
+
+
+def test_resize_of_a_link_to_a_file_takes_the_links_neighbours(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2")
+    old = source.load()
+    (tmp_path / "blobs").mkdir()
+    (source.folder / "model.safetensors").rename(tmp_path / "blobs" / "0123")
+    (source.folder / "model.safetensors").symlink_to(tmp_path / "blobs" / "0123")
+    output = resize(source.folder / "model.safetensors", to=NEW, output="out").output
+    assert not (output / "model.safetensors").is_symlink()
+    assert_same_outputs(old, source.load(output))
+
+
+# ---- variants
+
+
+@pytest.fixture(params=["single", "shards"])
+def varied(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.Pico:
+    """A folder that save_pretrained(variant="fp16") wrote, in one file or in shards."""
+    source = make_pico("gpt2")
+    model = source.load()
+    (source.folder / "model.safetensors").unlink()
+    size = {"single": "5GB", "shards": "2KB"}[request.param]
+    model.save_pretrained(source.folder, variant="fp16", max_shard_size=size)
+    assert not any(path.name == "model.safetensors" for path in source.folder.iterdir())
+    return source
+
+
+def test_resize_of_a_variant(varied: pico.Pico) -> None:
+    old, before = strictly(varied, varied.folder, variant="fp16"), pico.tensor_bytes(varied.folder)
+    dress(varied.folder)
+    names, untouched = set(pico.contents(varied.folder)), snapshot(varied.folder)
+    result = resize(varied.folder, to=NEW, variant="fp16", output="out")
+    assert snapshot(varied.folder) == untouched
+    assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
+    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+    assert_same_outputs(old, strictly(varied, result.output, variant="fp16"))
+    assert_dressed(result.output, NEW)
+    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["variant"] == "fp16"
+    again(result.output)
+    resize(varied.folder, to=NEW + 1, variant="fp16", output="out", force=True)
+
+
+def test_resize_of_a_variant_alone_says_which_flag_it_needs(varied: pico.Pico) -> None:
+    hint = assert_refused(CheckpointError, r"holds neither model\.safetensors", varied.folder)
+    assert hint == "Choose one: --variant fp16."
+
+
+def test_resize_chooses_between_variants_and_leaves_the_others_out(varied: pico.Pico, tmp_path: Path) -> None:
+    half = {path.name for path in varied.folder.glob("model*")}
+    model = strictly(varied, varied.folder, variant="fp16")
+    for parameter in model.parameters():
+        parameter.data.mul_(2)
+    model.save_pretrained(tmp_path / "doubled")
+    shutil.copy(tmp_path / "doubled" / "model.safetensors", varied.folder)
+    plain = resize(varied.folder, to=NEW, output="plain")
+    assert {path.name for path in plain.output.glob("model*")} == {"model.safetensors"}
+    assert set(plain.plan.checkpoint.omitted) == half
+    assert_same_outputs(model, varied.load(plain.output))
+    chosen = resize(varied.folder, to=NEW, variant="fp16", output="chosen")
+    assert {path.name for path in chosen.output.glob("model*")} == half
+    assert chosen.plan.checkpoint.omitted == {"model.safetensors": "other weights, not rewritten"}
+    assert_same_outputs(
+        strictly(varied, varied.folder, variant="fp16"), strictly(varied, chosen.output, variant="fp16")
+    )
+
+
+def test_resize_of_a_variant_that_is_not_there(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    hint = assert_refused(CheckpointError, r"holds neither model\.fp16\.safetensors", folder, variant="fp16")
+    assert "Leave --variant out" in hint
+    (folder / "model.safetensors").rename(folder / "model.bf16.safetensors")
+    hint = assert_refused(CheckpointError, "only model.bf16.safetensors", folder, variant="fp16")
+    assert "--variant bf16" in hint
+
+
+@pytest.mark.parametrize("variant", ["", "../x", "a b", "fp16.safetensors"])
+def test_resize_of_a_variant_that_is_no_name(variant: str, make_pico: MakePico) -> None:
+    assert_refused(SourceError, "--variant", make_pico("gpt2").folder, variant=variant)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_resize_of_a_variants_pickle(by_name: bool, make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    as_pickle(source, "pytorch_model.fp16.bin")
+    done = (
+        run("resize", source.folder / "pytorch_model.fp16.bin", "--to", NEW, "-o", "out")
+        if by_name
+        else run("resize", source.folder, "--to", NEW, "-o", "out", "--variant", "fp16")
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "from_pretrained('out', variant='fp16')" in done.stderr
+    assert_table(before, pico.tensor_bytes(Path("out")), WPE, NEW)
+    assert_same_outputs(old, strictly(source, Path("out"), variant="fp16"))
+
+
+# ---- the Hub
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub that huggingface_hub asks in this process, with a cache of the test's own."""
+    from huggingface_hub import constants
+
+    with serve() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", re.sub("^https?://[^/]+", hub.endpoint, template))
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield hub
+
+
+def published(hub: Hub, folder: Path, name: str = "owner/model", **options: object) -> None:
+    """Publish a folder, and let nobody take the local copy for it."""
+    hub.add(name, folder, **options)
+
+
+def test_resize_of_a_hub_subfolder_fetches_it_alone(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="repo/small")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    make_pico("gpt2", name="repo/large", n_layer=3)
+    dress(source.folder)
+    (tmp_path / "repo" / "README.md").write_text("# Both\n")
+    for name in ("onnx/model.onnx", "x.gguf"):
+        (source.folder / name).parent.mkdir(exist_ok=True)
+        (source.folder / name).write_bytes(b"stale")
+    published(hub, tmp_path / "repo", revisions=("v2", SHA))
+    result = resize("owner/model", to=NEW, revision="v2", subfolder="small", output="out")
+    needed = {"config.json", "generation_config.json", "model.safetensors"}
+    needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
+    assert hub.fetched() == {f"small/{name}" for name in needed}
+    assert set(pico.contents(result.output)) == {*needed, "README.md", "ctxextend.yaml"}
+    assert set(result.plan.checkpoint.omitted) == {"onnx/model.onnx", "x.gguf"}
+    assert result.plan.default_output == Path("model-small-40")
+    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+    assert_same_outputs(old, source.load(result.output))
+    assert_dressed(result.output, NEW)
+    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
+    assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == ("owner/model", SHA, "small")
+    assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
+    hub.requests.clear()
+    again(result.output)
+    assert not hub.fetched()
+
+
+def test_resize_of_a_hub_subfolder_fetches_no_stale_weights(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="repo/small")
+    stale = ["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "model.fp16.safetensors", "optimizer.pt"]
+    for name in stale:
+        (source.folder / name).write_bytes(b"stale")
+    published(hub, tmp_path / "repo")
+    result = resize("owner/model", to=NEW, subfolder="small", output="out")
+    assert hub.fetched() == {f"small/{name}" for name in ("config.json", "generation_config.json", "model.safetensors")}
+    assert set(result.plan.checkpoint.omitted) == set(stale)
+
+
+def test_resize_of_a_hub_subfolder_in_a_variant_fetches_no_plain_weights(
+    hub: Hub, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2", name="repo/small")
+    shutil.copy(source.folder / "model.safetensors", source.folder / "model.fp16.safetensors")
+    (source.folder / "model.safetensors").write_bytes(b"not wanted")
+    published(hub, tmp_path / "repo")
+    resize("owner/model", to=NEW, subfolder="small", variant="fp16", output="out")
+    assert "small/model.safetensors" not in hub.fetched()
+    pico.logits(strictly(source, Path("out"), variant="fp16"), NEW)
+
+
+def test_resize_of_a_hub_subfolder_that_is_not_there(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+    make_pico("gpt2", name="repo/small")
+    published(hub, tmp_path / "repo")
+    assert_refused(SourceError, "owner/model has no folder large", "owner/model", subfolder="large")
+    assert_refused(SourceError, "--subfolder ../small is no folder below", "owner/model", subfolder="../small")
+    assert not hub.fetched()
+
+
+def test_resize_of_a_folder_of_checkpoints_names_them(make_pico: MakePico, tmp_path: Path) -> None:
+    for name in ("all/small", "all/large one"):
+        make_pico("gpt2", name=name)
+    hint = assert_refused(CheckpointError, r"holds no config\.json", tmp_path / "all")
+    assert "--subfolder small" in hint
+    assert "--subfolder 'large one'" in hint
+
+
+def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="repo/small")
+    (tmp_path / "repo" / "README.md").write_text("# Not of this one\n")
+    old, untouched = source.load(), snapshot(tmp_path / "repo")
+    result = resize(tmp_path / "repo", to=NEW, subfolder="small", output="out")
+    assert snapshot(tmp_path / "repo") == untouched
+    assert result.plan.default_output == Path("repo-small-40")
+    assert_same_outputs(old, source.load(result.output))
+    assert "Not of this one" not in (result.output / "README.md").read_text()
+    again(result.output)
+    assert_refused(SourceError, "has no folder large", tmp_path / "repo", subfolder="large")
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_resize_of_a_hub_variant_fetches_no_plain_weights(shards: bool, hub: Hub, make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    model = source.load()
+    plain = source.folder / "model.safetensors"
+    data = plain.read_bytes()
+    model.save_pretrained(source.folder, variant="fp16", max_shard_size="2KB" if shards else "5GB")
+    plain.write_bytes(data)
+    for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin", "pytorch_model.fp16.bin"):
+        (source.folder / name).write_bytes(b"not wanted")
+    wanted = {path.name for path in source.folder.glob("model*.fp16*")} | {
+        path.name for path in source.folder.glob("model.fp16*")
+    }
+    published(hub, source.folder)
+    result = resize("owner/model", to=NEW, variant="fp16", output="out")
+    assert hub.fetched() == {*wanted, "config.json", "generation_config.json"}
+    assert {path.name for path in result.output.glob("model*")} == wanted
+    assert_same_outputs(model, strictly(source, result.output, variant="fp16"))
+    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
+    assert (recipe["variant"], recipe["revision"]) == ("fp16", SHA)
+    again(result.output)
+    # The cache now holds the variant too; the plain weights are still found, and are what counts.
+    plain_result = resize("owner/model", to=NEW, output="plain")
+    assert [path.name for path in plain_result.output.glob("model*")] == ["model.safetensors"]
+
+
+def test_resize_of_a_hub_repository_with_a_variant_alone(hub: Hub, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").rename(folder / "model.fp16.safetensors")
+    published(hub, folder)
+    hint = assert_refused(CheckpointError, r"holds neither model\.safetensors", "owner/model")
+    assert "--variant fp16" in hint
+    assert "model.fp16.safetensors" not in hub.fetched()
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_resize_of_a_hub_repository_with_pickles_alone_fetches_them(
+    shards: bool, hub: Hub, make_pico: MakePico
+) -> None:
+    source = make_pico("gpt2")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    if shards:
+        as_pickled_shards(source)
+    else:
+        as_pickle(source)
+    pickles = {path.name for path in source.folder.glob("pytorch_model*")}
+    (source.folder / "tf_model.h5").write_bytes(b"stale")
+    published(hub, source.folder)
+    result = resize("owner/model", to=NEW, output="out")
+    assert hub.fetched() == {*pickles, "config.json", "generation_config.json"}
+    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+    assert_same_outputs(old, source.load(result.output))
+    assert set(result.plan.checkpoint.omitted) == {"tf_model.h5"}
+    again(result.output)
+
+
+def test_resize_of_a_hub_repository_fetches_pickles_whatever_other_safetensors_there_are(
+    hub: Hub, make_pico: MakePico
+) -> None:
+    source = make_pico("gpt2")
+    as_pickle(source)
+    (source.folder / "2_Dense").mkdir()
+    (source.folder / "2_Dense" / "model.safetensors").write_bytes(b"another module's")
+    published(hub, source.folder)
+    resize("owner/model", to=NEW, output="out")
+    assert "pytorch_model.bin" in hub.fetched()
+    pico.logits(source.load(Path("out")), NEW)
+
+
+def test_resize_of_a_hub_variants_pickle_fetches_no_other(hub: Hub, make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    as_pickle(source, "pytorch_model.fp16.bin")
+    (source.folder / "pytorch_model.bin").write_bytes(b"not wanted")
+    published(hub, source.folder)
+    resize("owner/model", to=NEW, variant="fp16", output="out")
+    assert hub.fetched() == {"config.json", "generation_config.json", "pytorch_model.fp16.bin"}
+    pico.logits(strictly(source, Path("out"), variant="fp16"), NEW)
+
+
+def test_resize_of_the_hubs_own_cache(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+    from huggingface_hub import snapshot_download
+
+    source = make_pico("gpt2")
+    old = source.load()
+    dress(source.folder)
+    published(hub, source.folder)
+    cached = Path(snapshot_download("owner/model"))
+    assert all(path.is_symlink() for path in cached.iterdir())
+    untouched = snapshot(cached)
+    for number, reference in enumerate((cached, cached / "model.safetensors")):
+        result = resize(reference, to=NEW, output=f"out-{number}")
+        assert snapshot(cached) == untouched
+        assert not any(path.is_symlink() for path in result.output.rglob("*"))
+        assert result.plan.default_output == Path("model-40")
+        assert result.plan.as_dict()["revision"] == SHA
+        assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
+        assert_same_outputs(old, source.load(result.output))
+        assert_dressed(result.output, NEW)
+        again(result.output, f"again-{number}")
+
+
+@pytest.mark.parametrize("library", ["tensorflow", "flax"])
+def test_resize_of_another_librarys_weights_on_the_hub(library: str, hub: Hub, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").rename(folder / FOREIGN[library][0])
+    published(hub, folder)
+    hint = assert_refused(CheckpointError, f"{library} weights alone", "owner/model")
+    assert "from_pretrained('owner/model', " in " ".join(shlex.split(hint))
+    assert FOREIGN[library][0] not in hub.fetched()
+
+
+# ---- pickles
+
+
+@pytest.mark.parametrize("model_type", sorted(TABLES))
+@pytest.mark.parametrize("form", ["zip", "legacy", "shards"])
+def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> None:
+    source = make_pico(model_type)
+    saved = pico.tensor_bytes(source.folder)
+    dress(source.folder)
+    if form == "shards":
+        names = as_pickled_shards(source)
+    else:
+        state = as_pickle(source, _use_new_zipfile_serialization=form == "zip")
+        names = ["pytorch_model.bin"]
+        tied = {name for name in state if name not in saved}
+        assert tied  # so that what is written once was there twice
+    old, untouched = source.load(), snapshot(source.folder)
+    plan = plan_resize(source.folder, to=NEW)
+    assert any(f"takes {os.path.getsize(source.folder / names[0]):,} bytes" in note for note in plan.notes) == (  # noqa: PTH202
+        form == "legacy"
+    )
+    assert snapshot(source.folder) == untouched
+    result = plan.execute("out")
+    assert snapshot(source.folder) == untouched
+    assert result.bytes_written == plan.bytes_to_write == sum(map(len, pico.contents(result.output).values()))
+    outputs = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names}
+    written = {*outputs, *(["model.safetensors.index.json"] if form == "shards" else [])}
+    assert {path.name for path in result.output.glob("*model*")} == written
+    assert not list(result.output.glob("*.bin*"))
+    assert_table(saved, pico.tensor_bytes(result.output), TABLES[model_type], NEW + OFFSETS[model_type])
+    assert_same_outputs(old, source.load(result.output))
+    assert_dressed(result.output, NEW)
+    again(result.output)
+    resize(source.folder, to=NEW + 1, output="out", force=True)
+
+
+def test_resize_of_pickled_shards_makes_their_index(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    as_pickled_shards(source)
+    resize(source.folder, to=NEW, output="out")
+    index = json.loads(Path("out/model.safetensors.index.json").read_text())
+    held = {
+        name: file.name for file in Path("out").glob("*.safetensors") for name in load_file(file)
+    }  # as safetensors reads them
+    assert index["weight_map"] == held
+    size = sum(len(data) for _, _, data in pico.tensor_bytes(Path("out")).values())
+    assert index["metadata"] == {"total_size": size, "made_by": "hand"}
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+def test_resize_of_pickled_shards_that_part_what_is_tied(model_type: str, make_pico: MakePico) -> None:
+    source = make_pico(model_type)
+    as_pickled_shards(source, apart=True)
+    index = json.loads((source.folder / "pytorch_model.bin.index.json").read_text())["weight_map"]
+    old = source.load()
+    output = resize(source.folder, to=NEW, output="out").output
+    assert set(pico.tensor_bytes(output)) == set(index)
+    assert_same_outputs(old, source.load(output))
+
+
+@pytest.mark.parametrize("pattern", ["part/pytorch_model-{}.bin", "weights_{}.bin"])
+def test_resize_of_pickled_shards_by_any_names(pattern: str, make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    saved = pico.tensor_bytes(source.folder)
+    as_pickled_shards(source, pattern)
+    old = source.load()
+    output = resize(source.folder, to=NEW, output="out").output
+    assert_same_outputs(old, source.load(output))
+    held = {name for file in output.rglob("*.safetensors") for name in load_file(file)}
+    assert held == set(saved)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_resize_of_pickles_keeps_dtypes_and_reads_any_strides(dtype: torch.dtype, make_pico: MakePico) -> None:
+    source = make_pico("gpt2", dtype=dtype)
+    state = state_of(source, dtype=dtype)
+    turned = {name: tensor.t().contiguous().t() if tensor.ndim == 2 else tensor for name, tensor in state.items()}
+    turned["lm_head.weight"] = turned["transformer.wte.weight"]
+    wide = torch.randn(OLD, 3 * pico.WIDTH).to(dtype)
+    turned[WPE] = wide[:, ::3]
+    assert not turned[WPE].is_contiguous()
+    assert sum(not tensor.is_contiguous() for tensor in turned.values()) > 5
+    (source.folder / "model.safetensors").unlink()
+    torch.save(turned, source.folder / "pytorch_model.bin")
+    old = strictly(source, source.folder, dtype=dtype)
+    resize(source.folder, to=NEW, output="out")
+    written, loaded = load_file("out/model.safetensors"), old.state_dict()
+    assert {tensor.dtype for tensor in written.values()} == {dtype}
+    assert torch.equal(written.pop(WPE), loaded[WPE].repeat(3, 1)[:NEW])
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in written.items())
+    assert set(written) | {WPE} == {name for name in loaded if name != "lm_head.weight"}
+    assert_same_outputs(old, strictly(source, Path("out"), dtype=dtype))
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "shards"])
+def test_resize_of_pickles_to_an_equal_length_converts_them(form: str, make_pico: MakePico) -> None:
+    source = make_pico("roberta")
+    saved, config = pico.tensor_bytes(source.folder), (source.folder / "config.json").read_bytes()
+    if form == "shards":
+        as_pickled_shards(source)
+    else:
+        as_pickle(source, _use_new_zipfile_serialization=form == "zip")
+    result = resize(source.folder, to=OLD, output="out")
+    assert pico.tensor_bytes(result.output) == saved
+    assert (result.output / "config.json").read_bytes() == config
+    source.load(result.output)
+    again(result.output)
+
+
+def test_resize_of_pickles_to_an_equal_length_does_not_call_it_a_copy(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    as_pickle(source)
+    warning = plan_resize(source.folder, to=OLD).warnings[0]
+    assert "has 16 positions already" in warning
+    assert "a copy" not in warning
+    assert "safetensors" in warning
+
+
+def test_resize_of_pickles_dry_run_shows_every_file(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    as_pickled_shards(source)
+    done = run("resize", source.folder, "--to", NEW, "--dry-run")
+    assert done.exit_code == 0
+    assert not list(Path().iterdir())
+    for line in (
+        r"table     transformer\.wpe\.weight in pytorch_model-0000\d-of-00003\.bin, F32, 8 wide",
+        r"rewrite   model-00001-of-00003\.safetensors\n +model-00002-of-00003\.safetensors",
+        r"create    README\.md\n +ctxextend\.yaml\n +model\.safetensors\.index\.json",
+    ):
+        assert re.search(line, done.stdout), done.stdout
+
+
+def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    other = {name: tensor + 1 for name, tensor in state_of(source).items()}
+    torch.save(other, source.folder / "pytorch_model.bin")
+    result = resize(source.folder, to=NEW, output="out")
+    assert_table(pico.tensor_bytes(source.folder), pico.tensor_bytes(result.output), WPE, NEW)
+    assert not (result.output / "pytorch_model.bin").exists()
+    assert result.plan.checkpoint.omitted == {"pytorch_model.bin": "PyTorch weights, not rewritten"}
+    # Named itself, it is what counts.
+    named = resize(source.folder / "pytorch_model.bin", to=NEW, output="named").output
+    assert torch.equal(load_file(named / "model.safetensors")[WPE][:OLD], other[WPE])
+    assert [path.name for path in named.glob("*model*")] == ["model.safetensors"]
+
+
+FOREIGN = {"tensorflow": ("tf_model.h5", "from_tf=True"), "flax": ("flax_model.msgpack", "from_flax=True")}
+
+
+@pytest.mark.parametrize("library", sorted(FOREIGN))
+def test_resize_of_another_librarys_weights_says_how_to_convert_them(library: str, make_pico: MakePico) -> None:
+    name, flag = FOREIGN[library]
+    folder = make_pico("gpt2", name="it's $HOME").folder
+    (folder / "model.safetensors").rename(folder / name)
+    hint = assert_refused(CheckpointError, f"{library} weights alone", folder)
+    words = shlex.split(hint)
+    assert {"transformers<5", library} <= {word.rstrip(",") for word in words}
+    code = words[words.index("-c") + 1]
+    load = f"transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r}, {flag})"
+    expected = f"""import transformers; {load}.save_pretrained("it's $HOME-safetensors")"""
+    assert code == expected
+    compile(code, "hint", "exec")
+
+
+def test_resize_of_tensorflows_weights_says_what_keras_they_need(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").rename(folder / "tf_model.h5")
+    assert "tf-keras" in assert_refused(CheckpointError, "tensorflow weights alone", folder)
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model.onnx", "rust_model.ot", "weights.h5"])
+def test_resize_of_weights_that_cannot_be_read_does_not_say_to_name_them(name: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").rename(folder / name)
+    hint = assert_refused(CheckpointError, r"holds neither model\.safetensors", folder)
+    assert "Name the file itself" not in hint
+
+
+# ---- nanoGPT
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("by_file", [True, False])
+def test_resize_of_a_nanogpt_checkpoint(by_file: bool, bias: bool, tmp_path: Path) -> None:
+    model, content = test_nanogpt.make(bias=bias)
+    out_dir = tmp_path / "out-shakespeare"
+    out_dir.mkdir()
+    torch.save(content, out_dir / "ckpt.pt")
+    (out_dir / "log.txt").write_text("loss")
+    untouched = snapshot(out_dir)
+    plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
+    assert "gelu_new" in plan.notes[0]
+    assert (plan.default_output, plan.family, plan.warnings) == (Path("out-shakespeare-40"), "gpt2", ())
+    output = plan.execute().output
+    assert snapshot(out_dir) == untouched
+    files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
+    assert set(pico.contents(output)) == files | (set() if by_file else {"log.txt"})
+    stated = json.loads((output / "config.json").read_text())
+    assert (stated["n_positions"], stated["model_type"], stated["n_layer"]) == (NEW, "gpt2", 2)
+    test_nanogpt.assert_same_logits(model, output)
+    loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
+    assert pico.logits(loaded, NEW).isfinite().all()
+    assert torch.equal(loaded.transformer.wpe.weight[:OLD], content["model"]["transformer.wpe.weight"])
+    assert torch.equal(loaded.transformer.wpe.weight[OLD : 2 * OLD], loaded.transformer.wpe.weight[:OLD])
+    again(output)
+    resize(out_dir, to=NEW, output=output, force=True)
+
+
+@pytest.mark.parametrize("to", [5, OLD])
+def test_resize_of_a_nanogpt_checkpoint_to_no_more(to: int, tmp_path: Path) -> None:
+    model, content = test_nanogpt.make()
+    torch.save(content, tmp_path / "step_1000.pt")
+    output = resize(tmp_path / "step_1000.pt", to=to, output="out").output
+    assert json.loads((output / "config.json").read_text())["n_positions"] == to
+    loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
+    tokens = torch.arange(to)
+    with torch.no_grad():
+        expected = model.train(False)(tokens)
+        torch.testing.assert_close(loaded(tokens[None]).logits[0], expected, atol=1e-6, rtol=0)
+
+
+def test_resize_of_a_nanogpt_checkpoint_beside_a_config_is_refused(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    torch.save(test_nanogpt.make()[1], folder / "ckpt.pt")
+    hint = assert_refused(CheckpointError, "nanoGPT", folder / "ckpt.pt")
+    assert "folder of its own" in hint
+
+
+# ---- sentence-transformers and PEFT
+
+
+def test_resize_of_a_sentence_transformers_folder_with_pickles(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert", base=True)
+    old, saved = source.load(), pico.tensor_bytes(source.folder)
+    as_pickle(source)
+    dress(source.folder)
+    (source.folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
+    root = pico.nest(source.folder, tmp_path / "sentences")
+    (root / "1_Pooling").mkdir()
+    (root / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 8}')
+    (root / "2_Dense").mkdir()
+    torch.save({"linear.weight": torch.ones(2, 8)}, root / "2_Dense" / "pytorch_model.bin")
+    untouched, kept = snapshot(root), pico.contents(root)
+    result = resize(root, to=NEW, output="out")
+    assert snapshot(root) == untouched
+    out = pico.contents(Path("out"))
+    for name in ("1_Pooling/config.json", "2_Dense/pytorch_model.bin", "modules.json"):
+        assert out[name] == kept[name]
+    assert set(kept) - set(out) == {"0_Transformer/pytorch_model.bin"}
+    assert set(out) - set(kept) == {"0_Transformer/model.safetensors", "README.md", "ctxextend.yaml"}
+    limit = json.loads(out["0_Transformer/sentence_bert_config.json"])
+    assert limit == {"max_seq_length": NEW, "do_lower_case": False}
+    inner = Path("out/0_Transformer")
+    assert_dressed(inner, NEW)
+    assert_table(saved, pico.tensor_bytes(inner), "embeddings.position_embeddings.weight", NEW)
+    assert_same_outputs(old, source.load(inner))
+    assert result.plan.tables[0].file == "0_Transformer/pytorch_model.bin"
+    again(Path("out"))
+    resize(root, to=NEW + 1, output="out", force=True)
+
+
+LORA = {
+    "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight": torch.ones(2, 8),
+    "base_model.model.transformer.h.0.attn.c_attn.lora_B.weight": torch.ones(24, 2),
+}
+
+
+def adapter(folder: Path, base: object, tensors: Mapping[str, torch.Tensor], **changes: Any) -> Path:
+    """Write an adapter as PEFT does."""
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "r": 2}
+    settings |= {"target_modules": ["c_attn"], "fan_in_fan_out": True, "modules_to_save": None, **changes}
+    (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2))
+    save_file(LORA | dict(tensors), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp_path: Path) -> None:
+    base, name = make_pico("gpt2"), f"base_model.model.{WPE}"
+    table = torch.randn(OLD, pico.WIDTH)
+    source = adapter(tmp_path / "adapter", base.folder, {name: table}, modules_to_save=["wpe"])
+    before = pico.tensor_bytes(source)
+    if kind == "bin":
+        torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
+        (source / "adapter_model.safetensors").unlink()
+    untouched = snapshot(source)
+    result = resize(source, to=NEW, output="out")
+    assert snapshot(source) == untouched
+    assert result.plan.checkpoint.is_adapter
+    files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
+    assert set(pico.contents(result.output)) == files
+    assert (result.output / "adapter_config.json").read_bytes() == (source / "adapter_config.json").read_bytes()
+    assert_table(before, pico.tensor_bytes(result.output), name, NEW)
+    again(result.output)
+
+    # What PEFT does with it: the base at the same length takes these rows for its own.
+    longer = base.load(resize(base.folder, to=NEW, output="base").output)
+    longer.transformer.wpe.weight.data.copy_(load_file(result.output / "adapter_model.safetensors")[name])
+    shorter = base.load()
+    shorter.transformer.wpe.weight.data.copy_(table)
+    assert_same_outputs(shorter, longer)
+
+
+def test_resize_of_an_adapter_says_that_its_base_must_follow(make_pico: MakePico, tmp_path: Path) -> None:
+    base, tensors = make_pico("gpt2").folder, {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
+    source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
+    done = run("resize", source, "--to", NEW, "-o", "out")
+    assert done.exit_code == 0
+    assert f"{base} at 40 positions" in done.stderr
+    assert "AutoModel" not in done.stderr  # which would load it onto the base as it was, and fail
+    assert run("resize", source, "--to", NEW, "-o", "out", "--force").exit_code == 0
+
+
+def test_resize_of_an_adapter_whose_base_is_elsewhere(tmp_path: Path) -> None:
+    tensors = {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
+    source = adapter(tmp_path / "adapter", "owner/base", tensors, modules_to_save=["wpe"])
+    assert "--family" in assert_refused(CheckpointError, "adapter", source)
+    before = pico.tensor_bytes(source)
+    output = resize(source, to=NEW, family="gpt2", output="out").output
+    assert_table(before, pico.tensor_bytes(output), f"base_model.model.{WPE}", NEW)
+    again(output)
+
+
+def test_resize_of_an_adapter_whose_base_is_elsewhere_names_it(tmp_path: Path) -> None:
+    tensors = {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
+    source = adapter(tmp_path / "adapter", "owner/base", tensors, modules_to_save=["wpe"])
+    assert_refused(CheckpointError, "owner/base, which is not on this machine", source)
+
+
+def test_resize_of_an_adapter_beside_a_config(make_pico: MakePico, tmp_path: Path) -> None:
+    base, tensors = make_pico("gpt2").folder, {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
+    source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
+    shutil.copy(base / "config.json", source)
+    output = resize(source, to=NEW, output="out").output
+    assert json.loads((output / "config.json").read_text())["n_positions"] == NEW
+    assert_table(pico.tensor_bytes(source), pico.tensor_bytes(output), f"base_model.model.{WPE}", NEW)
+
+
+def test_resize_of_an_adapter_without_the_table_names_its_base(make_pico: MakePico, tmp_path: Path) -> None:
+    source = adapter(tmp_path / "adapter", base := make_pico("gpt2").folder, {})
+    hint = assert_refused(CheckpointError, "a PEFT adapter without a position table", source)
+    assert f"Resize {base}" in hint
+
+
+def test_resize_of_an_adapter_that_saves_another_module_names_its_base(make_pico: MakePico, tmp_path: Path) -> None:
+    base, tensors = make_pico("gpt2").folder, {"base_model.model.score.weight": torch.ones(2, 8)}
+    source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["score"])
+    hint = assert_refused(CheckpointError, "a PEFT adapter without a position table", source)
+    assert f"Resize {base}" in hint
+
+
+def test_resize_of_an_adapter_of_the_table_itself_says_to_merge_it(make_pico: MakePico, tmp_path: Path) -> None:
+    prefix = "base_model.model.transformer.wpe.lora_embedding_"
+    tensors = {f"{prefix}A": torch.ones(2, OLD), f"{prefix}B": torch.ones(8, 2)}
+    source = adapter(tmp_path / "adapter", make_pico("gpt2").folder, tensors, target_modules=["wpe"])
+    assert "merge_and_unload" in assert_refused(CheckpointError, "PEFT adapter", source)
+
+
+# ---- quantised checkpoints
+
+
+def packed(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 255, shape, dtype=torch.uint8)
+
+
+QUANTISED: Mapping[str, tuple[dict[str, Any], Callable[[], dict[str, torch.Tensor]]]] = {
+    "nf4": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        lambda: {
+            "weight": packed(96, 1),
+            "weight.absmax": packed(3),
+            "weight.quant_map": torch.randn(16),
+            "weight.nested_absmax": torch.randn(1),
+            "weight.nested_quant_map": torch.randn(256),
+            "weight.quant_state.bitsandbytes__nf4": packed(83),
+        },
+    ),
+    "int8": (
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        lambda: {
+            "weight": torch.randint(-128, 127, (8, 24), dtype=torch.int8),
+            "SCB": torch.randn(24),
+            "weight_format": torch.tensor(0, dtype=torch.uint8),
+        },
+    ),
+    "gptq": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False},
+        lambda: {
+            "qweight": torch.randint(-(2**31), 2**31 - 1, (1, 24), dtype=torch.int32),
+            "qzeros": torch.randint(-(2**31), 2**31 - 1, (1, 3), dtype=torch.int32),
+            "scales": torch.randn(1, 24).half(),
+            "g_idx": torch.zeros(8, dtype=torch.int32),
+        },
+    ),
+    "awq": (
+        {"quant_method": "awq", "bits": 4, "version": "gemm"},
+        lambda: {
+            "qweight": torch.randint(-(2**31), 2**31 - 1, (8, 3), dtype=torch.int32),
+            "qzeros": torch.randint(-(2**31), 2**31 - 1, (1, 3), dtype=torch.int32),
+            "scales": torch.randn(1, 24).half(),
+        },
+    ),
+}
+
+
+def quantise(folder: Path, kind: str) -> dict[str, Any]:
+    """Put a quantised layer in the place of two plain ones, as that library stores it."""
+    settings, tensors = QUANTISED[kind]
+    state = load_file(folder / "model.safetensors")
+    for layer in (0, 1):
+        prefix = f"transformer.h.{layer}.attn.c_attn."
+        del state[f"{prefix}weight"]
+        state |= {prefix + name: tensor for name, tensor in tensors().items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    pico.edit_json(folder / "config.json", quantization_config=settings)
+    return settings
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+@pytest.mark.parametrize("kind", sorted(QUANTISED))
+def test_resize_of_a_quantised_checkpoint_touches_the_table_alone(kind: str, form: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    settings = quantise(folder, kind)
+    dress(folder)
+    before = pico.tensor_bytes(folder)
+    if form == "bin":
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    result = resize(folder, to=NEW, method="linear", keep_first=OLD - 1, output="out")
+    after = pico.tensor_bytes(result.output)
+    assert {name for name in before if before[name] != after[name]} == {WPE}
+    assert set(after) == set(before)
+    assert after[WPE][1] == (NEW, pico.WIDTH)
+    stated = json.loads((result.output / "config.json").read_text())
+    assert (stated["quantization_config"], stated["n_positions"]) == (settings, NEW)
+    assert_dressed(result.output, NEW)
+    again(result.output)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.int8, "I8"), (torch.uint8, "U8"), (torch.int32, "I32")])
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_resize_of_a_quantised_table_is_refused(form: str, dtype: torch.dtype, name: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    state = load_file(folder / "model.safetensors") | {WPE: torch.ones(OLD, pico.WIDTH, dtype=dtype)}
+    if form == "bin":
+        (folder / "model.safetensors").unlink()
+        torch.save(state, folder / "pytorch_model.bin")
+    else:
+        save_file(state, folder / "model.safetensors")
+    hint = assert_refused(CheckpointError, f"{WPE} is stored as {name}", folder)
+    assert "F32" in hint
+
+
+# ---- dtypes
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, form: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    torch.manual_seed(3)
+    table = (torch.randn(OLD, pico.WIDTH, dtype=torch.float64) * 3).to(dtype)
+    state = load_file(folder / "model.safetensors") | {WPE: table}
+    if form == "bin":
+        (folder / "model.safetensors").unlink()
+        torch.save(state, folder / "pytorch_model.bin")
+    else:
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    resize(folder, to=NEW, method="linear", output="out")
+    written = load_file("out/model.safetensors")[WPE]
+    rows = table.double()
+    place = torch.arange(NEW) * (OLD - 1)
+    below, weight = place // (NEW - 1), ((place % (NEW - 1)).double() / (NEW - 1))[:, None]
+    above = rows[(below + (place % (NEW - 1) > 0)).clamp(max=OLD - 1)]
+    expected = (rows[below] + weight * (above - rows[below])).to(dtype)
+    assert written.dtype == dtype
+    assert torch.equal(written.view(torch.uint8), expected.view(torch.uint8))
+    assert written.double().unique(dim=0).shape[0] > OLD
+
+
+# ---- model types of one's own
+
+
+def own(folder: Path, rows: int, table: str = "net.pos.weight", **config: Any) -> Path:
+    """A model that no library knows, with a position table and others."""
+    folder.mkdir()
+    torch.manual_seed(0)
+    tensors = {"net.tok.weight": torch.randn(48, 8), table: torch.randn(rows, 8), "net.head.weight": torch.randn(8, 8)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"model_type": "mine", "vocab_size": 48, "width": 8, **config}))
+    dress(folder)
+    return folder
+
+
+# rows, config, flags, the key's path and what it must state at the new length
+BY_HAND: Mapping[str, tuple[int, dict[str, Any], dict[str, Any], tuple[str, ...], int]] = {
+    "plain": (16, {"max_len": 16}, {"config_key": "max_len"}, ("max_len",), 40),
+    "on top": (18, {"max_len": 16}, {"config_key": "max_len", "offset": 2}, ("max_len",), 40),
+    "inside": (18, {"max_len": 18}, {"config_key": "max_len", "offset": 2}, ("max_len",), 42),
+    "nested": (
+        16,
+        {"text_config": {"max_len": 16, "note": 1}},
+        {"config_key": "text_config.max_len"},
+        ("text_config", "max_len"),
+        40,
+    ),
+    "nested on top": (
+        19,
+        {"text_config": {"inner": {"ctx": 16}}},
+        {"config_key": "text_config.inner.ctx", "offset": 3},
+        ("text_config", "inner", "ctx"),
+        40,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BY_HAND))
+def test_resize_of_a_table_by_hand(kind: str, tmp_path: Path) -> None:
+    rows, config, flags, path, stated = BY_HAND[kind]
+    source = own(tmp_path / "mine", rows, **config)
+    before, untouched = pico.tensor_bytes(source), snapshot(source)
+    result = resize(source, to=NEW, table="net.pos.weight", **flags, output="out")
+    assert snapshot(source) == untouched
+    assert result.plan.tables[0].max_len_before == OLD
+    offset = flags.get("offset", 0)
+    after = pico.tensor_bytes(result.output)
+    assert_table(before, after, "net.pos.weight", NEW + offset)
+    row = 4 * 8
+    copied = after["net.pos.weight"][2][rows * row :]
+    assert copied.startswith(before["net.pos.weight"][2][offset * row :])
+    value = written = json.loads((result.output / "config.json").read_text())
+    for key in path:
+        value = value[key]
+    assert value == stated
+    where = written
+    for key in path[:-1]:
+        where = where[key]
+    where[path[-1]] = stated - (NEW - OLD)
+    assert written == json.loads((source / "config.json").read_text())  # nothing else changed
+    assert_dressed(result.output, NEW)
+    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())["resize"]
+    assert (recipe["table"], recipe["config_key"]) == ("net.pos.weight", flags["config_key"])
+    assert recipe.get("offset", 0) == offset
+    again(result.output)
+
+
+def suggested(stderr: str) -> list[str]:
+    """Return the words of the command that an error says to type, without the program's name."""
+    words = shlex.split(stderr.strip().splitlines()[-1].split("Say which it is: ")[1])
+    assert words[0] == "ctxextend"
+    return words[1:]
+
+
+@pytest.mark.parametrize(
+    ("rows", "config", "table", "length_path"),
+    [
+        (16, {"max_len": 16}, "net.pos.weight", ("max_len",)),
+        (18, {"max_len": 16}, "net.pos.weight", ("max_len",)),
+        (16, {"text_config": {"n_ctx": 16}}, "net.wpe.weight", ("text_config", "n_ctx")),
+        (16, {"block_size": 16}, "net.pos.weight", ("block_size",)),
+    ],
+)
+def test_resize_of_an_unknown_type_says_what_to_type(
+    rows: int, config: dict[str, Any], table: str, length_path: tuple[str, ...], tmp_path: Path
+) -> None:
+    source = own(tmp_path / "it's mine", rows, table, **config)
+    refused = run("resize", source, "--to", NEW)
+    assert (refused.exit_code, list(Path().iterdir())) == (1, [])
+    assert "The model type 'mine' is not in ctxextend's registry" in refused.stderr
+    assert f"{table} [{rows}, 8]" in refused.stderr
+    assert str(source) in suggested(refused.stderr)
+    done = run(*suggested(refused.stderr), "-o", "out")
+    assert done.exit_code == 0, done.stderr
+    assert_table(pico.tensor_bytes(source), pico.tensor_bytes(Path("out")), table, NEW + rows - OLD)
+    value = json.loads(Path("out/config.json").read_text())
+    assert value["width"] == 8
+    for key in length_path:
+        value = value[key]
+    assert value == NEW
+
+
+def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
+    hint = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16, max_len=16))
+    assert hint.count("net.pos.weight [") == 1
+    assert "net.tok.weight" not in hint
+    assert "net.head.weight" not in hint
+
+
+def test_resize_of_an_unknown_type_suggests_no_width_for_a_length(tmp_path: Path) -> None:
+    hint = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16))
+    assert "--table net.pos.weight --config-key KEY" in hint
+
+
+def test_resize_of_an_unknown_type_keeps_the_flags_that_were_given(tmp_path: Path) -> None:
+    own(tmp_path / "mine", 16, max_len=16)
+    refused = run("resize", tmp_path, "--subfolder", "mine", "--to", NEW, "--method", "linear", "--keep-first", 2)
+    done = run(*suggested(refused.stderr), "-o", "out")
+    assert done.exit_code == 0, done.stderr
+    recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
+    assert recipe["subfolder"] == "mine"
+    assert (recipe["resize"]["method"], recipe["resize"]["keep_first"]) == ("linear", 2)
+
+
+def test_resize_of_an_unknown_type_warns_of_what_may_follow_too(tmp_path: Path) -> None:
+    source = own(tmp_path / "mine", 16, max_len=16)
+    pico.add_tensors(source, {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)})
+    plan = plan_resize(source, to=NEW, table="net.pos.weight", config_key="max_len")
+    assert plan.warnings == ("net.pos_ids [1, 16] may follow the length too, and is left as it is.",)
+
+
+def test_resize_of_a_table_by_hand_that_is_not_there(tmp_path: Path) -> None:
+    source = own(tmp_path / "mine", 16, max_len=16)
+    hint = assert_refused(CheckpointError, "holds no tensor net.nothing", source, table="net.nothing")
+    assert "--table net.pos.weight --config-key max_len" in hint
+    hint = assert_refused(CheckpointError, "which key of config.json", source, table="net.pos.weight")
+    assert "--config-key max_len" in hint
+
+
+@pytest.mark.parametrize("flags", [{"config_key": "nothing"}, {"config_key": "width"}, {"config_key": "text.max_len"}])
+def test_resize_of_a_table_by_hand_with_the_wrong_key_names_the_flag(flags: dict[str, Any], tmp_path: Path) -> None:
+    source = own(tmp_path / "mine", 16, max_len=16)
+    hint = assert_refused(CheckpointError, flags["config_key"], source, table="net.pos.weight", **flags)
+    assert "--config-key max_len" in hint
+
+
+@pytest.mark.parametrize("flags", [{"offset": 2}, {"config_key": "max_len"}, {"table": "x", "part": "text"}])
+def test_resize_of_a_table_by_hand_needs_flags_that_fit(flags: dict[str, Any], tmp_path: Path) -> None:
+    assert_refused(ResizeError, "--table", own(tmp_path / "mine", 16, max_len=16), **flags)
+
+
+def test_resize_of_a_table_by_hand_takes_no_family(tmp_path: Path) -> None:
+    source = own(tmp_path / "mine", 16, max_len=16)
+    flags = {"table": "net.pos.weight", "config_key": "max_len", "family": "gpt2"}
+    assert_refused(ResizeError, "--family", source, **flags)
+
+
+def test_resize_takes_an_unknown_type_for_a_family(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    masks = {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD) for layer in (0, 1)}
+    pico.add_tensors(source.folder, masks)
+    pico.edit_json(source.folder / "config.json", model_type="my-gpt", n_ctx=OLD)
+    assert_refused(CtxextendError, "'my-gpt' is not in ctxextend's registry", source.folder)
+    result = resize(source.folder, to=NEW, family="gpt2", output="out")
+    stated = json.loads((result.output / "config.json").read_text())
+    assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("my-gpt", NEW, NEW)
+    assert set(result.plan.dropped) == set(masks)
+    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["family"] == "gpt2"
+    again(result.output)
+    pico.edit_json(result.output / "config.json", model_type="gpt2")
+    assert_same_outputs(old, source.load(result.output))
+
+
+def test_resize_of_a_family_that_is_none(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    assert_refused(CtxextendError, "--family nothing is not in ctxextend's registry", folder, family="nothing")
+    assert_refused(CtxextendError, "rotary", folder, family="llama")
+
+
+# ---- what an output records
+
+
+def test_resize_records_the_part_of_a_model_of_several(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    small = {"vocab_size": 32, "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2}
+    config = transformers.CLIPConfig(
+        text_config={**small, "max_position_embeddings": OLD, "num_hidden_layers": 1},
+        vision_config={**small, "image_size": 8, "patch_size": 4, "num_hidden_layers": 1},
+        projection_dim=8,
+    )
+    source = pico.Pico(tmp_path / "clip", transformers.CLIPModel)
+    transformers.CLIPModel(config).save_pretrained(source.folder)
+    before = pico.tensor_bytes(source.folder)
+    result = resize(source.folder, to=NEW, part="text", output="out")
+    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
+    assert recipe["resize"]["part"] == "text"
+    table = "text_model.embeddings.position_embedding.weight"
+    assert_table(before, pico.tensor_bytes(result.output), table, NEW)
+    model = cast(Any, source.load(result.output))
+    assert model.config.text_config.max_position_embeddings == NEW
+    again(result.output)
