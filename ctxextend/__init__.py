@@ -23,6 +23,7 @@ from ctxextend.errors import (
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
+    from ctxextend.families.listing import FamilyTable, list_families
     from ctxextend.model import extend_model
     from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
     from ctxextend.tableplan import TablePlan
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointError",
     "CtxextendError",
+    "FamilyTable",
     "OutputError",
     "ResizeError",
     "ResizePlan",
@@ -39,11 +41,14 @@ __all__ = [
     "UnsupportedModelError",
     "__version__",
     "extend_model",
+    "list_families",
     "plan_resize",
     "resize",
 ]
 
 _HOMES = {
+    "FamilyTable": "ctxextend.families.listing",
+    "list_families": "ctxextend.families.listing",
     "ResizePlan": "ctxextend.plan",
     "ResizeResult": "ctxextend.plan",
     "TablePlan": "ctxextend.tableplan",

@@ -149,9 +149,10 @@ def _follow(model: "torch.nn.Module", twin: Any) -> None:
     """Give every module the buffers and plain values that its twin has at the new length."""
     modules = dict(model.named_modules())
     for name, other in twin.named_modules():
-        if type(other) is type(modules.get(name)):
-            _follow_values(modules[name], other)
-            _follow_buffers(modules[name], other, _initializer(twin, name))
+        module = modules.get(name)
+        if module is not None and type(other) is type(module):
+            _follow_values(module, other)
+            _follow_buffers(module, other, _initializer(twin, name))
 
 
 def _follow_values(module: "torch.nn.Module", other: "torch.nn.Module") -> None:

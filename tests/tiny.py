@@ -151,9 +151,11 @@ def buildable(model_type: str, most: int | None = None) -> Iterator[tuple[Any, A
     """Yield the classes of a type that can be built, each with a config that it can be built of."""
     found = 0
     for model_class in model_classes(model_type):
-        for shrunk in (lambda config: shrink(config, only_depth=True), lambda config: config, shrink):
+        for sizes in ("shallow", "default", "small"):
             try:
-                config = shrunk(make_config(model_type))
+                config = make_config(model_type)
+                if sizes != "default":
+                    shrink(config, only_depth=sizes == "shallow")
                 shapes(model_class, config)
             except Exception:
                 continue

@@ -85,7 +85,7 @@ def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
     with torch.enable_grad():
         output = reader.run(model, length, gradients=True)
         generator = torch.Generator().manual_seed(1)
-        (output.double() * torch.rand(output.shape, generator=generator, dtype=torch.float64)).sum().backward()
+        (output.double() * torch.rand(output.shape, generator=generator, dtype=torch.float64)).sum().backward()  # type: ignore[no-untyped-call]
     grad = weight.grad
     model.zero_grad()
     return [] if grad is None else grad.abs().sum(1).nonzero().flatten().tolist()

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ctxextend.cli.demo import demo
+from ctxextend.cli.families import families
 from ctxextend.cli.output import Output, nowhere
 from ctxextend.cli.resize import resize
 from ctxextend.errors import CtxextendError
@@ -59,6 +60,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("resize")(resize)
+app.command("families")(families)
 app.command("demo")(demo)
 
 

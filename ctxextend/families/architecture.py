@@ -66,7 +66,7 @@ class Place:
             CheckpointError: It is neither stated nor known, or not a whole number ≥ 0.
         """
         value = self.stated(key)
-        value = (self.family.defaults or {}).get(key) if value is None else value
+        value = self.family.defaults.get(key) if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise CheckpointError(
                 f"config.json: {'.'.join((*self.path, key))} is {value!r}, and a {self.family.model_type} model needs "

@@ -130,20 +130,21 @@ def text_part(
     outer: tuple[str, ...] = (),
     overrides: tuple[str, ...] = CLIP_OVERRIDES,
     raised: tuple[str, ...] = (),
+    is_any: bool = False,
 ) -> Family:
     """Describe a model of several senses, of which one reads text."""
-    part = Part("text", "text_config", prefixes or ("text_model.",), text, overrides)
+    part = Part("text", "text_config", prefixes or ("text_model.",), text, overrides, is_any)
     return Family(model_type=model_type, prefixes=("", *outer), parts=(part,), raised=raised)
 
 
 # A language model of any family, by default OPT.
-LANGUAGE_PART = Part("text", "text_config", ("language_model.", "model.language_model."), "opt")
+LANGUAGE_PART = Part("text", "text_config", ("language_model.", "model.language_model."), "opt", is_any=True)
 
 
-def bark_part(model_type: str, *, has_masks: bool) -> Family:
-    """Describe one of the three models of Bark."""
-    masks = (Buffer("layers.*.attn.bias", "causal", is_kept=True),) if has_masks else ()
-    return decoder(model_type, "position_embeds_layer.weight", config_key="block_size", length=1024, buffers=masks)
+def bark_table(part: str, name: str, *, has_masks: bool) -> Table:
+    """Describe the table of one of the three models of Bark."""
+    masks = (Buffer(f"{name}.layers.*.attn.bias", "causal", is_kept=True),) if has_masks else ()
+    return Table(f"{name}.position_embeds_layer.weight", f"{name}_config.block_size", buffers=masks, part=part)
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -173,7 +174,15 @@ FAMILIES: Mapping[str, Family] = {
         encoder("fnet", "fnet."),
         encoder("git", "git.", length=1024),
         encoder("layoutlm", "layoutlm."),
-        *(encoder(name, "layoutlmv2.", buffers=IDS[:1]) for name in ("layoutlmv2", "layoutxlm")),
+        *(
+            encoder(
+                name,
+                "layoutlmv2.",
+                buffers=IDS[:1],
+                note="the tokens of the image, 49 by default, read the first rows too: keep at least as many",
+            )
+            for name in ("layoutlmv2", "layoutxlm")
+        ),
         encoder("lxmert", "lxmert."),
         encoder("megatron-bert", "bert."),
         encoder("mobilebert", "mobilebert."),
@@ -286,8 +295,7 @@ FAMILIES: Mapping[str, Family] = {
             defaults={LENGTH: 512, "block_per_row": 4},
             # transformers' `MraSelfAttention`: the length decides to how many blocks of 32 tokens every text attends.
             pins=(Pin("block_per_row", keeps="blocks", block_size=32),),
-            note="Lengths that are old length × block_per_row over a whole number keep what short texts give; with "
-            "others, more blocks are attended to.",
+            note="at lengths other than twice or four times the old one, short texts attend to other blocks",
         ),
         encoder("nystromformer", "nystromformer.", length=510, offset=TWO_ON_TOP),
         encoder("yoso", "yoso.", length=4096, offset=TWO_ON_TOP),
@@ -387,7 +395,7 @@ FAMILIES: Mapping[str, Family] = {
         text_part("omdet-turbo", "clip_text_model", "language_backbone.model."),
         text_part("siglip", "siglip_text_model"),
         text_part("siglip2", "siglip2_text_model"),
-        text_part("vision-text-dual-encoder", "bert"),
+        text_part("vision-text-dual-encoder", "bert", is_any=True),
         text_part("xclip", "xclip_text_model"),
         text_part("florence2", "bart", "language_model.", "model.language_model.", "language_model.model."),
         text_part("pp_formulanet", "pp_formulanet_text", "model.decoder.", "decoder."),
@@ -433,8 +441,8 @@ FAMILIES: Mapping[str, Family] = {
             Family(
                 model_type=name,
                 parts=(
-                    Part("encoder", "encoder", ("encoder.",), default),
-                    Part("decoder", "decoder", ("decoder.",), "mbart" if name == "nougat" else "bert"),
+                    Part("encoder", "encoder", ("encoder.",), default, is_any=True),
+                    Part("decoder", "decoder", ("decoder.",), "mbart" if name == "nougat" else "bert", is_any=True),
                 ),
             )
             for name, default in (
@@ -448,21 +456,26 @@ FAMILIES: Mapping[str, Family] = {
             model_type="rag",
             prefixes=("", "rag."),
             parts=(
-                Part("question_encoder", "question_encoder", ("question_encoder.",), "dpr"),
-                Part("generator", "generator", ("generator.",), "bart"),
+                Part("question_encoder", "question_encoder", ("question_encoder.",), "dpr", is_any=True),
+                Part("generator", "generator", ("generator.",), "bart", is_any=True),
             ),
         ),
         Family(
             model_type="bark",
-            parts=(
-                Part("semantic", "semantic_config", ("semantic.",), "semantic"),
-                Part("coarse", "coarse_acoustics_config", ("coarse_acoustics.",), "coarse_acoustics"),
-                Part("fine", "fine_acoustics_config", ("fine_acoustics.",), "fine_acoustics"),
+            tables=(
+                bark_table("semantic", "semantic", has_masks=True),
+                bark_table("coarse", "coarse_acoustics", has_masks=True),
+                bark_table("fine", "fine_acoustics", has_masks=False),
+            ),
+            defaults=dict.fromkeys(
+                (
+                    "semantic_config.block_size",
+                    "coarse_acoustics_config.block_size",
+                    "fine_acoustics_config.block_size",
+                ),
+                1024,
             ),
         ),
-        bark_part("semantic", has_masks=True),
-        bark_part("coarse_acoustics", has_masks=True),
-        bark_part("fine_acoustics", has_masks=False),
         decoder(
             "clvp_decoder",
             "position_embeds_layer.weight",

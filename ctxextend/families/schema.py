@@ -1,7 +1,7 @@
 """The words in which a family is described; what they mean for one checkpoint is said in `architecture`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = ["Buffer", "Family", "Offset", "Part", "Pin", "Requirement", "Table"]
@@ -112,6 +112,7 @@ class Part:
         prefixes: What stands in front of its tensors' names.
         model_type: Its family where its config names none.
         overrides: Keys that hold another such config, whose values transformers prefers.
+        is_any: Whether its config may name any other family.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Part:
     prefixes: tuple[str, ...]
     model_type: str
     overrides: tuple[str, ...] = ()
+    is_any: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class Family:
     model_type: str
     prefixes: tuple[str, ...] = ("",)
     tables: tuple[Table, ...] = ()
-    defaults: Mapping[str, int] | None = None
+    defaults: Mapping[str, int] = field(default_factory=dict)
     requires: tuple[Requirement, ...] = ()
     parts: tuple[Part, ...] = ()
     raised: tuple[str, ...] = ()

@@ -1,0 +1,41 @@
+"""`ctxextend families`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ctxextend.cli.output import Output
+
+if TYPE_CHECKING:
+    from ctxextend.families.listing import FamilyTable
+
+__all__ = ["families"]
+
+HEADINGS = ("model type", "table", "part", "config key", "offset rows", "notes")
+
+
+def families(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the model types that have a learned position table, and how each is resized.
+
+    ctxextend families
+
+    A table's name is given as a base model has it; a head model writes its own prefix in front of it.
+    """
+    from ctxextend.families.listing import list_families
+
+    sink, tables = Output(as_json), list_families()
+    sink.data(_aligned([HEADINGS, *map(_row, tables)]))
+    sink.result("families", {"families": [table.as_dict() for table in tables]})
+
+
+def _row(table: "FamilyTable") -> tuple[str, ...]:
+    notes = "; ".join(table.notes)
+    return (table.model_type, table.table, table.part, table.config_key, table.offset, notes)
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
