@@ -68,7 +68,7 @@ class ResizePlan(Changes):
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
         folder = self._output(output)
         with explained(folder):
-            check_stage(folder, self.checkpoint.root, force, self.output_files)
+            check_stage(folder, self.checkpoint.guarded, force, self.output_files)
             above = next(path for path in folder.resolve().parents if path.exists())
             check_writable(above)
             check_space(above, self.bytes_to_write)
@@ -93,7 +93,7 @@ class ResizePlan(Changes):
             ResizeError: The new table does not fit in memory.
         """
         began, folder = time.perf_counter(), self._output(output)
-        with explained(folder), stage(folder, self.checkpoint.root, force, self.output_files) as staged:
+        with explained(folder), stage(folder, self.checkpoint.guarded, force, self.output_files) as staged:
             self.checkpoint.check_unchanged()
             check_space(staged.parent, self.bytes_to_write)
             for name in self.output_files:
@@ -145,13 +145,19 @@ class ResizePlan(Changes):
         if not self.is_changed:
             flags = self.recipe.resize.method_flags
             ignored = f" {', '.join(flags)} had nothing to do." if flags else ""
-            yield f"The table has {self.max_len_before} positions already: the output is a copy.{ignored}"
+            what = "the same weights as safetensors" if self.rewritten else "a copy"
+            yield f"The table has {self.max_len_before} positions already: the output is {what}.{ignored}"
 
     def _left_alone(self) -> Iterator[str]:
         if not self.checkpoint.has_config and not self.checkpoint.is_adapter:
             lengths = {table.config_key: table.place.key_value(table.max_len_after) for table in self.tables}
             keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
             yield f"There is no config.json: the one that transformers will need must state {keys}."
+        if self.checkpoint.is_adapter and self.is_changed:
+            yield (
+                f"The adapter now fits {self.checkpoint.base} at {self.max_len_after} positions alone: resize that "
+                "too, and load the adapter onto the result, since adapter_config.json still names the old one."
+            )
         if self.recipe.resize.table is not None and self.is_changed:
             yield from self._sized_like_the_table()
 

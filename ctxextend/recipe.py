@@ -113,6 +113,12 @@ class Recipe:
     resize: Resize
     origin: Origin = Origin()
 
+    def __post_init__(self) -> None:
+        if self.resize.table is not None and self.origin.family is not None:
+            raise ResizeError(
+                "--table describes a model by hand, and --family names a known one.", "Leave one of them out."
+            )
+
     def to_yaml(self, makes_rows: bool, provenance: dict[str, Any]) -> str:
         """Write the recipe, and behind it how its output came about.
 

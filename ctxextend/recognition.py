@@ -8,7 +8,7 @@ from typing import Any
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, TensorEntry
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.architecture import Architecture, nested
+from ctxextend.families.architecture import Architecture, Place, nested
 from ctxextend.families.lookup import by_hand, find_architecture, is_known
 from ctxextend.recipe import Recipe
 
@@ -18,6 +18,8 @@ __all__ = ["recognize"]
 MOST_OFFSET_ROWS = 8
 CANDIDATES_SHOWN = 5
 LENGTH_KEY = "max_position_embeddings"
+# What keys are called that state a length.
+TELLING = ("pos", "ctx", "context", "len", "block_size")
 
 
 def recognize(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
@@ -34,10 +36,22 @@ def recognize(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
     if recipe.resize.table is not None:
         return _by_hand(checkpoint, recipe)
     model_type = recipe.origin.family or checkpoint.config.get("model_type")
+    if not checkpoint.config and model_type is None:
+        raise _nameless(checkpoint)
     if isinstance(model_type, str) and not is_known(model_type):
         raise _unknown(checkpoint, recipe, model_type)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
     return _at_home(checkpoint, find_architecture(checkpoint.config, where, recipe.origin.family))
+
+
+def _nameless(checkpoint: Checkpoint) -> CheckpointError:
+    what = checkpoint.weights[0].path
+    message = f"There is no config.json beside {what} that says what it is."
+    if checkpoint.is_adapter:
+        message = (
+            f"{what} is an adapter of {checkpoint.base}, which is not on this machine: its model type is not known."
+        )
+    return CheckpointError(message, "Say what it is with --family, for example --family gpt2.")
 
 
 def _at_home(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
@@ -48,7 +62,22 @@ def _at_home(checkpoint: Checkpoint, architecture: Architecture) -> Architecture
         replace(place, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in place.prefixes))
         for place in architecture.places
     )
+    if not any(name in checkpoint.names for place in places for name in place.names):
+        raise _no_table(checkpoint, places)
     return replace(architecture, places=places)
+
+
+def _no_table(checkpoint: Checkpoint, places: tuple[Place, ...]) -> CheckpointError:
+    modules = tuple(name.removesuffix("weight") for place in places for name in place.names)
+    if any(name.startswith(modules) for name in checkpoint.names):
+        return CheckpointError(
+            f"{checkpoint.root} holds a PEFT adapter that changes each row of the position table and does not hold it.",
+            f"Merge it into {checkpoint.base} with merge_and_unload() and save_pretrained(), and resize that.",
+        )
+    return CheckpointError(
+        f"{checkpoint.root} holds a PEFT adapter without a position table.",
+        f"Resize {checkpoint.base}, then load the adapter onto that.",
+    )
 
 
 def _by_hand(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
@@ -63,7 +92,14 @@ def _by_hand(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
             f"--table {table}: which key of config.json states its length is not known.",
             _advice(checkpoint, recipe, table) or "Name it with --config-key.",
         )
-    inside = nested(checkpoint.config, tuple((key or "").split("."))) == entries[table].shape[0]
+    stated, rows = nested(checkpoint.config, tuple((key or "").split("."))), entries[table].shape[0]
+    if checkpoint.has_config and stated not in (rows, rows - settings.offset):
+        raise CheckpointError(
+            f"config.json states {key} {stated!r}, and {table} has {rows} rows, {settings.offset} of them in front of "
+            "position 0.",
+            _advice(checkpoint, recipe, table) or "Check --config-key and --offset.",
+        )
+    inside = stated == rows
     return by_hand(checkpoint.config, table, key or LENGTH_KEY, settings.offset, inside)
 
 
@@ -87,15 +123,27 @@ class _Candidate:
     key: str
     offset: int
 
+    @property
+    def likelihood(self) -> tuple[bool, ...]:
+        """The more of these hold, the first ones first, the likelier it is."""
+        return _is_named(self.entry), _tells(self.key), bool(self.key), self.offset == 0
+
     def command(self, recipe: Recipe) -> str:
-        offset = f" --offset {self.offset}" if self.offset else ""
-        words = f"ctxextend resize {shlex.quote(recipe.source)} --to {recipe.resize.to}"
-        return f"{words} --table {shlex.quote(self.entry.name)}{offset} --config-key {shlex.quote(self.key or 'KEY')}"
+        """Return what to type for it, in place of what was typed."""
+        origin, settings = recipe.origin, recipe.resize
+        flags = {
+            **{"revision": origin.revision, "subfolder": origin.subfolder, "variant": origin.variant},
+            **{"to": settings.to, "method": settings.method, "keep-first": settings.keep_first or None},
+            **{"drop-last": settings.drop_last or None, "scope": settings.scope, "table": self.entry.name},
+            **{"offset": self.offset or None, "config-key": self.key or "KEY"},
+        }
+        words = [word for flag, value in flags.items() if value is not None for word in (f"--{flag}", str(value))]
+        return shlex.join(["ctxextend", "resize", recipe.source, *words])
 
 
 def _advice(checkpoint: Checkpoint, recipe: Recipe, table: str | None = None) -> str:
     """List the candidate tables, and the command for the likeliest; empty where there is none."""
-    found = sorted(_candidates(checkpoint), key=_likelihood, reverse=True)
+    found = sorted(_candidates(checkpoint), key=lambda candidate: candidate.likelihood, reverse=True)
     found = [candidate for candidate in found if table in (None, candidate.entry.name)][:CANDIDATES_SHOWN]
     if not found:
         return ""
@@ -111,22 +159,34 @@ def _plus(offset: int) -> str:
     return f" + {offset}" if offset else ""
 
 
-def _likelihood(candidate: _Candidate) -> tuple[bool, ...]:
-    name, key = candidate.entry.name.lower(), candidate.key.lower()
-    tells = any(word in key for word in ("pos", "ctx", "context", "len", "block_size"))
-    return ("pos" in name or "wpe" in name, tells, bool(key), candidate.offset == 0)
+def _is_named(entry: TensorEntry) -> bool:
+    return "pos" in entry.name.lower() or "wpe" in entry.name.lower()
+
+
+def _tells(key: str) -> bool:
+    return any(word in key.lower() for word in TELLING)
 
 
 def _candidates(checkpoint: Checkpoint) -> Iterator[_Candidate]:
+    """Yield each tensor that may be the table once, with the likeliest key."""
     lengths = dict(_whole_numbers(checkpoint.config))
-    for name, entry in _entries(checkpoint):
+    for _, entry in _entries(checkpoint):
         if len(entry.shape) != 2 or entry.dtype not in FLOAT_DTYPES:
             continue
-        for offset in range(MOST_OFFSET_ROWS + 1):
-            keys = [key for key, value in lengths.items() if value + offset == entry.shape[0] and "size" not in key]
-            yield from (_Candidate(entry, key, offset) for key in keys if offset == 0 or "pos" in name)
-        if "pos" in name and entry.shape[0] > entry.shape[1] // 8:
-            yield _Candidate(entry, "", 0)
+        found = [candidate for key, value in lengths.items() for candidate in _pairs(entry, key, value)]
+        if _is_named(entry) and entry.shape[0] > entry.shape[1] // 8:
+            found.append(_Candidate(entry, "", 0))
+        if found:
+            yield max(found, key=lambda candidate: candidate.likelihood)
+
+
+def _pairs(entry: TensorEntry, key: str, value: int) -> Iterator[_Candidate]:
+    """Yield how a key may state a tensor's length: widths and sizes of vocabularies do not."""
+    offset = entry.shape[0] - value
+    if _tells(key) and (offset == 0 or (_is_named(entry) and 0 < offset <= MOST_OFFSET_ROWS)):
+        yield _Candidate(entry, key, offset)
+    elif offset == 0 and "size" not in key and value != entry.shape[1]:
+        yield _Candidate(entry, key, 0)
 
 
 def _entries(checkpoint: Checkpoint) -> Iterator[tuple[str, TensorEntry]]:

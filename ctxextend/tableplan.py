@@ -154,7 +154,7 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
         wanted = " or ".join(dict.fromkeys(name for place in architecture.places for name in place.names))
         raise CheckpointError(
             f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
-            "Check that model_type in config.json and the weights belong together.",
+            "Check that model_type in config.json, or --family, and the weights belong together.",
         )
     return found
 
@@ -246,9 +246,9 @@ def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -
                 "Correct config.json, or fetch config and weights again: they do not belong together.",
             )
     if place.positions(rows) < 1:
+        behind = f", {place.table.ahead} behind the last" if place.table.ahead else ""
         raise CheckpointError(
-            f"{name} has {rows} rows, of which {place.offset} stand in front of position 0 and {place.table.ahead} "
-            "behind the last.",
+            f"{name} has {rows} rows, and {place.offset} of them stand in front of position 0{behind}.",
             f"Check {place.table.offset.config_key or 'the offset'}.",
         )
 

@@ -90,7 +90,7 @@ def test_resize_json_is_one_object_on_stdout() -> None:
     assert sorted(every) == sorted(pico.contents(Path("tiny-gpt2-512")))
     assert set(values["tables"][0]) == {
         *("name", "file", "config_key", "max_len_before", "max_len_after", "rows_before", "rows_after"),
-        *("offset", "hidden_size", "dtype"),
+        *("offset", "hidden_size", "dtype", "part"),
     }
 
 

@@ -1,27 +1,90 @@
+import re
 from typing import Any
 
 import pytest
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.families.architecture import Place
 from ctxextend.families.entries import FAMILIES
-from ctxextend.families.lookup import find_family
-from ctxextend.families.refusals import INSTEAD
+from ctxextend.families.lookup import OPENINGS, find_architecture
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+def place(model_type: str, **config: Any) -> Place:
+    return find_architecture({"model_type": model_type, **config}).places[0]
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_families_defaults_are_transformers_own(model_type: str) -> None:
-    config = transformers.AutoConfig.for_model(model_type)
     for key, value in FAMILIES[model_type].defaults.items():
-        assert getattr(config, key) == value
+        holder: Any = CONFIG_MAPPING[model_type]()
+        for name in key.split("."):
+            holder = getattr(holder, name)
+        assert holder == value, key
 
 
-def test_families_and_refusals_name_types_that_transformers_has_and_never_both() -> None:
-    known = set(CONFIG_MAPPING.keys())
-    assert set(FAMILIES) <= known
-    assert set(INSTEAD) <= known
-    assert not set(FAMILIES) & set(INSTEAD)
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_families_parts_are_those_that_transformers_takes_by_default(model_type: str) -> None:
+    if model_type in ("rag", "nougat", "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"):
+        return  # these have no defaults: their parts must be given
+    for part in FAMILIES[model_type].parts:
+        assert getattr(CONFIG_MAPPING[model_type](), part.config_key).model_type == part.model_type
+
+
+def test_families_and_refusals_name_every_type_of_transformers_once() -> None:
+    listed = [*FAMILIES, *(model_type for refusals, _ in OPENINGS for model_type in refusals)]
+    assert sorted(listed) == sorted(CONFIG_MAPPING.keys())
+
+
+def test_refusals_say_what_is_used_and_what_to_do() -> None:
+    for refusals, _ in OPENINGS:
+        for model_type in refusals:
+            with pytest.raises(UnsupportedModelError) as caught:
+                find_architecture({"model_type": model_type})
+            assert re.fullmatch(rf"A {re.escape(model_type)} model [a-z].*[^.:]\.", caught.value.message)
+            assert re.match(r"[A-Z].*\. `ctxextend families` lists", caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "llama"}, "A llama model has no learned position table; it uses rotary"),
+        ({"model_type": "bloom"}, "it uses ALiBi"),
+        ({"model_type": "t5"}, "it uses relative"),
+        ({"model_type": "mamba"}, "it uses no position embeddings"),
+        ({"model_type": "vit"}, "no learned table over token positions: its table is over patches of an image"),
+        ({"model_type": "pegasus"}, "it uses fixed sinusoids"),
+        ({"model_type": "marian"}, "it uses fixed sinusoids"),
+        ({"model_type": "fsmt"}, "it uses fixed sinusoids"),
+        ({"model_type": "roformer"}, "fixed sinusoids"),
+        ({"model_type": "cohere_asr"}, "fixed sinusoids"),
+        ({"model_type": "xlm", "sinusoidal_embeddings": True}, "sinusoidal_embeddings True.*fixed sinusoids"),
+        ({"model_type": "flaubert", "sinusoidal_embeddings": True}, "sinusoidal_embeddings True.*fixed sinusoids"),
+        ({"model_type": "distilbert", "sinusoidal_pos_embds": True}, "sinusoidal_pos_embds True.*fixed sinusoids"),
+        ({"model_type": "trocr", "use_learned_position_embeddings": False}, "fixed sinusoids"),
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"model_type": "esm", "position_embedding_type": "rotary"}, "position_embedding_type 'rotary'"),
+        ({"model_type": "deberta", "position_biased_input": False}, "position_biased_input False.*relative"),
+        ({"model_type": "decision_transformer"}, "over time"),
+        ({"model_type": "canine"}, "hash"),
+        ({"model_type": "reformer"}, "grid"),
+        ({"model_type": "sam3_lite_text"}, "by itself"),
+        ({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "llama"}}, "its decoder: A llama.*rotary"),
+        ({"model_type": "my-own"}, "'my-own' is not in ctxextend's registry"),
+    ],
+)
+def test_find_architecture_names_what_a_model_uses_instead(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        find_architecture(config)
+    assert caught.value.hint
+
+
+def test_find_architecture_wants_a_model_type() -> None:
+    with pytest.raises(CheckpointError, match=r"names no model_type.*--family gpt2"):
+        find_architecture({})
+    assert find_architecture({}, model_type="gpt2").places[0].config_key == "n_positions"
 
 
 @pytest.mark.parametrize(
@@ -33,42 +96,88 @@ def test_families_and_refusals_name_types_that_transformers_has_and_never_both()
         ("transformer.h.3.attn.c_attn.bias", False),
         ("h.0.attn.c_proj.bias", False),
         ("h.x.attn.bias", False),
+        ("h.0.1.attn.bias", False),
+        ("h.².attn.bias", False),
         ("model.h.0.attn.bias", False),
         ("h.0.attn.bias.more", False),
         ("hA0.attn.bias", False),
         ("h.0.crossattention.c_attn.bias", False),
     ],
 )
-def test_family_buffer_matches_whole_names(name: str, is_buffer: bool) -> None:
-    assert (FAMILIES["gpt2"].buffer(name) is not None) == is_buffer
+def test_place_buffer_matches_whole_names(name: str, is_buffer: bool) -> None:
+    assert (place("gpt2").buffer(name) is not None) == is_buffer
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
-def test_family_buffer_finds_position_ids_with_and_without_prefix(prefix: str) -> None:
-    buffer = FAMILIES["bert"].buffer(f"{prefix}embeddings.position_ids")
+def test_place_buffer_finds_position_ids_with_and_without_prefix(prefix: str) -> None:
+    buffer = place("bert").buffer(f"{prefix}embeddings.position_ids")
     assert buffer is not None
-    assert buffer.content == "arange"
-    assert FAMILIES["bert"].buffer(f"{prefix}embeddings.position_embeddings.weight") is None
+    assert (buffer.content, buffer.is_kept) == ("arange", False)
+    assert place("bert").buffer(f"{prefix}embeddings.position_embeddings.weight") is None
 
 
-@pytest.mark.parametrize(("pad", "offset"), [({}, 2), ({"pad_token_id": 1}, 2), ({"pad_token_id": 4}, 5)])
-def test_family_offset_rows_follows_the_pad_id(pad: dict[str, int], offset: int) -> None:
-    family = FAMILIES["roberta"]
-    assert family.offset_rows(family.tables[0], pad) == offset
+@pytest.mark.parametrize(
+    ("model_type", "pad", "offset"),
+    [
+        ("roberta", {}, 2),
+        ("roberta", {"pad_token_id": 1}, 2),
+        ("roberta", {"pad_token_id": 4}, 5),
+        ("lilt", {}, 1),
+        ("prophetnet", {"pad_token_id": 3}, 4),
+        ("mpnet", {"pad_token_id": 4}, 2),
+        ("bart", {"pad_token_id": 4}, 2),
+        ("bert", {"pad_token_id": 4}, 0),
+    ],
+)
+def test_place_offset_follows_the_family_s_rule(model_type: str, pad: dict[str, int], offset: int) -> None:
+    assert place(model_type, **pad).offset == offset
 
 
 @pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
-def test_family_config_value_refuses_what_is_no_number(value: Any) -> None:
+def test_place_value_refuses_what_is_no_number(value: Any) -> None:
     with pytest.raises(CheckpointError, match="needs a whole number"):
-        FAMILIES["bert"].config_value("max_position_embeddings", {"max_position_embeddings": value})
+        place("bert", max_position_embeddings=value).value("max_position_embeddings")
 
 
-def test_find_family_names_what_a_model_uses_instead() -> None:
-    with pytest.raises(UnsupportedModelError, match="A llama model has no learned position table; it uses rotary"):
-        find_family({"model_type": "llama"})
-    with pytest.raises(UnsupportedModelError, match="'my-own' is not in ctxextend's registry"):
-        find_family({"model_type": "my-own"})
-    with pytest.raises(UnsupportedModelError, match="position_embedding_type 'alibi'"):
-        find_family({"model_type": "bert", "position_embedding_type": "alibi"})
-    with pytest.raises(CheckpointError, match="names no model_type"):
-        find_family({})
+def test_place_value_prefers_the_copy_that_transformers_obeys() -> None:
+    config = {"text_config": {"max_position_embeddings": 77}, "text_config_dict": {"max_position_embeddings": 248}}
+    text = place("clip", **config)
+    assert text.value("max_position_embeddings") == 248
+    assert transformers.CLIPConfig(**config).text_config.max_position_embeddings == 248
+    assert text.length_paths == (
+        ("text_config", "max_position_embeddings"),
+        ("text_config_dict", "max_position_embeddings"),
+    )
+    assert place("clip", text_config_dict=None).value("max_position_embeddings") == 77
+
+
+def test_find_architecture_puts_parts_together() -> None:
+    architecture = find_architecture(
+        {"model_type": "encoder-decoder", "encoder": {"model_type": "roberta"}, "decoder": {"model_type": "gpt2"}}
+    )
+    encoder, decoder = architecture.places
+    assert (encoder.part, encoder.config_key, encoder.offset) == ("encoder", "encoder.max_position_embeddings", 2)
+    assert (decoder.part, decoder.config_key, decoder.offset) == ("decoder", "decoder.n_positions", 0)
+    assert "decoder.transformer.wpe.weight" in decoder.names
+    rag = find_architecture(
+        {"model_type": "rag", "question_encoder": {"model_type": "dpr"}, "generator": {"model_type": "bart"}}
+    )
+    assert [found.part for found in rag.places] == ["question_encoder", "generator.encoder", "generator.decoder"]
+    video = place("sam3_video")
+    assert video.config_key == "detector_config.text_config.max_position_embeddings"
+
+
+def test_list_families_shows_every_table() -> None:
+    listed = list_families()
+    assert {table.model_type for table in listed} == set(FAMILIES)
+    rules = {(table.model_type, table.part): table.offset for table in listed}
+    assert rules["roberta", ""] == "pad_token_id + 1, inside the key"
+    assert rules["bart", "decoder"] == "2, on top of the key"
+    assert rules["luke", "entity"] == "0"
+    notes = {table.model_type: table.notes for table in listed}
+    assert notes["deberta"] == ("with position_biased_input true alone", "max_relative_positions held")
+    assert notes["led"] == ()
+    assert next(table.notes for table in listed if table.part == "encoder" and table.model_type == "led") == (
+        "a multiple of attention_window",
+    )
+    assert notes["bros"] == ("embeddings.position_ids made anew",)

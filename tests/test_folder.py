@@ -122,27 +122,28 @@ def test_open_checkpoint_without_weights(make_pico: Callable[..., pico.Pico]) ->
         opened(folder)
 
 
-def test_open_checkpoint_with_pickles_alone_says_what_to_type(make_pico: Callable[..., pico.Pico]) -> None:
+def test_open_checkpoint_with_foreign_weights_alone_says_what_to_type(make_pico: Callable[..., pico.Pico]) -> None:
     folder = make_pico("gpt2").folder
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin alone") as caught:
+    (folder / "model.safetensors").rename(folder / "tf_model.h5")
+    with pytest.raises(CheckpointError, match="holds tensorflow weights alone, which transformers 5") as caught:
         opened(folder)
-    command = (caught.value.hint or "").removeprefix("Convert it first: python -c ")
-    code = f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r})"
+    advice, command = (caught.value.hint or "").split(", then python -c ")
+    assert advice == 'Convert them with transformers 4: pip install "transformers<5" tensorflow torch'
+    code = f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r}, from_tf=True)"
     assert shlex.split(command) == [f"{code}.save_pretrained('pico-gpt2-safetensors')"]
 
 
 @pytest.mark.parametrize("stated", [["X$(touch x)"], ["a.b"], 5, [], [7], "GPT2Model", {"a": 1}])
-def test_open_checkpoint_with_pickles_alone_puts_no_strangers_words_into_a_command(
+def test_open_checkpoint_with_foreign_weights_alone_puts_no_strangers_words_into_a_command(
     stated: object, make_pico: Callable[..., pico.Pico]
 ) -> None:
     folder = make_pico("gpt2", name="it's $HOME").folder
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "flax_model.msgpack")
     pico.edit_json(folder / "config.json", architectures=stated)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match="flax weights") as caught:
         opened(folder)
-    command = (caught.value.hint or "").removeprefix("Convert it first: python -c ")
-    code = f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r})"
+    command = (caught.value.hint or "").partition(", then python -c ")[2]
+    code = f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, from_flax=True)"
     assert shlex.split(command)[0].startswith(code)
 
 
@@ -205,13 +206,11 @@ def test_open_checkpoint_takes_shards_by_roundabout_names(make_pico: Callable[..
 
 def test_open_checkpoint_of_an_adapter_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="holds a PEFT adapter. Resize its base model"):
+    with pytest.raises(CheckpointError, match="holds a PEFT adapter without a position table. Resize its base model"):
         opened(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["x.gguf", "model.fp16.safetensors", "model-00001-of-00002.safetensors", "tf_model.h5"]
-)
+@pytest.mark.parametrize("name", ["x.gguf", "model.fp16.safetensors", "model-00001-of-00002.safetensors", "other.bin"])
 def test_open_checkpoint_without_weights_names_what_is_there(name: str, make_pico: Callable[..., pico.Pico]) -> None:
     folder = make_pico("gpt2").folder
     (folder / "model.safetensors").rename(folder / name)

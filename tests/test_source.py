@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from ctxextend import SourceError, plan_resize
@@ -156,14 +157,20 @@ def test_resolve_source_where_no_server_listens(run: Run) -> None:
     assert "HF_HUB_OFFLINE forbids to fetch it" in offline.stderr
 
 
-def test_resolve_source_of_a_repository_with_pickles_alone(hub: Hub, run: Run, make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    hub.add("gpt2", folder)
-    done = run("resize", "gpt2", "--to", "40")
-    assert done.returncode == 1
-    assert "pytorch_model.bin" in done.stderr
+def test_resolve_source_fetches_pickles_where_there_are_no_safetensors(
+    hub: Hub, run: Run, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2")
+    torch.save(source.load().state_dict(), source.folder / "pytorch_model.bin")
+    hub.add("both", source.folder)
+    (source.folder / "model.safetensors").unlink()
+    hub.add("pickles", source.folder)
+    assert run("resize", "both", "--to", "40").returncode == 0
     assert "pytorch_model.bin" not in hub.fetched()
+    done = run("resize", "pickles", "--to", "40", "-o", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "pytorch_model.bin" in hub.fetched()
+    assert source.load(tmp_path / "out").config.n_positions == 40
 
 
 def test_resolve_source_prefers_a_local_folder_and_says_so(make_pico: MakePico) -> None:
@@ -190,9 +197,9 @@ def test_resolve_source_of_nothing(reference: str) -> None:
         resolve_source(reference)
 
 
-def test_resolve_source_of_a_file_names_its_folder(make_pico: MakePico) -> None:
+def test_resolve_source_of_a_file_without_weights_names_its_folder(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
-    with pytest.raises(SourceError, match="is a file") as caught:
+    with pytest.raises(SourceError, match="is no weights file") as caught:
         resolve_source(folder / "config.json")
     assert str(folder) in (caught.value.hint or "")
 

@@ -12,7 +12,14 @@ from ctxextend.errors import OutputError
 
 __all__ = ["check_output", "check_replaceable", "resolved"]
 
-WEIGHTS = ("model*.safetensors", "*/model*.safetensors", "pytorch_model*.bin", "*/pytorch_model*.bin")
+MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
+WEIGHTS = (
+    "adapter_model.safetensors",
+    "model*.safetensors",
+    "*/model*.safetensors",
+    "pytorch_model*.bin",
+    "*/pytorch_model*.bin",
+)
 
 
 def check_output(output: Path, source: Path, force: bool, written: Collection[str]) -> None:
@@ -62,7 +69,7 @@ def check_replaceable(output: Path, force: bool, written: Collection[str]) -> No
         return
     if not force:
         raise OutputError(f"The output {output} exists.", "Replace it with --force, or choose another name with -o.")
-    has_config = any((output / name).is_file() for name in ("config.json", "modules.json"))
+    has_config = any((output / name).is_file() for name in MARKS)
     if not has_config or not any(any(output.glob(pattern)) for pattern in WEIGHTS):
         raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Choose another -o.")
     strange = next((name for name in _files(output) if not (name in written or is_known(PurePosixPath(name)))), None)
@@ -96,7 +103,7 @@ def _check_apart(output: Path, source: Path) -> None:
 
 
 def _check_links(output: Path, source: Path) -> None:
-    for folder, _, files in walk(source):
+    for folder, _, files in walk(source) if source.is_dir() else ():
         for path in (Path(folder) / name for name in files):
             if path.is_symlink() and output in path.resolve().parents:
                 raise OutputError(

@@ -6,16 +6,16 @@ from pathlib import PurePosixPath
 __all__ = ["NOT_FETCHED", "NOT_OURS", "PLAIN", "STALE", "VARIANTS", "is_known", "matches"]
 
 # A copy of the weights in another precision, and the copy that needs no name.
-VARIANTS = "model.*.safetensors"
-PLAIN = ("model.safetensors", "model-?????-of-?????.safetensors")
+VARIANTS = ("model.*.safetensors", "model.safetensors.index.*.json")
+PLAIN = ("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json")
 
-OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json")
+OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index*.json")
 
 # Files that hold the old table or state of its size, and why they are left out. A pattern holds for the model's own
 # folder; behind **/ it holds at any depth, and ending in /* for everything below a folder of that name.
 STALE = {
     **dict.fromkeys(
-        ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "pytorch_model*.safetensors"),
+        ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
         "PyTorch weights, not rewritten",
     ),
     **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights, not rewritten"),
@@ -49,12 +49,12 @@ NOT_OURS = {
 # What is not fetched from the Hub, whose client lets * match slashes: stale files, and variants of the weights.
 NOT_FETCHED = [
     *(pattern.removeprefix("**/") for pattern in STALE if pattern not in OTHER_WEIGHTS),
-    VARIANTS,
+    *VARIANTS,
 ]
 
 # What a checkpoint folder holds by the habits of transformers and sentence-transformers.
 KNOWN = (
-    *(*PLAIN, VARIANTS, "model.safetensors.index.json", "model.safetensors.index.*.json"),
+    *(*PLAIN, *VARIANTS),
     *("adapter_config.json", "adapter_model.safetensors"),
     *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
     *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),

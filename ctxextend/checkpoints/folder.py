@@ -1,6 +1,7 @@
 """A model folder: its config, its weights in one file or in shards, and everything else in it."""
 
 import json
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from ctxextend.checkpoints.copying import check_stamp, stamp
 from ctxextend.checkpoints.disk import walk
-from ctxextend.checkpoints.filenames import NOT_OURS, STALE, matches
+from ctxextend.checkpoints.filenames import NOT_OURS, STALE, is_known, matches
 from ctxextend.checkpoints.jsontext import load_object, read_text
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weights import NANOGPT_FILE, Weights, WeightsFile, find_weights, stays_inside
@@ -18,6 +19,7 @@ from ctxextend.errors import CheckpointError
 __all__ = ["ADAPTER_PREFIX", "Checkpoint", "WeightsFile", "open_checkpoint"]
 
 CONFIG = "config.json"
+OTHER = "other weights, not rewritten"
 ADAPTER_CONFIG = "adapter_config.json"
 # What PEFT writes in front of the names of the base model's modules.
 ADAPTER_PREFIX = "base_model.model."
@@ -38,7 +40,7 @@ class Checkpoint:
         copied: Every other file that belongs to it, config.json included, relative to the root.
         omitted: Files that are left out of an output, each with the reason.
         stamps: Size in bytes and modification time in ns of every file that belongs to it, when it was opened.
-        is_adapter: Whether it holds what PEFT puts on top of a base model.
+        base: For what PEFT puts on top of a base model, the name of that; else None.
     """
 
     source: Source
@@ -49,12 +51,23 @@ class Checkpoint:
     copied: tuple[str, ...]
     omitted: Mapping[str, str]
     stamps: Mapping[str, tuple[int, int]]
-    is_adapter: bool = False
+    base: str | None = None
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it holds what PEFT puts on top of a base model."""
+        return self.base is not None
 
     @property
     def root(self) -> Path:
         """The folder itself."""
         return self.source.folder
+
+    @property
+    def guarded(self) -> Path:
+        """What an output must not stand in: the folder, or the one file of it that is taken."""
+        file = self.source.file
+        return self.root if file is None or self.copied else self.root / file
 
     @property
     def weights(self) -> tuple[WeightsFile, ...]:
@@ -142,20 +155,28 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     config: Mapping[str, Any] | None = None
     if (root / model / CONFIG).is_file():
         config = load_object(root / model / CONFIG)
-    adapter = load_object(root / ADAPTER_CONFIG) if config is None and (root / ADAPTER_CONFIG).is_file() else None
-    if adapter is not None:
-        config = _base_config(root, adapter)
+    if config is None and (root / ADAPTER_CONFIG).is_file():
+        config = _base_config(_base(root))
     alone = config is None and source.file is not None
     if config is None and not alone and not (root / NANOGPT_FILE).is_file():
         raise _no_config(root, source.notes)
-    stored = find_weights(root / model, config, file=source.file, variant=variant, elsewhere=source.not_fetched)
+    stored = find_weights(root / model, config, source, variant)
     used = {(model / name).as_posix() for name in stored.used}
     copied, omitted = ((), {}) if alone else _sort_files(root, model, used)
+    if source.file is not None:
+        others = {name: OTHER for name in copied if _is_alike(PurePosixPath(name), PurePosixPath(source.file))}
+        copied, omitted = tuple(name for name in copied if name not in others), omitted | others
     omitted |= {name: why for name in source.not_fetched if (why := _reason_to_omit(PurePosixPath(name), model))}
     stamps = {name: found for name in (*sorted(used), *copied) if (found := stamp(root / name))}
     made = _made(model, stored)
     known = stored.config if config is None else config
-    return Checkpoint(source, model, known or {}, stored, made, copied, omitted, stamps, adapter is not None)
+    base = _base(root) if any(name.startswith("adapter_model.") for name in stored.used) else None
+    return Checkpoint(source, model, known or {}, stored, made, copied, omitted, stamps, base)
+
+
+def _is_alike(path: PurePosixPath, file: PurePosixPath) -> bool:
+    """Whether a file is another of the kind of which the user named one."""
+    return len(path.parts) == 1 and path.suffix == file.suffix and not is_known(path)
 
 
 def _made(model: PurePosixPath, stored: Weights) -> dict[str, str]:
@@ -167,18 +188,14 @@ def _made(model: PurePosixPath, stored: Weights) -> dict[str, str]:
     return made
 
 
-def _base_config(root: Path, adapter: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the config of an adapter's base model; empty where that is not on this machine.
+def _base(root: Path) -> str:
+    """Return the name of an adapter's base model."""
+    adapter = load_object(root / ADAPTER_CONFIG) if (root / ADAPTER_CONFIG).is_file() else {}
+    return str(adapter.get("base_model_name_or_path") or "its base model")
 
-    Raises:
-        CheckpointError: The adapter holds none of the base model's own modules.
-    """
-    base = str(adapter.get("base_model_name_or_path") or "its base model")
-    if not adapter.get("modules_to_save"):
-        raise CheckpointError(
-            f"{root} holds a PEFT adapter without a position table.",
-            f"Resize {base}, then load the adapter onto that.",
-        )
+
+def _base_config(base: str) -> Mapping[str, Any]:
+    """Return the config of an adapter's base model; empty where that is not on this machine."""
     config = Path(base) / CONFIG
     return load_object(config) if config.is_file() else {}
 
@@ -216,7 +233,13 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
 
 
 def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
-    hint = " ".join((*notes, "Name the folder of a transformers checkpoint, or a weights file with --family."))
+    below = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}") if "model_type" in load_object(path))
+    advice = (
+        f"Choose one that is in it: {' or '.join(f'--subfolder {shlex.quote(name)}' for name in below)}."
+        if below
+        else "Name the folder of a transformers checkpoint, or a weights file with --family."
+    )
+    hint = " ".join((*notes, advice))
     return CheckpointError(f"{folder} holds no config.json.", hint)
 
 

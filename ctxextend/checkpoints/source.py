@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 from ctxextend.checkpoints.filenames import NOT_FETCHED, PLAIN, VARIANTS
-from ctxextend.checkpoints.weights import stays_inside
+from ctxextend.checkpoints.weights import READABLE, SAFETENSORS, stays_inside, with_variant
 from ctxextend.errors import SourceError
 
 __all__ = ["BUNDLED", "Source", "bundled_source", "resolve_source"]
@@ -23,12 +23,14 @@ BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
 # The checkpoints that ship with the package, by the name that users type.
 BUNDLED = {"tiny-gpt2": BUNDLED_FOLDER / "tiny_gpt2"}
 
-# Weights that can be read from a file of their own; the names that say nothing of the model are not its name.
-READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+# Names of weights files that say nothing of the model, and so do not name it.
 PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
 
 # Fetched only where there are no safetensors.
-PICKLES = ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "adapter_model.bin")
+PICKLES = ("pytorch_model.bin", "pytorch_model-?????-of-?????.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+PICKLE_VARIANTS = ("pytorch_model.{}.bin", "pytorch_model.{}-?????-of-?????.bin", "pytorch_model.bin.index.{}.json")
+
+VARIANT = re.compile(r"[\w-]+")
 
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 CACHE_SNAPSHOT = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<sha>[0-9a-f]{40})$")
@@ -83,6 +85,8 @@ def resolve_source(
     try:
         if subfolder is not None and not stays_inside(subfolder):
             raise SourceError(f"--subfolder {subfolder} is no folder below another.", "Name it as the Hub shows it.")
+        if variant is not None and not VARIANT.fullmatch(variant):
+            raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
         return _resolve(text, revision, subfolder, variant)
     except OSError as error:
         raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
@@ -96,6 +100,7 @@ def _resolve(text: str, revision: str | None, subfolder: str | None, variant: st
     if text and path.is_file():
         _refuse("revision", revision, f"the local file {text}")
         _refuse("subfolder", subfolder, f"the local file {text}")
+        _refuse("variant", variant, f"the local file {text}")
         return _local_file(text, path)
     if text in BUNDLED:
         _refuse("revision", revision, f"the bundled checkpoint {text}")
@@ -144,7 +149,7 @@ def bundled_source(name: str) -> Source:
 
 def _refuse(flag: str, value: str | None, what: str) -> None:
     if value is not None:
-        raise SourceError(f"--{flag} {value} has no meaning for {what}.", "Leave it out, or name a Hub id.")
+        raise SourceError(f"--{flag} {value} has no meaning for {what}.", "Leave it out.")
 
 
 def _local(reference: str, path: Path) -> Source:
@@ -163,21 +168,19 @@ def _local(reference: str, path: Path) -> Source:
 def _download(hub_id: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
     """Fetch a model's files: safetensors and what lies beside them, and pickles only where there are no safetensors."""
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
-    skipped = NOT_FETCHED if variant is None else [*(set(NOT_FETCHED) - {VARIANTS}), *PLAIN]
-    folder = _fetch(hub_id, revision, [f"{below}*"] if below else None, skipped)
+    skipped = NOT_FETCHED if variant is None else [*(set(NOT_FETCHED) - set(VARIANTS)), *PLAIN]
+    folder = _fetch(hub_id, revision, [f"{below}*"] if below else None, [f"{below}{name}" for name in skipped])
     snapshot = CACHE_SNAPSHOT.search(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
     listed = _listed(hub_id, sha or revision)
-    pickles = [f"{below}{pattern}" for pattern in PICKLES]
-    if any(fnmatch(file, pattern) for file in listed for pattern in pickles) and not _has_safetensors(folder / below):
+    names = PICKLES if variant is None else [name.format(variant) for name in PICKLE_VARIANTS]
+    pickles = [f"{below}{name}" for name in names]
+    has_safetensors = any((folder / below / with_variant(name, variant)).is_file() for name in SAFETENSORS)
+    if not has_safetensors and any(fnmatch(file, pattern) for file in listed for pattern in pickles):
         folder = _fetch(hub_id, sha or revision, pickles, [])
     not_fetched = tuple(file for file in listed if not (folder / file).exists())
     source = Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
     return _below(source, subfolder)
-
-
-def _has_safetensors(folder: Path) -> bool:
-    return any(folder.rglob("*.safetensors"))
 
 
 def _fetch(hub_id: str, revision: str | None, wanted: list[str] | None, skipped: list[str]) -> Path:

@@ -3,11 +3,11 @@
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -18,35 +18,45 @@ from ctxextend.checkpoints.torchfile import (
     TorchFile,
     find_tensors,
     load_pickle,
-    open_torch_file,
     read_torch_tensor,
     torch_file,
 )
 from ctxextend.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from ctxextend.checkpoints.source import Source
+
 __all__ = [
     "INDEX",
     "NANOGPT_FILE",
+    "READABLE",
+    "SAFETENSORS",
     "SINGLE_FILE",
     "Weights",
     "WeightsFile",
     "find_weights",
     "read_floats",
     "stays_inside",
+    "with_variant",
 ]
 
 SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 # In the order in which transformers and PEFT look for them.
-NAMES = (SINGLE_FILE, INDEX, ADAPTER_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+SAFETENSORS = (SINGLE_FILE, INDEX, ADAPTER_FILE)
+NAMES = (*SAFETENSORS, "pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+# What stands in front of the suffix of single files that transformers and PEFT find.
+FOUND = re.compile(r"model|model\.[^.]+|adapter_model")
+# Weights that can be read from a file of their own.
+READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 NANOGPT_FILE = "ckpt.pt"
 
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
-VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+)\.(?:safetensors|bin)")
+VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
 
 # What other frameworks call their weights, and how transformers 4, the last that could, is told to read them.
-FOREIGN = {"tf_model*.h5*": ("tensorflow", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
+FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
 
 WeightsFile = TensorFile | TorchFile
 
@@ -75,30 +85,33 @@ class Weights:
     config: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def variant(self) -> str | None:
+        """The variant that its output is, such as ``fp16``; None for the plain weights."""
+        found = VARIANT_FILE.fullmatch(next(iter(self.outputs.values())))
+        return found["variant"] if found else None
+
 
 def find_weights(
     folder: Path,
     config: Mapping[str, Any] | None,
-    *,
-    file: str | None = None,
+    source: "Source",
     variant: str | None = None,
-    elsewhere: Collection[str] = (),
 ) -> Weights:
     """Find a folder's weights and read their headers; safetensors win over pickles, a single file over shards.
 
     Args:
         folder: The model's own folder.
         config: Its config.json, parsed; None where it has none.
-        file: The weights file to read, by its name; None looks for one.
+        source: Where it came from; its `file` is the one to read, where it names one.
         variant: The variant to read, such as ``fp16``.
-        elsewhere: Names of files that the folder's origin has and that are not here.
 
     Raises:
         CheckpointError: There are none, or they are missing, malformed, or lead out of the folder.
     """
-    name = file or _first(folder, variant)
+    name = _index_of(folder, source.file) or source.file or _first(folder, variant)
     if name is None:
-        raise _no_weights(folder, config, variant, elsewhere)
+        raise _no_weights(folder, config, variant, source)
     ties = (config or {}).get("tie_word_embeddings") is not False
     if fnmatch(name, "*.index*.json"):
         return _sharded(folder, name, ties)
@@ -118,13 +131,21 @@ def read_floats(file: WeightsFile, name: str) -> NDArray[Any]:
 
 
 def _first(folder: Path, variant: str | None) -> str | None:
-    names = [_with_variant(name, variant) for name in NAMES]
+    names = [with_variant(name, variant) for name in NAMES]
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
     return next((name for name in names if (folder / name).is_file()), None)
 
 
-def _with_variant(name: str, variant: str | None) -> str:
+def _index_of(folder: Path, file: str | None) -> str | None:
+    """Return the index that lists a file as one of its shards, or None."""
+    indices = sorted(path.name for path in folder.glob("*.index*.json")) if file else []
+    maps = {name: load_object(folder / name).get("weight_map") for name in indices}
+    return next((name for name, map_ in maps.items() if isinstance(map_, dict) and file in map_.values()), None)
+
+
+def with_variant(name: str, variant: str | None) -> str:
+    """Return what a weights file or an index is called in a variant."""
     if variant is None:
         return name
     stem, _, suffix = name.rpartition(".")
@@ -134,7 +155,14 @@ def _with_variant(name: str, variant: str | None) -> str:
 def _open(path: Path, ties: bool) -> WeightsFile:
     if path.suffix == ".safetensors":
         return open_tensor_file(path)
-    return open_torch_file(path, ties=ties)
+    status = path.stat()
+    content = load_pickle(path)
+    if is_nanogpt(content):
+        raise CheckpointError(
+            f"{path} is a checkpoint of nanoGPT, which says itself what a config would, and lies beside a config.json.",
+            "Move it into a folder of its own.",
+        )
+    return torch_file(path, find_tensors(content, path), status, ties=ties)
 
 
 def _alone(folder: Path, name: str) -> Weights:
@@ -165,13 +193,18 @@ def _notes(files: tuple[WeightsFile, ...]) -> tuple[str, ...]:
 
 
 def _output_name(name: str) -> str:
-    """Return what a weights file is called as safetensors."""
-    if name.endswith(".safetensors"):
-        return name
-    stem = PurePosixPath(name).name.removesuffix(".bin")
-    if stem.startswith("pytorch_model") or stem == "adapter_model":
-        return f"{stem.removeprefix('pytorch_')}.safetensors"
-    return SINGLE_FILE
+    """Return what a single weights file is called in the output, where transformers must find it."""
+    stem = name.rpartition(".")[0].removeprefix("pytorch_")
+    return f"{stem}.safetensors" if FOUND.fullmatch(stem) else SINGLE_FILE
+
+
+def _shard_name(name: str) -> str:
+    """Return what a shard is called as safetensors: its index says where it is."""
+    path = PurePosixPath(name)
+    stem, _, suffix = path.name.rpartition(".")
+    return (
+        name if suffix == "safetensors" else (path.parent / f"{stem.removeprefix('pytorch_')}.safetensors").as_posix()
+    )
 
 
 def _sharded(folder: Path, name: str, ties: bool) -> Weights:
@@ -180,20 +213,20 @@ def _sharded(folder: Path, name: str, ties: bool) -> Weights:
     files = tuple(_open(folder / shard, ties) for shard in names)
     _check_index(folder / name, index, files)
     _check_unique(files)
-    outputs = {shard: _output_name(shard) for shard in names}
+    outputs = {shard: _shard_name(shard) for shard in names}
     if all(isinstance(file, TensorFile) for file in files):
         return Weights(files, (*names, name), outputs, index, name)
-    index = _converted(index, files, outputs)
+    index = _converted(index, dict(zip(outputs.values(), files, strict=True)))
     text = json.dumps(index, indent=2) + "\n"
     index_name = name.replace("pytorch_model.bin", SINGLE_FILE)
     return Weights(files, (*names, name), outputs, index, index_name, text, notes=_notes(files))
 
 
-def _converted(index: Mapping[str, Any], files: tuple[WeightsFile, ...], outputs: Mapping[str, str]) -> dict[str, Any]:
+def _converted(index: Mapping[str, Any], files: Mapping[str, WeightsFile]) -> dict[str, Any]:
     """Return the index of shards that were pickles, as it is once they are safetensors."""
     metadata = index.get("metadata")
-    size = sum(entry.size for file in files for entry in file.entries.values())
-    weight_map = {tensor: outputs[file.path.name] for file in files for tensor in file.entries}
+    size = sum(entry.size for file in files.values() for entry in file.entries.values())
+    weight_map = {tensor: name for name, file in files.items() for tensor in file.entries}
     return {
         "metadata": (metadata if isinstance(metadata, dict) else {}) | {"total_size": size},
         "weight_map": dict(sorted(weight_map.items())),
@@ -250,35 +283,50 @@ def _check_unique(files: tuple[WeightsFile, ...]) -> None:
 
 
 def _no_weights(
-    folder: Path, config: Mapping[str, Any] | None, variant: str | None, elsewhere: Collection[str]
+    folder: Path, config: Mapping[str, Any] | None, variant: str | None, source: "Source"
 ) -> CheckpointError:
-    here = sorted(path.name for path in folder.iterdir())
+    here, elsewhere = sorted(path.name for path in folder.iterdir()), source.not_fetched
     for pattern, (library, flag) in FOREIGN.items():
         if any(fnmatch(name, pattern) for name in (*here, *elsewhere)):
-            return _foreign(folder, config, library, flag)
+            return _foreign(_as_loaded(folder, source), config, library, flag)
     others = [name for name in here if Path(name).suffix in WEIGHTS_SUFFIXES]
     found = f", only {', '.join(others)}" if others else ""
-    variants = dict.fromkeys(match["variant"] for name in others if (match := VARIANT_FILE.fullmatch(name)))
-    if variants and variant is None:
+    readable = [name for name in others if name.endswith(READABLE)]
+    variants = dict.fromkeys(
+        match["variant"] for name in (*here, *elsewhere) if (match := VARIANT_FILE.fullmatch(name))
+    )
+    if variant is not None and _first(folder, None):
+        hint = "Leave --variant out, or fetch the missing file."
+    elif variants:
         hint = f"Choose one: {' or '.join(f'--variant {name}' for name in variants)}."
-    elif others:
-        hint = f"Name the file itself, {folder / others[0]}, or fetch the missing one."
+    elif readable:
+        hint = f"Name the file itself, {folder / readable[0]}, or fetch the missing one."
     else:
         hint = "Fetch the missing file, or load the model in transformers and save it with save_pretrained."
-    wanted = _with_variant(SINGLE_FILE, variant), _with_variant("pytorch_model.bin", variant)
+    wanted = with_variant(SINGLE_FILE, variant), with_variant("pytorch_model.bin", variant)
     return CheckpointError(f"{folder} holds neither {' nor '.join(wanted)}, nor an index of shards{found}.", hint)
 
 
-def _foreign(folder: Path, config: Mapping[str, Any] | None, library: str, flag: str) -> CheckpointError:
+def _as_loaded(folder: Path, source: "Source") -> tuple[str, str]:
+    """Return what from_pretrained is given for a folder, as code, and a name for it."""
+    if source.kind != "hub":
+        return repr(str(folder)), folder.name
+    inside = re.search(r"/snapshots/[^/]+/(.+)", folder.as_posix())
+    revision = f", revision={source.revision!r}" if source.revision else ""
+    return f"{source.hub_id!r}{revision}" + (f", subfolder={inside[1]!r}" if inside else ""), source.name
+
+
+def _foreign(loaded: tuple[str, str], config: Mapping[str, Any] | None, library: str, flag: str) -> CheckpointError:
     """Return the error for another framework's weights, with the command that converts them."""
+    what, name = loaded
     stated = (config or {}).get("architectures")
     first = stated[0] if isinstance(stated, list) and stated else None
     # The name stands in a command that people paste, and a stranger wrote it.
     model_class = first if isinstance(first, str) and first.isidentifier() and first.isascii() else "AutoModel"
-    load = f"transformers.{model_class}.from_pretrained({str(folder)!r}, {flag})"
-    code = f"import transformers; {load}.save_pretrained({f'{folder.name}-safetensors'!r})"
+    load = f"transformers.{model_class}.from_pretrained({what}, {flag})"
+    code = f"import transformers; {load}.save_pretrained({f'{name}-safetensors'!r})"
     return CheckpointError(
-        f"{folder} holds {library} weights alone, which transformers 5 no longer reads.",
+        f"{name} holds {library.split()[0]} weights alone, which transformers 5 no longer reads.",
         f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then '
         f"python -c {shlex.quote(code)}",
     )

@@ -181,15 +181,19 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> N
 
 def _last_line(result: "ResizeResult", commands: list[str]) -> str:
     output, source = shlex.quote(str(result.output)), shlex.quote(result.plan.recipe.source)
-    folder = str(result.output / result.plan.checkpoint.model)
-    variant = result.plan.recipe.origin.variant
-    flags = f"{folder!r}" + (f", variant={variant!r}" if variant else "")
-    load = f"from transformers import AutoModel; AutoModel.from_pretrained({flags})"
-    quoted = shlex.quote(load) if set(load) & set('"$`\\!') else f'"{load}"'
     steps = [text.format(output=output, source=source) for name, text in NEXT_COMMANDS.items() if name in commands]
-    steps.append(f"to load: python -c {quoted}")
+    if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter:
+        steps.append(f"to load: python -c {_load(result)}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"
+
+
+def _load(result: "ResizeResult") -> str:
+    folder = str(result.output / result.plan.checkpoint.model)
+    variant = result.plan.checkpoint.stored.variant
+    flags = f"{folder!r}" + (f", variant={variant!r}" if variant else "")
+    load = f"from transformers import AutoModel; AutoModel.from_pretrained({flags})"
+    return shlex.quote(load) if set(load) & set('"$`\\!') else f'"{load}"'
 
 
 def _plan_text(plan: "ResizePlan", output: Path) -> str:
