@@ -49,10 +49,10 @@ def output_texts(changes: Changes, hashes: Hashes) -> dict[str, bytes]:
 
 def consequences(changes: Changes) -> str:
     """Say in a sentence what the new length is worth before any training."""
-    before, after = changes.max_len_before, changes.max_len_after
-    if after == before:
+    after = changes.max_len_after
+    if not changes.is_changed:
         return "Its table is the old one, row for row."
-    if after < before:
+    if not changes.makes_rows:
         return f"Texts of up to {after} tokens give exactly what they gave; longer ones no longer fit."
     method = METHODS[changes.method]
     options = changes.recipe.resize.options
@@ -60,7 +60,18 @@ def consequences(changes: Changes) -> str:
     short = method.short_inputs.format(but=but)
     if method.keeps_learned_rows and not options.keeps_learned_rows:
         short = f"nothing that it had learned of positions is left{but}, so short texts change too"
-    return f"It has not been trained at {after}: with {changes.method}, {short}; beyond {before}, {method.long_inputs}."
+    return (
+        f"It has not been trained at {after}: with {changes.method}, {short}; beyond {_old_lengths(changes)}, "
+        f"{method.long_inputs}."
+    )
+
+
+def _old_lengths(changes: Changes) -> str:
+    """Return the tables' old lengths in words: one number where all agree."""
+    lengths = {table.part: table.max_len_before for table in changes.tables}
+    if len(set(lengths.values())) == 1:
+        return str(changes.max_len_before)
+    return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
 
 def limits_below(changes: Changes) -> Iterator[str]:
@@ -145,15 +156,17 @@ def _printable(name: str) -> str:
 
 
 def _card_section(changes: Changes, name: str) -> str:
-    before, after = changes.max_len_before, changes.max_len_after
+    after = changes.max_len_after
     tables = ", ".join(f"`{table.name}`" for table in changes.tables)
     made = (
-        f"resized from {before} to {after} token positions"
-        if before != after
+        f"resized from {_old_lengths(changes)} to {after} token positions"
+        if changes.is_changed
         else f"of {after} token positions as it was"
     )
+    plural = "s" if len(changes.tables) > 1 else ""
     return (
         f"## Context length {after}\n\n"
-        f"{name} with its position table ({tables}) {made} by ctxextend {__version__}, method `{changes.method}`; no "
-        f"other weight was changed. {' '.join((consequences(changes), *limits_below(changes)))}{RECIPE_POINTER}\n"
+        f"{name} with its position table{plural} ({tables}) {made} by ctxextend {__version__}, method "
+        f"`{changes.method}`; no other weight was changed. "
+        f"{' '.join((consequences(changes), *limits_below(changes)))}{RECIPE_POINTER}\n"
     )

@@ -54,8 +54,10 @@ class ResizePlan(Changes):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How the reference was understood, where that needs saying."""
-        return (*self.checkpoint.source.notes, *self.checkpoint.stored.notes)
+        """What needs saying of how the reference was understood, and of the family."""
+        families = {table.place.family.model_type: table.place.family.note for table in self.tables}
+        particular = (f"Of {model_type}: {note}." for model_type, note in families.items() if note)
+        return (*self.checkpoint.source.notes, *self.checkpoint.stored.notes, *particular)
 
     @cached_property
     def bytes_to_write(self) -> int:

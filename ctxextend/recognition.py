@@ -9,7 +9,8 @@ from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, TensorEntry
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.architecture import Architecture, Place, nested
-from ctxextend.families.lookup import by_hand, find_architecture, is_known
+from ctxextend.families.entries import FAMILIES
+from ctxextend.families.lookup import FAMILIES_HINT, by_hand, find_architecture, is_known
 from ctxextend.recipe import Recipe
 
 __all__ = ["recognize"]
@@ -40,8 +41,25 @@ def recognize(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
         raise _nameless(checkpoint)
     if isinstance(model_type, str) and not is_known(model_type):
         raise _unknown(checkpoint, recipe, model_type)
+    if parts := _parts_in_registry(checkpoint.config, model_type):
+        raise _other_inside(checkpoint, recipe, str(model_type), parts)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
     return _at_home(checkpoint, find_architecture(checkpoint.config, where, recipe.origin.family))
+
+
+def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
+    """Return the families in a model that is itself refused: it may hold any, where transformers lets it."""
+    if model_type in FAMILIES:
+        return []
+    nested_types = (value.get("model_type") for value in config.values() if isinstance(value, Mapping))
+    return [name for name in nested_types if isinstance(name, str) and name in FAMILIES]
+
+
+def _other_inside(checkpoint: Checkpoint, recipe: Recipe, model_type: str, parts: list[str]) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"A {model_type} model is not in ctxextend's registry, but a part of this one is: {', '.join(parts)}.",
+        _advice(checkpoint, recipe) or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
+    )
 
 
 def _nameless(checkpoint: Checkpoint) -> CheckpointError:

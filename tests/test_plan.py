@@ -124,6 +124,7 @@ def test_resize_roberta_keeps_its_offset_rows_and_counts_positions(make_pico: Ma
     plan = plan_resize(source, to=4096, method="linear")
     assert plan.as_dict()["tables"][0] | {"name": "", "file": ""} == {
         "name": "",
+        "part": "",
         "file": "",
         "config_key": "max_position_embeddings",
         "max_len_before": 16,

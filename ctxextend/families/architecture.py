@@ -56,8 +56,13 @@ class Place:
 
     def stated(self, key: str) -> Any:
         """Return what the config says for a key of this model's own config; None where it says nothing."""
-        found = (nested(self.config, (*path, *key.split("."))) for path in (*self.overrides, self.path))
-        return next((value for value in found if value is not None), None)
+        return nested(self.config, (*self._obeyed, *key.split(".")))
+
+    @property
+    def _obeyed(self) -> Keys:
+        """Where its config stands: an overriding one takes the place of the other, and its gaps are not filled."""
+        overriding = (path for path in self.overrides if isinstance(nested(self.config, path), Mapping))
+        return next(overriding, self.path)
 
     def value(self, key: str) -> int:
         """Return the whole number that the config states for a key, or transformers' default for it.
@@ -82,10 +87,9 @@ class Place:
         return tuple(key for key in keys if self.stated(key) is not None) or keys[:1]
 
     def paths_of(self, key: str) -> tuple[Keys, ...]:
-        """Return where a key must state a new value: in its own config, and in every other that states it now."""
+        """Return where a key must state a new value: in its own config, and in the one that overrides it."""
         split = tuple(key.split("."))
-        others = ((*path, *split) for path in self.overrides)
-        return ((*self.path, *split), *(path for path in others if nested(self.config, path) is not None))
+        return tuple(dict.fromkeys(((*self.path, *split), (*self._obeyed, *split))))
 
     @property
     def length_paths(self) -> tuple[Keys, ...]:

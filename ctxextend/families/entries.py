@@ -27,7 +27,7 @@ BIASED = Requirement(
 NOT_SINUSOIDAL = Requirement("sinusoidal_embeddings", False, SINUSOIDS)
 
 
-# Configs of CLIP and its kin may hold the text model's values a second time, and that copy wins.
+# Configs of CLIP and its kin may hold the text model's config a second time, and that copy wins with all its defaults.
 CLIP_OVERRIDES = ("text_config_dict",)
 
 
@@ -56,7 +56,7 @@ def encoder(
     )
 
 
-def behind_pad(model_type: str, *prefixes: str, length: int = 512, pad: int = 1) -> Family:
+def behind_pad(model_type: str, *prefixes: str, length: int = 512, pad: int | None = 1) -> Family:
     """Describe a model with one table whose rows begin behind the padding row, built as RoBERTa is."""
     return encoder(model_type, *prefixes, length=length, pad=pad, offset=BEHIND_PAD)
 
@@ -128,7 +128,7 @@ def text_part(
     text: str,
     *prefixes: str,
     outer: tuple[str, ...] = (),
-    overrides: tuple[str, ...] = CLIP_OVERRIDES,
+    overrides: tuple[str, ...] = (),
     raised: tuple[str, ...] = (),
     is_any: bool = False,
 ) -> Family:
@@ -240,7 +240,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
         behind_pad("camembert", "roberta."),
         behind_pad("data2vec-text", "data2vec_text."),
-        behind_pad("esm", "esm.", length=1026),
+        behind_pad("esm", "esm.", length=1026, pad=None),
         behind_pad("layoutlmv3", "layoutlmv3."),
         behind_pad("longformer", "longformer."),
         behind_pad("markuplm", "markuplm.", pad=0),
@@ -380,15 +380,15 @@ FAMILIES: Mapping[str, Family] = {
         ),
         text_part("aimv2", "aimv2_text_model"),
         text_part("align", "align_text_model"),
-        text_part("altclip", "altclip_text_model"),
-        text_part("bridgetower", "bridgetower_text_model", outer=("bridgetower.",)),
-        text_part("chinese_clip", "chinese_clip_text_model"),
+        text_part("altclip", "altclip_text_model", overrides=CLIP_OVERRIDES),
+        text_part("bridgetower", "bridgetower_text_model", overrides=CLIP_OVERRIDES, outer=("bridgetower.",)),
+        text_part("chinese_clip", "chinese_clip_text_model", overrides=CLIP_OVERRIDES),
         text_part("clap", "clap_text_model"),
-        text_part("clip", "clip_text_model", outer=("clip.",)),
-        text_part("clipseg", "clipseg_text_model", outer=("clip.",)),
-        text_part("flava", "flava_text_model", outer=("flava.",)),
-        text_part("groupvit", "groupvit_text_model"),
-        text_part("metaclip_2", "metaclip_2_text_model"),
+        text_part("clip", "clip_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
+        text_part("clipseg", "clipseg_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
+        text_part("flava", "flava_text_model", overrides=CLIP_OVERRIDES, outer=("flava.",)),
+        text_part("groupvit", "groupvit_text_model", overrides=CLIP_OVERRIDES),
+        text_part("metaclip_2", "metaclip_2_text_model", overrides=CLIP_OVERRIDES),
         text_part("owlv2", "owlv2_text_model", outer=("owlv2.",)),
         text_part("owlvit", "owlvit_text_model", outer=("owlvit.",)),
         text_part("sam3", "clip_text_model", "text_encoder.text_model.", "text_encoder.", outer=("detector_model.",)),
@@ -396,7 +396,7 @@ FAMILIES: Mapping[str, Family] = {
         text_part("siglip", "siglip_text_model"),
         text_part("siglip2", "siglip2_text_model"),
         text_part("vision-text-dual-encoder", "bert", is_any=True),
-        text_part("xclip", "xclip_text_model"),
+        text_part("xclip", "xclip_text_model", overrides=CLIP_OVERRIDES),
         text_part("florence2", "bart", "language_model.", "model.language_model.", "language_model.model."),
         text_part("pp_formulanet", "pp_formulanet_text", "model.decoder.", "decoder."),
         text_part("grounding-dino", "bert", "text_backbone.", outer=("model.",), raised=("max_text_len",)),
@@ -409,8 +409,8 @@ FAMILIES: Mapping[str, Family] = {
             model_type="blip",
             prefixes=("", "blip."),
             parts=(
-                Part("encoder", "text_config", ("text_encoder.", "text_model."), "blip_text_model", CLIP_OVERRIDES),
-                Part("decoder", "text_config", ("text_decoder.",), "blip_text_model", CLIP_OVERRIDES),
+                Part("encoder", "text_config", ("text_encoder.", "text_model."), "blip_text_model"),
+                Part("decoder", "text_config", ("text_decoder.",), "blip_text_model"),
             ),
         ),
         Family(

@@ -9,7 +9,7 @@ from ctxextend.families.entries import FAMILIES
 from ctxextend.families.refusals import INSTEAD, NOT_TOKENS, OTHERWISE
 from ctxextend.families.schema import Family, Offset, Part, Requirement, Table
 
-__all__ = ["by_hand", "find_architecture", "is_known", "refused"]
+__all__ = ["FAMILIES_HINT", "by_hand", "find_architecture", "is_known", "refused"]
 
 ABSOLUTE = Requirement(
     "position_embedding_type",

@@ -1,0 +1,311 @@
+"""What is particular about single families, on small models that transformers builds; the rest is in conformance."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from ctxextend import ResizeError, UnsupportedModelError, plan_resize, resize
+from ctxextend.tableplan import TablePlan
+from tests import pico, tiny
+
+Save = Callable[..., pico.Pico]
+NEW = 40
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Save a small model of a class, its config changed by paths of keys."""
+
+    def build(model_class: str, changes: dict[str, Any], model_type: str | None = None) -> pico.Pico:
+        found: Any = getattr(transformers, model_class)
+        config = tiny.shrink(tiny.make_config(model_type or found.config_class.model_type))
+        for path, value in changes.items():
+            tiny.set_value(config, tuple(path.split(".")), value)
+        torch.manual_seed(0)
+        model = found(config)
+        model.save_pretrained(tmp_path / "source")
+        return pico.Pico(tmp_path / "source", found)
+
+    return build
+
+
+def tables(source: pico.Pico, **settings: Any) -> dict[str, TablePlan]:
+    return {table.part: table for table in plan_resize(source.folder, to=NEW, **settings).tables}
+
+
+def output(source: pico.Pico, tmp_path: Path, **settings: Any) -> dict[str, torch.Tensor]:
+    resize(source.folder, to=NEW, output=tmp_path / "out", **settings)
+    source.load(tmp_path / "out")
+    return load_file(tmp_path / "out" / "model.safetensors")
+
+
+def edits(source: pico.Pico, **settings: Any) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = plan_resize(source.folder, to=NEW, **settings).as_dict()["config"]
+    return found
+
+
+@pytest.mark.parametrize("model_class", ["DebertaModel", "DebertaV2Model"])
+def test_resize_deberta_pins_the_relative_table_to_the_old_length(model_class: str, save: Save, tmp_path: Path) -> None:
+    relative = {"relative_attention": True, "max_relative_positions": -1, "pos_att_type": ["c2p", "p2c"]}
+    source = save(model_class, {"max_position_embeddings": 16, **relative})
+    assert edits(source) == {"max_position_embeddings": [16, NEW], "max_relative_positions": [-1, 16]}
+    weights = output(source, tmp_path)
+    assert len(weights["encoder.rel_embeddings.weight"]) == 32
+    old, new = source.load(), source.load(tmp_path / "out")
+    assert torch.equal(pico.logits(old, 16), pico.logits(new, 16))
+    assert pico.logits(new, NEW).isfinite().all()
+
+
+def test_resize_deberta_pins_nothing_that_the_length_does_not_size(save: Save) -> None:
+    source = save("DebertaModel", {"max_position_embeddings": 16, "relative_attention": False})
+    assert edits(source) == {"max_position_embeddings": [16, NEW]}
+    stated = save(
+        "DebertaModel", {"max_position_embeddings": 16, "relative_attention": True, "max_relative_positions": 8}
+    )
+    assert edits(stated) == {"max_position_embeddings": [16, NEW]}
+
+
+@pytest.mark.parametrize(
+    ("model_class", "changes", "moved", "kept"),
+    [
+        ("LayoutLMModel", {}, 1, ("x_position_embeddings", "y_position_embeddings", "h_position", "w_position")),
+        ("LiltModel", {}, 2, ("x_position_embeddings", "y_position_embeddings", "h_position", "w_position")),
+        ("TvpModel", {}, 2, ("row_position_embeddings", "col_position_embeddings")),
+        ("ElectraModel", {"embedding_size": 12}, 1, ("word_embeddings", "embeddings_project")),
+        ("WhisperModel", {}, 1, ("encoder.embed_positions",)),
+        ("CLIPModel", {}, 1, ("vision_model.embeddings.position_embedding",)),
+    ],
+)
+def test_resize_leaves_other_axes_alone(
+    model_class: str, changes: dict[str, Any], moved: int, kept: tuple[str, ...], save: Save, tmp_path: Path
+) -> None:
+    source = save(model_class, changes)
+    before = load_file(source.folder / "model.safetensors")
+    plan = plan_resize(source.folder, to=600)
+    plan.execute(tmp_path / "out")
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    names = {table.name for table in plan.tables}
+    assert len(names) == moved
+    assert {name for name, tensor in after.items() if tensor.shape != before[name].shape} == names
+    for part in kept:
+        assert any(part in name for name in after), part
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items() if name not in names)
+
+
+def test_resize_luke_gives_both_tables_what_the_one_key_says(save: Save, tmp_path: Path) -> None:
+    source = save("LukeModel", {"max_position_embeddings": 18})
+    found = tables(source)
+    assert (found["text"].rows_after, found["text"].max_len_after, found["text"].offset) == (42, NEW, 2)
+    assert (found["entity"].rows_after, found["entity"].max_len_after, found["entity"].offset) == (42, 42, 0)
+    values = plan_resize(source.folder, to=NEW).as_dict()
+    assert (values["max_len_before"], values["max_len_after"]) == (None, None)
+    assert edits(source) == {"max_position_embeddings": [18, 42]}
+    assert "beyond 16 (text) and 18 (entity)" in plan_resize(source.folder, to=NEW).consequences
+    output(source, tmp_path)
+
+
+def test_resize_clip_changes_the_copy_that_transformers_obeys(save: Save, tmp_path: Path) -> None:
+    source = save("CLIPModel", {"text_config.max_position_embeddings": 16})
+    text = source.load().config.text_config.to_dict()
+    pico.edit_json(source.folder / "config.json", text_config={"max_position_embeddings": 999}, text_config_dict=text)
+    assert edits(source) == {
+        "text_config.max_position_embeddings": [999, NEW],
+        "text_config_dict.max_position_embeddings": [16, NEW],
+    }
+    output(source, tmp_path)
+
+
+def test_resize_clip_states_the_length_where_a_copy_leaves_it_to_the_default(save: Save, tmp_path: Path) -> None:
+    source = save("CLIPModel", {})
+    text = source.load().config.text_config.to_dict()
+    del text["max_position_embeddings"]
+    pico.edit_json(source.folder / "config.json", text_config_dict=text)
+    plan = plan_resize(source.folder, to=100)
+    assert plan.as_dict()["config"] == {
+        "text_config.max_position_embeddings": [77, 100],
+        "text_config_dict.max_position_embeddings": [None, 100],
+    }
+    plan.execute(tmp_path / "out")
+    source.load(tmp_path / "out")
+
+
+def test_resize_clip_makes_the_object_that_the_config_has_not(save: Save) -> None:
+    source = save("CLIPModel", {})
+    pico.edit_json(source.folder / "config.json", text_config=None)
+    plan = plan_resize(source.folder, to=100)
+    assert [(edit.path, edit.after) for edit in plan.edits] == [(("text_config",), {"max_position_embeddings": 100})]
+
+
+def test_resize_grounding_dino_raises_its_limit_on_texts(save: Save, tmp_path: Path) -> None:
+    source = save("GroundingDinoModel", {"text_config.max_position_embeddings": 16, "max_text_len": 12})
+    assert edits(source) == {"text_config.max_position_embeddings": [16, NEW], "max_text_len": [12, NEW]}
+    shorter = plan_resize(source.folder, to=14).as_dict()["config"]
+    assert shorter == {"text_config.max_position_embeddings": [16, 14]}
+    assert plan_resize(source.folder, to=8).as_dict()["config"]["max_text_len"] == [12, 8]
+    output(source, tmp_path)
+
+
+def test_resize_led_wants_whole_windows_of_its_encoder_alone(save: Save, tmp_path: Path) -> None:
+    lengths = {"max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 16}
+    source = save("LEDModel", lengths)
+    with pytest.raises(ResizeError, match=r"multiples of 8 \(attention_window\).*Use --to 40 or 48") as caught:
+        plan_resize(source.folder, to=42)
+    assert "42" in caught.value.message
+    decoder = plan_resize(source.folder, to=42, part="decoder")
+    assert decoder.as_dict()["config"] == {"max_decoder_position_embeddings": [16, 42]}
+    output(source, tmp_path, part="encoder")
+
+
+def test_resize_part_takes_one_table_where_keys_allow_it(save: Save, tmp_path: Path) -> None:
+    source = save("LEDModel", {"max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 24})
+    (source.folder / "tokenizer_config.json").write_text('{"model_max_length": 16}')
+    assert tables(source, part="decoder").keys() == {"decoder"}
+    limits = [edit for edit in plan_resize(source.folder, to=NEW, part="decoder").edits if edit.is_limit]
+    assert limits == [], "the tokenizer cuts what the encoder reads"
+    assert [edit.after for edit in plan_resize(source.folder, to=NEW, part="encoder").edits if edit.is_limit] == [NEW]
+    with pytest.raises(
+        ResizeError, match="more than the 16 of encoder.*fewer than the 24.*--part encoder or --part dec"
+    ):
+        plan_resize(source.folder, to=20 if False else 16 + 8 - 2)
+    assert "beyond 16 (encoder) and 24 (decoder)" in plan_resize(source.folder, to=NEW).consequences
+
+
+def test_resize_part_is_refused_where_one_key_serves_both(save: Save) -> None:
+    source = save("BartModel", {"max_position_embeddings": 16})
+    with pytest.raises(
+        ResizeError, match="decoder.embed_positions.weight has its length by the same key, max_position"
+    ):
+        plan_resize(source.folder, to=NEW, part="encoder")
+    with pytest.raises(ResizeError, match="no such part.*Choose one of encoder, decoder"):
+        plan_resize(source.folder, to=NEW, part="text")
+    bert = plan_resize("tiny-gpt2", to=NEW)
+    assert bert.tables[0].part == ""
+    with pytest.raises(ResizeError, match="It has one table: leave --part out"):
+        plan_resize("tiny-gpt2", to=NEW, part="text")
+
+
+@pytest.mark.parametrize(
+    ("model_class", "changes", "buffers"),
+    [
+        ("BrosModel", {"max_position_embeddings": 16}, {"embeddings.position_ids": list(range(NEW))}),
+        ("MraModel", {"max_position_embeddings": 16}, {"embeddings.position_ids": list(range(2, NEW + 2))}),
+        (
+            "ClapModel",
+            {"text_config.max_position_embeddings": 18},
+            {
+                "text_model.embeddings.position_ids": list(range(NEW + 2)),
+                "text_model.embeddings.token_type_ids": [0] * (NEW + 2),
+            },
+        ),
+    ],
+)
+def test_resize_makes_buffers_anew_that_transformers_reads(
+    model_class: str, changes: dict[str, Any], buffers: dict[str, list[int]], save: Save, tmp_path: Path
+) -> None:
+    source = save(model_class, changes)
+    plan = plan_resize(source.folder, to=NEW)
+    assert {buffer.name for buffer in plan.remade} == set(buffers)
+    assert plan.dropped == ()
+    weights = output(source, tmp_path)
+    for name, expected in buffers.items():
+        assert weights[name].tolist() == [expected]
+        assert weights[name].dtype == torch.int64
+
+
+def test_resize_ibert_makes_its_whole_numbers_anew(save: Save, tmp_path: Path) -> None:
+    source = save("IBertModel", {"max_position_embeddings": 18})
+    weights = output(source, tmp_path)
+    assert weights["embeddings.position_embeddings.weight_integer"].shape == (42, 16)
+    assert not weights["embeddings.position_embeddings.weight_integer"].any()
+
+
+def test_resize_bark_makes_its_masks_anew(save: Save, tmp_path: Path) -> None:
+    sizes = {f"{part}_config.block_size": 16 for part in ("semantic", "coarse_acoustics", "fine_acoustics")}
+    source = save("BarkModel", sizes)
+    weights = output(source, tmp_path)
+    mask = weights["semantic.layers.0.attn.bias"]
+    assert torch.equal(mask, torch.ones(NEW, NEW, dtype=torch.bool).tril()[None, None])
+    one = plan_resize(source.folder, to=NEW, part="coarse")
+    assert [table.name for table in one.tables] == ["coarse_acoustics.position_embeds_layer.weight"]
+    assert all(buffer.name.startswith("coarse_acoustics.") for buffer in one.remade)
+    assert one.remade
+
+
+@pytest.mark.parametrize(
+    ("model_class", "name"),
+    [
+        ("GPT2LMHeadModel", "transformer.h.0.attn.bias"),
+        ("GPT2LMHeadModel", "transformer.h.1.attn.masked_bias"),
+        ("OpenAIGPTLMHeadModel", "transformer.h.0.attn.bias"),
+        ("ImageGPTForCausalImageModeling", "transformer.h.0.attn.masked_bias"),
+        ("GPTNeoForCausalLM", "transformer.h.0.attn.attention.bias"),
+        ("GPTNeoForCausalLM", "transformer.h.1.attn.attention.masked_bias"),
+        ("BertModel", "embeddings.position_ids"),
+        ("CLIPModel", "text_model.embeddings.position_ids"),
+    ],
+)
+def test_resize_drops_the_buffers_of_old_files(model_class: str, name: str, save: Save, tmp_path: Path) -> None:
+    source = save(model_class, {})
+    path = source.folder / "model.safetensors"
+    before = load_file(path)
+    save_file({**before, name: torch.ones(1, 16, dtype=torch.uint8)}, path, metadata={"format": "pt"})
+    plan = plan_resize(source.folder, to=4000)
+    assert plan.dropped == (name,)
+    resize(source.folder, to=4000, output=tmp_path / "out")
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    assert after.keys() == before.keys()
+    table = plan.tables[0].name
+    assert all(torch.equal(tensor, before[key]) for key, tensor in after.items() if key != table)
+
+
+def test_resize_mra_attends_to_as_many_blocks_as_before(save: Save) -> None:
+    source = save("MraModel", {"max_position_embeddings": 64})
+    assert plan_resize(source.folder, to=128).as_dict()["config"]["block_per_row"] == [4, 1]
+    odd = plan_resize(source.folder, to=96)
+    assert "block_per_row" not in odd.as_dict()["config"]
+    assert any("short texts attend to other blocks" in note for note in odd.notes)
+
+
+def test_resize_refuses_a_composite_whose_file_holds_only_parts_without_tables(save: Save, tmp_path: Path) -> None:
+    t5 = tiny.shrink(tiny.make_config("t5"))
+    config = tiny.shrink(transformers.Blip2Config(text_config=t5.to_dict()))
+    transformers.Blip2ForConditionalGeneration(config).save_pretrained(tmp_path / "source")
+    with pytest.raises(UnsupportedModelError, match="its text: A t5 model has no learned position table"):
+        plan_resize(tmp_path / "source", to=NEW)
+
+
+def test_resize_of_a_composite_takes_the_parts_that_have_tables(tmp_path: Path) -> None:
+    parts = {"encoder": tiny.make_config("vit").to_dict(), "decoder": tiny.make_config("gpt2").to_dict()}
+    parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True, "max_position_embeddings": 1024}
+    config = tiny.shrink(transformers.VisionEncoderDecoderConfig(**copy.deepcopy(parts)))
+    transformers.VisionEncoderDecoderModel(config).save_pretrained(tmp_path / "source")
+    pico.edit_json(
+        tmp_path / "source" / "config.json", decoder=config.decoder.to_dict() | {"max_position_embeddings": 1024}
+    )
+    plan = plan_resize(tmp_path / "source", to=2000)
+    assert plan.as_dict()["config"] == {
+        "decoder.n_positions": [1024, 2000],
+        "decoder.max_position_embeddings": [1024, 2000],
+    }
+    resize(tmp_path / "source", to=2000, output=tmp_path / "out")
+    pico.Pico(tmp_path / "out", transformers.VisionEncoderDecoderModel).load()
+
+
+def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_table(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2")
+    config = {"model_type": "llava", "text_config": {"model_type": "gpt2", "n_positions": 16}}
+    (source.folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UnsupportedModelError, match=r"llava model is not in .*, but a part of this one is: gpt2"
+    ) as caught:
+        plan_resize(source.folder, to=NEW)
+    assert "--table transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
+    named = plan_resize(source.folder, to=NEW, table="transformer.wpe.weight", config_key="text_config.n_positions")
+    assert named.as_dict()["config"] == {"text_config.n_positions": [16, NEW]}
