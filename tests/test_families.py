@@ -170,8 +170,8 @@ def test_list_families_shows_every_table() -> None:
     listed = list_families()
     assert {table.model_type for table in listed} == set(FAMILIES)
     rules = {(table.model_type, table.part): table.offset for table in listed}
-    assert rules["roberta", ""] == "pad_token_id + 1, inside the key"
-    assert rules["bart", "decoder"] == "2, on top of the key"
+    assert rules["roberta", ""] == "pad_token_id + 1 inside the key"
+    assert rules["bart", "decoder"] == "2 on top of the key"
     assert rules["luke", "entity"] == "0"
     notes = {table.model_type: table.notes for table in listed}
     assert notes["deberta"] == ("with position_biased_input true alone", "max_relative_positions held")

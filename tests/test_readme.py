@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ctxextend import list_families
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+FAMILIES = re.compile(r"(<!-- families -->\n).*?(<!-- end of families -->\n)", re.DOTALL)
 SECONDS = re.compile(r"\b\d+\.\d+ s\b")
 
 
@@ -35,6 +38,26 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
+def families_table() -> str:
+    """Return the registry as a Markdown table, model types with one rule and key in a row."""
+    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for table in list_families():
+        parts = rows.setdefault((table.offset, table.config_key), {}).setdefault(table.model_type, [])
+        parts += [table.part] * bool(table.part)
+    body = "".join(
+        f"| {rule} | `{key}` | "
+        + ", ".join(f"`{name}`" + f" ({', '.join(parts)})" * bool(parts) for name, parts in found.items())
+        + " |\n"
+        for (rule, key), found in sorted(rows.items())
+    )
+    return f"| rows in front of position 0 | length in config.json | model types |\n|---|---|---|\n{body}"
+
+
+def with_families(text: str) -> str:
+    """Return the README with the registry's table between its marks."""
+    return FAMILIES.sub(lambda match: f"{match[1]}{families_table()}{match[2]}", text)
+
+
 def rendered(text: str, folder: Path) -> str:
     """Return the README with the true output under every command of its console blocks, run in order."""
 
@@ -52,6 +75,12 @@ def test_readme_shows_the_true_output_of_every_command(tmp_path: Path) -> None:
     text = README.read_text()
     assert len(blocks("console")) >= 5
     assert SECONDS.sub("N s", rendered(text, tmp_path)) == SECONDS.sub("N s", text)
+
+
+def test_readme_shows_the_registry_as_it_is() -> None:
+    text = README.read_text()
+    assert FAMILIES.search(text)
+    assert with_families(text) == text
 
 
 def test_readme_python_runs_as_it_stands(tmp_path: Path) -> None:
@@ -74,11 +103,17 @@ def test_readme_names_every_language_that_is_tested() -> None:
     assert languages <= {"console", "python", "sh"}
 
 
-@pytest.mark.parametrize("flag", ["--to", "--method", "--keep-first", "--drop-last", "--json", "--force", "--dry-run"])
+FLAGS = [
+    *("--to", "--method", "--keep-first", "--drop-last", "--json", "--force", "--dry-run"),
+    *("--part", "--family", "--table", "--offset", "--config-key", "--subfolder", "--variant", "--revision"),
+]
+
+
+@pytest.mark.parametrize("flag", FLAGS)
 def test_readme_shows_the_flags(flag: str) -> None:
     assert flag in README.read_text()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        README.write_text(rendered(README.read_text(), Path(temporary)))
+        README.write_text(with_families(rendered(README.read_text(), Path(temporary))))

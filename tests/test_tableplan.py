@@ -302,9 +302,7 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
     source = pico.make(tmp_path / "source", "gpt2")
     config = {"model_type": "llava", "text_config": {"model_type": "gpt2", "n_positions": 16}}
     (source.folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        UnsupportedModelError, match=r"llava model is not in .*, but a part of this one is: gpt2"
-    ) as caught:
+    with pytest.raises(UnsupportedModelError, match="but a part of this one is: gpt2") as caught:
         plan_resize(source.folder, to=NEW)
     assert "--table transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
     named = plan_resize(source.folder, to=NEW, table="transformer.wpe.weight", config_key="text_config.n_positions")

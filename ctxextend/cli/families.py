@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["families"]
 
-HEADINGS = ("model type", "table", "part", "config key", "offset rows", "notes")
+HEADINGS = ("model type", "part", "offset rows", "config key", "table", "notes")
 
 
 def families(
@@ -32,7 +32,7 @@ def families(
 
 def _row(table: "FamilyTable") -> tuple[str, ...]:
     notes = "; ".join(table.notes)
-    return (table.model_type, table.table, table.part, table.config_key, table.offset, notes)
+    return (table.model_type, table.part, table.offset, table.config_key, table.table, notes)
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> str:

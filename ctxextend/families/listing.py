@@ -57,7 +57,7 @@ def _rule(place: Place) -> str:
     if not offset.rows and not offset.config_key:
         return "0"
     count = f"{offset.config_key} + {offset.rows}" if offset.config_key else str(offset.rows)
-    return f"{count}, {'inside' if offset.inside_key else 'on top of'} the key"
+    return f"{count} {'inside' if offset.inside_key else 'on top of'} the key"
 
 
 def _notes(model_type: str, place: Place) -> Iterator[str]:
