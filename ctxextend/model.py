@@ -9,11 +9,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.configedits import config_changes
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.architecture import Architecture
 from ctxextend.families.lookup import find_architecture
 from ctxextend.recipe import Resize
-from ctxextend.tableplan import TablePlan, config_changes, find_tables, plan_found
+from ctxextend.tableplan import TablePlan, find_tables, plan_found
 from ctxextend.tables.resizing import resize_behind
 
 if TYPE_CHECKING:
@@ -67,12 +68,12 @@ def extend_model(
     tables = _plan_model(model, architecture, settings)
     weights = {table.name: _resized(_parameter(model, table.name), table, settings) for table in tables}
     edits = config_changes(stated, architecture, tables)
-    # The same model at the new length and without values: what its modules hold, these must hold.
-    twin = _skeleton(model, edits)
+    # The same model at both lengths and without values: what its modules then hold differently, these must hold too.
+    old, new = _skeleton(model, {}), _skeleton(model, edits)
     for name, weight in weights.items():
         _set_parameter(model, name, weight)
     _set_config(config, edits)
-    _follow(model, twin)
+    _follow(model, old, new)
 
 
 def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:
@@ -116,7 +117,7 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
 
 
 def _skeleton(model: "torch.nn.Module", edits: Mapping[tuple[str, ...], Any]) -> Any:
-    """Return the model as its class builds it at the new length, on the meta device, where nothing has values."""
+    """Return the model as its class builds it with some values of its config changed, on the meta device."""
     import torch
 
     config = copy.deepcopy(model.config)
@@ -145,38 +146,44 @@ def _set_parameter(model: "torch.nn.Module", name: str, weight: "torch.Tensor") 
     setattr(model.get_submodule(owner), own_name, torch.nn.Parameter(weight, requires_grad=trains))
 
 
-def _follow(model: "torch.nn.Module", twin: Any) -> None:
-    """Give every module the buffers and plain values that its twin has at the new length."""
-    modules = dict(model.named_modules())
-    for name, other in twin.named_modules():
-        module = modules.get(name)
-        if module is not None and type(other) is type(module):
-            _follow_values(module, other)
-            _follow_buffers(module, other, _initializer(twin, name))
+def _follow(model: "torch.nn.Module", old: Any, new: Any) -> None:
+    """Give every module the buffers and plain values in which the new skeleton differs from the old one."""
+    import torch
+
+    modules, before = dict(model.named_modules()), dict(old.named_modules())
+    # Initialising a skeleton must not change the numbers that the caller's program draws.
+    with torch.random.fork_rng(devices=[]):
+        for name, after in new.named_modules():
+            if name in modules and name in before and type(modules[name]) is type(after):
+                _follow_values(modules[name], before[name], after)
+                _follow_buffers(modules[name], before[name], after, _initializer(new, name))
 
 
-def _follow_values(module: "torch.nn.Module", other: "torch.nn.Module") -> None:
-    for name, value in vars(other).items():
-        if isinstance(value, PLAIN) and name != "training" and isinstance(vars(module).get(name), PLAIN):
+def _follow_values(module: "torch.nn.Module", before: "torch.nn.Module", after: "torch.nn.Module") -> None:
+    for name, value in vars(after).items():
+        if isinstance(value, PLAIN) and vars(before).get(name) != value:
             setattr(module, name, value)
 
 
-def _initializer(twin: Any, name: str) -> Any:
+def _initializer(skeleton: Any, name: str) -> Any:
     """Return the innermost transformers model that a module stands in: that one knows how to initialise it."""
     path = name.split(".") if name else []
-    models = (twin.get_submodule(".".join(path[:depth])) for depth in range(len(path), -1, -1))
+    models = (skeleton.get_submodule(".".join(path[:depth])) for depth in range(len(path), -1, -1))
     return next(model for model in models if hasattr(model, "_init_weights"))
 
 
-def _follow_buffers(module: "torch.nn.Module", other: "torch.nn.Module", initializer: Any) -> None:
-    old = dict(module.named_buffers(recurse=False))
-    changed = [name for name, new in other.named_buffers(recurse=False) if name in old and new.shape != old[name].shape]
+def _follow_buffers(
+    module: "torch.nn.Module", before: "torch.nn.Module", after: "torch.nn.Module", initializer: Any
+) -> None:
+    held, old = dict(module.named_buffers(recurse=False)), dict(before.named_buffers(recurse=False))
+    new = after.named_buffers(recurse=False)
+    changed = [name for name, buffer in new if name in held and name in old and buffer.shape != old[name].shape]
     if changed:
         # from_pretrained makes buffers that files do not hold in the same way: on the meta device, then by this method.
-        other.to_empty(device="cpu", recurse=False)
-        initializer._init_weights(other)
+        after.to_empty(device="cpu", recurse=False)
+        initializer._init_weights(after)
     for name in changed:
-        setattr(module, name, getattr(other, name).to(old[name].device, old[name].dtype))
+        setattr(module, name, getattr(after, name).to(held[name].device, held[name].dtype))
 
 
 def load_causal(folder: Path) -> Any:

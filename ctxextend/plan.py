@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.buffers import dropped_buffers, make_buffer, remade_buffers
+from ctxextend.cautions import cautions, nonfinite
 from ctxextend.changes import Changes
 from ctxextend.checkpoints.copying import copy_file, write_file
 from ctxextend.checkpoints.disk import check_space, check_writable, explained
@@ -22,13 +23,14 @@ from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.source import Source, resolve_source
 from ctxextend.checkpoints.staging import check_stage, stage
 from ctxextend.checkpoints.weights import read_floats
+from ctxextend.configedits import config_edits
 from ctxextend.errors import ResizeError
 from ctxextend.families.architecture import Architecture
-from ctxextend.outputtexts import Hashes, consequences, limits_below, output_texts
+from ctxextend.outputtexts import Hashes, consequences, output_texts
 from ctxextend.recipe import Origin, Recipe, Resize
 from ctxextend.recognition import recognize
-from ctxextend.tableplan import TablePlan, config_edits, find_tables, plan_tables
-from ctxextend.tables.resizing import nonfinite_rows, resize_behind
+from ctxextend.tableplan import TablePlan, find_tables, plan_tables
+from ctxextend.tables.resizing import resize_behind
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_recipe", "plan_resize", "resize"]
 
@@ -50,7 +52,7 @@ class ResizePlan(Changes):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before the plan is carried out."""
-        return (*self._equal_length(), *limits_below(self), *self._left_alone(), *self._code_files())
+        return tuple(cautions(self))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,7 +120,7 @@ class ResizePlan(Changes):
                 before = read_floats(file, table.name)
                 tensors[table.name] = self._resized(table, before)
                 hashes[table.name] = _sha256(before), _sha256(tensors[table.name])
-                warnings += _nonfinite(table, before, tensors[table.name])
+                warnings += nonfinite(table, before, tensors[table.name])
             tensors |= {plan.name: make_buffer(plan) for plan in self.remade if plan.name in file.entries}
             name = self.checkpoint.output_name(file)
             if name in self.layouts:
@@ -142,39 +144,6 @@ class ResizePlan(Changes):
                 f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",
                 "Give a smaller --to.",
             ) from None
-
-    def _equal_length(self) -> Iterator[str]:
-        if not self.is_changed:
-            flags = self.recipe.resize.method_flags
-            ignored = f" {', '.join(flags)} had nothing to do." if flags else ""
-            what = "the same weights as safetensors" if self.rewritten else "a copy"
-            yield f"The table has {self.max_len_before} positions already: the output is {what}.{ignored}"
-
-    def _left_alone(self) -> Iterator[str]:
-        if not self.checkpoint.has_config and not self.checkpoint.is_adapter:
-            lengths = {table.config_key: table.place.key_value(table.max_len_after) for table in self.tables}
-            keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
-            yield f"There is no config.json: the one that transformers will need must state {keys}."
-        if self.checkpoint.is_adapter and self.is_changed:
-            yield (
-                f"The adapter now fits {self.checkpoint.base} at {self.max_len_after} positions alone: resize that "
-                "too, and load the adapter onto the result, since adapter_config.json still names the old one."
-            )
-        if self.recipe.resize.table is not None and self.is_changed:
-            yield from self._sized_like_the_table()
-
-    def _sized_like_the_table(self) -> Iterator[str]:
-        lengths = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
-        names = {table.name for table in self.tables}
-        for file in self.checkpoint.weights:
-            for entry in file.entries.values():
-                if entry.name not in names and "pos" in entry.name and lengths & set(entry.shape):
-                    yield f"{entry.name} {list(entry.shape)} may follow the length too, and is left as it is."
-
-    def _code_files(self) -> Iterator[str]:
-        code = [name for name in self.copied if name.endswith(".py")]
-        if code:
-            yield f"The folder holds code, which was not run and is copied: {', '.join(code)}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, in the words of ``--json``."""
@@ -332,19 +301,6 @@ def _common(lengths: Iterable[int]) -> int | None:
     """Return the length that all tables have; None where they disagree."""
     distinct = set(lengths)
     return distinct.pop() if len(distinct) == 1 else None
-
-
-def _nonfinite(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:
-    bad, written = nonfinite_rows(before), len(nonfinite_rows(after))
-    if bad:
-        listed = ", ".join(map(str, bad[:10])) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
-        plural = "s" if len(bad) > 1 else ""
-        yield (
-            f"{table.name} holds NaN or infinity in row{plural} {listed}; "
-            f"{written} of the {len(after)} rows that were written hold them."
-        )
-    elif written:
-        yield f"{written} new rows of {table.name} go beyond what {table.dtype} can hold, and are infinite."
 
 
 def _sha256(array: NDArray[Any]) -> str:

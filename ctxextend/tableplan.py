@@ -1,20 +1,18 @@
 """The position tables of one checkpoint: found, checked against its config, and given their new length."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
-from ctxextend.checkpoints.limits import Edit
 from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.architecture import Architecture, Place, nested
+from ctxextend.families.architecture import Architecture, Place
 from ctxextend.families.lookup import refused
-from ctxextend.families.schema import Pin
 from ctxextend.recipe import Resize
 from ctxextend.tables.resizing import check_source_rows
 
-__all__ = ["TablePlan", "config_changes", "config_edits", "find_tables", "plan_found", "plan_tables"]
+__all__ = ["TablePlan", "find_tables", "plan_found", "plan_tables"]
 
 
 # Of a tensor: its shape, its dtype, and the file that holds it.
@@ -261,66 +259,3 @@ def _shape(file: WeightsFile, name: str) -> tuple[int, int]:
             f"{file.path}: {name} has shape {list(shape)}, not rows by hidden size.", "Save it again."
         )
     return shape[0], shape[1]
-
-
-def config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: tuple[TablePlan, ...]) -> Iterator[Edit]:
-    """Yield the changes to config.json that go with the tables' new lengths; objects that it lacks are made."""
-    config, edits = checkpoint.config, dict[tuple[str, ...], Any]()
-    for path, after in config_changes(config, architecture, tables).items():
-        while len(path) > 1 and not isinstance(nested(config, path[:-1]), Mapping):
-            path, after = path[:-1], {path[-1]: after}
-        edits[path] = {**edits.get(path, {}), **after} if isinstance(after, dict) else after
-    for path, after in edits.items():
-        yield Edit(checkpoint.config_file, path, nested(config, path), after)
-
-
-def config_changes(
-    config: Mapping[str, Any], architecture: Architecture, tables: tuple[TablePlan, ...]
-) -> dict[tuple[str, ...], Any]:
-    """Return the values that a config must state for the tables' new lengths, by their paths of keys."""
-    changes: dict[tuple[str, ...], Any] = {}
-    for plan in tables:
-        if plan.is_changed:
-            changes |= _length_changes(plan) | _pinned(plan) | _raised(config, architecture, plan)
-    return changes
-
-
-def _length_changes(plan: TablePlan) -> dict[tuple[str, ...], Any]:
-    place = plan.place
-    value = plan.rows_after if place.table.offset.inside_key else plan.rows_after - plan.offset
-    return dict.fromkeys(place.length_paths, value)
-
-
-def _pinned(plan: TablePlan) -> dict[tuple[str, ...], Any]:
-    place = plan.place
-    changes: dict[tuple[str, ...], Any] = {}
-    for pin in place.family.pins:
-        if pin.condition is None or place.stated(pin.condition):
-            value = _PINNED[pin.keeps](pin, plan)
-            changes |= dict.fromkeys(place.paths_of(pin.key), value) if value is not None else {}
-    return changes
-
-
-def _old_length(pin: Pin, plan: TablePlan) -> int | None:
-    stated = plan.place.stated(pin.key)
-    return plan.place.key_value(plan.max_len_before) if stated is None or stated < 1 else None
-
-
-def _blocks_a_row(pin: Pin, plan: TablePlan) -> int | None:
-    """Return how many blocks a row of blocks must have; None where no whole number keeps their sum."""
-    before, after = (plan.place.key_value(length) for length in (plan.max_len_before, plan.max_len_after))
-    rows, wanted = before // pin.block_size, after // pin.block_size
-    blocks = min(rows * plan.place.value(pin.key), rows**2)
-    return blocks // wanted if wanted and blocks and blocks % wanted == 0 else None
-
-
-_PINNED: Mapping[str, Callable[[Pin, TablePlan], int | None]] = {"length": _old_length, "blocks": _blocks_a_row}
-
-
-def _raised(config: Mapping[str, Any], architecture: Architecture, plan: TablePlan) -> dict[tuple[str, ...], Any]:
-    changes: dict[tuple[str, ...], Any] = {}
-    for key in architecture.family.raised:
-        stated = config.get(key)
-        if plan.max_len_after > plan.max_len_before or not isinstance(stated, int) or stated > plan.max_len_after:
-            changes[(key,)] = plan.max_len_after
-    return changes

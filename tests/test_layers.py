@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself.
 LAYERS = [
-    *("errors", "version", "tables", "families", "checkpoints", "recipe", "recognition", "tableplan", "buffers"),
-    *("changes", "outputtexts", "plan", "model", "pipeline", "cli", "__init__", "__main__"),
+    *("errors", "version", "tables", "families", "checkpoints", "recipe", "recognition", "tableplan", "configedits"),
+    *("buffers", "changes", "outputtexts", "cautions", "plan", "model", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Who may import what from outside at all, at the top or at use; numpy and the standard library are free.

@@ -74,6 +74,17 @@ def test_extend_model_keeps_what_the_module_was(make_pico: MakePico) -> None:
     assert not table.weight.requires_grad
 
 
+def test_extend_model_keeps_what_was_set_after_loading(make_pico: MakePico) -> None:
+    model = make_pico("gpt2").load()
+    model.transformer.drop.p = 0.25
+    model.config.use_cache = False
+    state = torch.random.get_rng_state()
+    extend_model(model, to=NEW)
+    assert model.transformer.drop.p == 0.25
+    assert model.config.use_cache is False
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
 def test_extend_model_saves_as_the_file_route_writes(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("bert")
     model = source.load()

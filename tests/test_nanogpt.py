@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-from ctxextend.checkpoints.torchfile import load_pickle, open_torch_file
+from ctxextend.checkpoints.pickles import load_pickle
+from ctxextend.checkpoints.torchfile import open_torch_file
 from ctxextend.errors import CheckpointError
 from tests import pico
 

@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from ctxextend.checkpoints.pickles import load_pickle
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, check_unchanged
 from ctxextend.checkpoints.torchfile import (
     DTYPES,
     TorchFile,
     find_tensors,
-    load_pickle,
     open_torch_file,
     read_torch_tensor,
     tensor_bytes,

@@ -13,7 +13,8 @@ from ctxextend.checkpoints.disk import walk
 from ctxextend.checkpoints.filenames import NOT_OURS, STALE, is_known, matches
 from ctxextend.checkpoints.jsontext import load_object, read_text
 from ctxextend.checkpoints.source import Source
-from ctxextend.checkpoints.weights import NANOGPT_FILE, Weights, WeightsFile, find_weights, stays_inside
+from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
+from ctxextend.checkpoints.weights import Weights, WeightsFile, find_weights
 from ctxextend.errors import CheckpointError
 
 __all__ = ["ADAPTER_PREFIX", "Checkpoint", "WeightsFile", "open_checkpoint"]

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 from ctxextend.checkpoints.filenames import NOT_FETCHED, PLAIN, VARIANTS
-from ctxextend.checkpoints.weights import READABLE, SAFETENSORS, stays_inside, with_variant
+from ctxextend.checkpoints.weightnames import READABLE, SAFETENSORS, stays_inside, with_variant
 from ctxextend.errors import SourceError
 
 __all__ = ["BUNDLED", "Source", "bundled_source", "resolve_source"]

@@ -5,9 +5,6 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serializ
 """
 
 import os
-import re
-import warnings
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.pickles import SAVE_TENSORS, is_zip, load_pickle, status_of
 from ctxextend.checkpoints.tensorfile import TensorEntry, float_dtype
 from ctxextend.errors import CheckpointError
 
@@ -25,18 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "TorchFile",
     "find_tensors",
-    "load_pickle",
     "open_torch_file",
     "read_torch_tensor",
     "tensor_bytes",
     "torch_file",
 ]
 
-# Before it, a file could run code in spite of weights_only (CVE-2025-32434).
-SAFE_SINCE = (2, 6)
-
-# How torch's zip files begin; torch itself goes by it.
-ZIP_MAGIC = b"PK\x03\x04"
 
 # Where training programs keep the model's tensors beside the optimizer's.
 NESTED = ("state_dict", "model")
@@ -60,11 +52,6 @@ DTYPES: Mapping[str, str] = {
     **{"uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64"},
     **{"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"},
 }
-
-FETCH = "Fetch or save it again."
-SAVE_TENSORS = (
-    "In the program that wrote it, save the tensors alone: torch.save(model.state_dict(), 'pytorch_model.bin')."
-)
 
 
 @dataclass(frozen=True)
@@ -104,7 +91,7 @@ def open_torch_file(path: Path, *, ties: bool = True) -> TorchFile:
     Raises:
         CheckpointError: It is missing, truncated, malformed or unsafe, or holds something but tensors.
     """
-    status = _status(path)
+    status = status_of(path)
     tensors = find_tensors(load_pickle(path), path)
     return torch_file(path, tensors, status, ties=ties)
 
@@ -122,30 +109,7 @@ def torch_file(path: Path, tensors: Mapping[str, "torch.Tensor"], status: os.sta
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
     entries = _entries(kept)
     header = {"__metadata__": {"format": "pt"}, **{name: _described(entry) for name, entry in entries.items()}}
-    return TorchFile(path, header, entries, 0, status.st_size, status.st_mtime_ns, kept, tied, _is_zip(path))
-
-
-def load_pickle(path: Path) -> Any:
-    """Return what a torch file holds; nothing but tensors and plain values is built, and nothing is run.
-
-    Raises:
-        CheckpointError: It is missing, truncated, malformed, or holds other objects; or torch is too old to be safe.
-    """
-    import torch
-
-    _check_version(torch.__version__)
-    is_zip = _is_zip(path)
-    try:
-        if is_zip:
-            _check_stored(path)
-        # What torch has to say of odd files stands in the error, or does not matter.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except (CheckpointError, MemoryError):
-        raise
-    except Exception as error:  # hostile files raise whatever the code that they lead to raises
-        raise _refused(path, error) from error
+    return TorchFile(path, header, entries, 0, status.st_size, status.st_mtime_ns, kept, tied, is_zip(path))
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, "torch.Tensor"]:
@@ -199,63 +163,6 @@ def read_torch_tensor(file: TorchFile, name: str) -> NDArray[Any]:
     return tensor_bytes(file, name).copy().view(dtype).reshape(file.entries[name].shape)
 
 
-def _status(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _is_zip(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            prefix = file.read(8)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if not prefix:
-        raise CheckpointError(f"{path} is empty.", FETCH)
-    if prefix == b"version ":
-        raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", "Run `git lfs pull` in its folder.")
-    return prefix.startswith(ZIP_MAGIC)
-
-
-def _check_version(version: str) -> None:
-    if tuple(map(int, version.split(".")[:2])) < SAFE_SINCE:
-        wanted = ".".join(map(str, SAFE_SINCE))
-        raise CheckpointError(
-            f"torch {version} can be made to run code by a file that it loads, so no torch file is read with it.",
-            f"Upgrade it: pip install 'torch>={wanted}'",
-        )
-
-
-def _check_stored(path: Path) -> None:
-    """Refuse compressed records: torch writes none, and would take their bytes for numbers where it maps them."""
-    with zipfile.ZipFile(path) as archive:
-        for record in archive.infolist():
-            if record.compress_type != zipfile.ZIP_STORED:
-                raise CheckpointError(
-                    f"{path} is a zip file whose {record.filename!r} is compressed, so torch did not write it.", FETCH
-                )
-
-
-def _refused(path: Path, error: Exception) -> CheckpointError:
-    asked = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if asked:
-        return CheckpointError(
-            f"{path} asks for {asked[1].rstrip('.')}, which is no tensor; nothing in it was run.",
-            f"Do not load it unless you know who wrote it. {SAVE_TENSORS}",
-        )
-    # What torch puts in front advises to load the file unsafely, and what it puts behind, to report it as a bug.
-    said = str(error).split("WeightsUnpickler error:")[-1].strip()
-    first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))
-    reason = f"{type(error).__name__}: {first:.200}" if first else type(error).__name__
-    return CheckpointError(f"{path} is no whole torch file that holds tensors alone ({reason}).", FETCH)
-
-
-def _unreadable(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions.")
-
-
 def _state_dict(content: Any, path: Path) -> Mapping[Any, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(
@@ -301,7 +208,7 @@ def _check_name(path: Path, name: str, found: Mapping[str, Any]) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise CheckpointError(f"{path} names a tensor {name!r}, which is no text.", FETCH) from None
+        raise CheckpointError(f"{path} names a tensor {name!r}, which is no text.", SAVE_TENSORS) from None
     if name == "__metadata__":
         raise CheckpointError(f"{path} names a tensor {name!r}, which safetensors keeps for itself.", SAVE_TENSORS)
 
