@@ -9,7 +9,6 @@ from ctxextend.buffers import BufferPlan
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.limits import Edit
-from ctxextend.checkpoints.torchfile import TorchFile
 from ctxextend.checkpoints.weights import WeightsFile
 from ctxextend.families.architecture import Architecture
 from ctxextend.recipe import Recipe
@@ -82,13 +81,13 @@ class Changes:
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
-        """The new layout of every weights file that changes."""
+        """The new layout of every weights file that changes or gets another name."""
         changed = {}
         for file in self.checkpoint.weights:
-            shapes = self._shapes(file)
-            dropped = [name for name in self.dropped if name in file.entries]
-            if shapes or dropped or isinstance(file, TorchFile):
-                changed[self.checkpoint.output_name(file)] = plan_layout(file, shapes, dropped)
+            shapes, name = self._shapes(file), self.checkpoint.output_name(file)
+            dropped = [dropped for dropped in self.dropped if dropped in file.entries]
+            if shapes or dropped or name != self.checkpoint.relative(file):
+                changed[name] = plan_layout(file, shapes, dropped)
         return changed
 
     def _shapes(self, file: WeightsFile) -> dict[str, tuple[int, ...]]:

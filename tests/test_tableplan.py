@@ -307,3 +307,11 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
     assert "--table transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
     named = plan_resize(source.folder, to=NEW, table="transformer.wpe.weight", config_key="text_config.n_positions")
     assert named.as_dict()["config"] == {"text_config.n_positions": [16, NEW]}
+
+
+def test_resize_to_the_same_length_renames_a_file_that_transformers_would_not_find(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2")
+    (source.folder / "model.safetensors").rename(source.folder / "mine.safetensors")
+    resize(source.folder / "mine.safetensors", to=16, output=tmp_path / "out")
+    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(source.folder)
+    source.load(tmp_path / "out")
