@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.tensorfile import TensorEntry
+from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, TensorEntry
 from ctxextend.errors import CheckpointError
 from ctxextend.families.schema import Buffer
 from ctxextend.tableplan import TablePlan
@@ -18,7 +18,8 @@ __all__ = ["BufferPlan", "dropped_buffers", "make_buffer", "remade_buffers"]
 DTYPES = {
     **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
     **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
-    **{"BOOL": np.dtype(np.bool_), "F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")},
+    **{"BOOL": np.dtype(np.bool_)},
+    **FLOAT_DTYPES,
 }
 
 

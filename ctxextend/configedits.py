@@ -5,6 +5,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.limits import Edit
+from ctxextend.errors import CheckpointError
 from ctxextend.families.architecture import Architecture, nested
 from ctxextend.families.schema import Pin
 from ctxextend.tableplan import TablePlan
@@ -16,7 +17,10 @@ def config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: tup
     """Yield the changes to config.json that go with the tables' new lengths; objects that it lacks are made."""
     config, edits = checkpoint.config, dict[tuple[str, ...], Any]()
     for path, after in config_changes(config, architecture, tables).items():
-        while len(path) > 1 and not isinstance(nested(config, path[:-1]), Mapping):
+        while len(path) > 1 and not isinstance(holder := nested(config, path[:-1]), Mapping):
+            if holder is not None:
+                key = ".".join(path[:-1])
+                raise CheckpointError(f"config.json: {key} is {holder!r:.100}, not an object.", "Correct config.json.")
             path, after = path[:-1], {path[-1]: after}
         edits[path] = {**edits.get(path, {}), **after} if isinstance(after, dict) else after
     for path, after in edits.items():
@@ -52,7 +56,8 @@ def _pinned(plan: TablePlan) -> dict[tuple[str, ...], Any]:
 
 def _old_length(pin: Pin, plan: TablePlan) -> int | None:
     stated = plan.place.stated(pin.key)
-    return plan.place.key_value(plan.max_len_before) if stated is None or stated < 1 else None
+    is_length = not isinstance(stated, int) or stated < 1
+    return plan.place.key_value(plan.max_len_before) if is_length else None
 
 
 def _blocks_a_row(pin: Pin, plan: TablePlan) -> int | None:

@@ -1,7 +1,7 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,28 +66,27 @@ def extend_model(
     stated = {**config.to_dict(), "model_type": config.model_type}
     architecture = find_architecture(stated)
     tables = _plan_model(model, architecture, settings)
-    weights = {table.name: _resized(_parameter(model, table.name), table, settings) for table in tables}
+    weights = {table.name: _resized(model.get_parameter(table.name), table, settings) for table in tables}
     edits = config_changes(stated, architecture, tables)
-    # The same model at both lengths and without values: what its modules then hold differently, these must hold too.
-    old, new = _skeleton(model, {}), _skeleton(model, edits)
-    for name, weight in weights.items():
-        _set_parameter(model, name, weight)
-    _set_config(config, edits)
-    _follow(model, old, new)
+    # The same models at both lengths and without values: what their modules then hold differently, these must hold too.
+    skeletons = list(_skeletons(model, edits))
+    _set_parameters(model, weights)
+    for own in _configs(model).values():
+        if type(own) is type(config):
+            _set_config(own, edits)
+    for name, old, new in skeletons:
+        _follow(model.get_submodule(name), old, new)
 
 
 def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:
     """Plan the tables of a loaded model as those of a checkpoint are planned, with nothing changed yet."""
-    shapes = {name: (len(value), value.shape[-1]) for name, value in model.named_parameters() if value.dim() == 2}
+    parameters = model.named_parameters(remove_duplicate=False)
+    shapes = {name: (len(value), value.shape[-1]) for name, value in parameters if value.dim() == 2}
     try:
         found = find_tables(architecture, shapes, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, ITSELF) from error
-    return plan_found(found, settings, lambda name: (shapes[name], str(_parameter(model, name).dtype), ""))
-
-
-def _parameter(model: "torch.nn.Module", name: str) -> "torch.nn.Parameter":
-    return model.get_parameter(name)
+    return plan_found(found, settings, lambda name: (shapes[name], str(model.get_parameter(name).dtype), ""))
 
 
 def _resized(weight: "torch.Tensor", table: TablePlan, settings: Resize) -> "torch.Tensor":
@@ -116,13 +115,37 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
 
 
-def _skeleton(model: "torch.nn.Module", edits: Mapping[tuple[str, ...], Any]) -> Any:
-    """Return the model as its class builds it with some values of its config changed, on the meta device."""
+def _configs(model: "torch.nn.Module") -> dict[str, Any]:
+    """Return the configs of a transformers model and of those inside it, by the modules' names; some are one object."""
+    modules = ((name, getattr(module, "config", None)) for name, module in model.named_modules())
+    return {name: config for name, config in modules if hasattr(config, "to_dict")}
+
+
+def _skeletons(model: "torch.nn.Module", edits: Mapping[tuple[str, ...], Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the outermost models in a model that can be built of their config alone, at the old and the new length.
+
+    Yields:
+        The model's name in the whole, and it as its class builds it, twice, on the meta device.
+    """
+    old, new = copy.deepcopy(_configs(model)), copy.deepcopy(_configs(model))
+    for config in new.values():
+        if type(config) is type(new[""]):
+            _set_config(config, edits)
+    built: list[str] = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}." if outer else "") for outer in built)
+        if name in new and hasattr(module, "_init_weights") and not inside:
+            try:
+                yield name, _built(module, old[name]), _built(module, new[name])
+            except TypeError:  # a class of the user's own that wants more than a config; those inside it may not
+                continue
+            built.append(name)
+
+
+def _built(module: "torch.nn.Module", config: Any) -> Any:
     import torch
 
-    config = copy.deepcopy(model.config)
-    _set_config(config, edits)
-    make: Any = type(model)
+    make: Any = type(module)
     with torch.device("meta"):
         return make(config)
 
@@ -138,12 +161,18 @@ def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
             setattr(holder, key, value)
 
 
-def _set_parameter(model: "torch.nn.Module", name: str, weight: "torch.Tensor") -> None:
+def _set_parameters(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
+    """Give every module that holds one of the old tables the new one: a table may be shared."""
     import torch
 
-    owner, _, own_name = name.rpartition(".")
-    trains = _parameter(model, name).requires_grad
-    setattr(model.get_submodule(owner), own_name, torch.nn.Parameter(weight, requires_grad=trains))
+    made = {}
+    for name, weight in weights.items():
+        old = model.get_parameter(name)
+        made[id(old)] = torch.nn.Parameter(weight, requires_grad=old.requires_grad)
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if id(parameter) in made:
+            owner, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(owner), own_name, made[id(parameter)])
 
 
 def _follow(model: "torch.nn.Module", old: Any, new: Any) -> None:

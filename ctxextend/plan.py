@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -266,10 +266,17 @@ def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
 
 def _edits(checkpoint: Checkpoint, architecture: Architecture, tables: tuple[TablePlan, ...]) -> tuple[Edit, ...]:
     config = config_edits(checkpoint, architecture, tables) if checkpoint.has_config else ()
-    # The tokenizer's texts are what the model's first table reads; another's length is none of its business.
-    first = find_tables(architecture, checkpoint.names, str(checkpoint.root))[0][1]
-    read = next((table for table in tables if table.name == first), None)
-    return (*config, *(limit_edits(checkpoint, read.max_len_before, read.max_len_after) if read else ()))
+    return (*config, *_limit_edits(checkpoint, architecture, tables))
+
+
+def _limit_edits(checkpoint: Checkpoint, architecture: Architecture, tables: tuple[TablePlan, ...]) -> Iterator[Edit]:
+    """Yield the edits of each tokenizer's limits, by the first table that reads its texts."""
+    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
+    first = {place.tokenizer: name for place, name in reversed(found) if place.tokenizer is not None}
+    for table in tables:
+        tokenizer = table.place.tokenizer
+        if tokenizer is not None and first[tokenizer] == table.name:
+            yield from limit_edits(checkpoint, table.max_len_before, table.max_len_after, tokenizer)
 
 
 def resize(

@@ -49,7 +49,7 @@ def recognize(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
 
 def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
     """Return the families in a model that is itself refused: it may hold any, where transformers lets it."""
-    if model_type in FAMILIES:
+    if not isinstance(model_type, str) or model_type in FAMILIES:
         return []
     nested_types = (value.get("model_type") for value in config.values() if isinstance(value, Mapping))
     return [name for name in nested_types if isinstance(name, str) and name in FAMILIES]
@@ -109,6 +109,11 @@ def _by_hand(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
         raise CheckpointError(
             f"--table {table}: which key of config.json states its length is not known.",
             _advice(checkpoint, recipe, table) or "Name it with --config-key.",
+        )
+    if len(entries[table].shape) != 2:
+        raise CheckpointError(
+            f"--table {table} has shape {list(entries[table].shape)}, not rows by hidden size.",
+            _advice(checkpoint, recipe) or "Check --table.",
         )
     stated, rows = nested(checkpoint.config, tuple((key or "").split("."))), entries[table].shape[0]
     if checkpoint.has_config and stated not in (rows, rows - settings.offset):

@@ -97,7 +97,6 @@ def plan_found(
         shape, dtype, file = describe(name)
         check_rows(place, shape[0], name, has_config=has_config)
         rows = rows_after(found, place, settings.to)
-        offset = place.offset
         plans.append(
             TablePlan(
                 name=name,
@@ -108,7 +107,7 @@ def plan_found(
                 max_len_after=place.positions(rows),
                 rows_before=shape[0],
                 rows_after=rows,
-                offset=offset,
+                offset=place.offset,
                 hidden_size=shape[1],
                 dtype=dtype,
                 place=place,
@@ -222,8 +221,11 @@ def check_length(settings: Resize, plan: TablePlan) -> None:
 
 
 def _step(place: Place) -> int:
-    stated = place.stated(place.table.multiple_of) if place.table.multiple_of else None
-    values = stated if isinstance(stated, list) else [stated]
+    key = place.table.multiple_of
+    if key is None:
+        return 1
+    stated = place.stated(key)
+    values = stated if isinstance(stated, list) else [place.family.defaults.get(key) if stated is None else stated]
     return max((value for value in values if isinstance(value, int) and value > 0), default=1)
 
 
@@ -233,7 +235,8 @@ def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -
     Raises:
         CheckpointError: They disagree, or no row is left behind the offset.
     """
-    for key in place.obeyed_keys if has_config else ():
+    if has_config:
+        key = place.obeyed_key
         value = place.value(key)
         expected = place.rows(value)
         if rows != expected:

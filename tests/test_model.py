@@ -74,13 +74,57 @@ def test_extend_model_keeps_what_the_module_was(make_pico: MakePico) -> None:
     assert not table.weight.requires_grad
 
 
+def test_extend_model_of_a_class_of_ones_own_that_wants_more_than_a_config(make_pico: MakePico) -> None:
+    class Mine(transformers.BertPreTrainedModel):  # type: ignore[no-untyped-call]
+        def __init__(self, config: Any, labels: int) -> None:
+            super().__init__(config)
+            self.bert = transformers.BertModel(config)
+            self.head = torch.nn.Linear(pico.WIDTH, labels)
+            self.post_init()  # type: ignore[no-untyped-call]
+
+        def forward(self, input_ids: torch.Tensor) -> Any:
+            return self.bert(input_ids)
+
+    model = Mine(make_pico("bert").load().config, 3).train(False)
+    before = pico.logits(model, 16)
+    extend_model(model, to=NEW)
+    assert torch.equal(pico.logits(model, 16), before)
+    assert pico.logits(model, NEW).shape[1] == NEW
+    assert model.config.max_position_embeddings == model.bert.embeddings.position_embeddings.num_embeddings == NEW
+
+
+def test_extend_model_of_tables_that_are_one_keeps_them_one() -> None:
+    sizes: dict[str, Any] = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 32}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 16}
+    model: Any = transformers.BartModel(transformers.BartConfig(**sizes)).train(False)
+    model.decoder.embed_positions.weight = model.encoder.embed_positions.weight
+    extend_model(model, to=NEW)
+    assert model.decoder.embed_positions.weight is model.encoder.embed_positions.weight
+    assert len(model.encoder.embed_positions.weight) == NEW + 2
+    pico.logits(model, NEW)
+
+
+def test_extend_model_changes_copies_of_the_config_too() -> None:
+    config = transformers.ProphetNetConfig(
+        hidden_size=8, num_encoder_layers=1, num_decoder_layers=1, vocab_size=32, max_position_embeddings=17
+    )
+    config.num_encoder_attention_heads = config.num_decoder_attention_heads = 2
+    model: Any = transformers.ProphetNetModel(config)
+    extend_model(model, to=NEW)
+    assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {NEW + 1}
+
+
 def test_extend_model_keeps_what_was_set_after_loading(make_pico: MakePico) -> None:
     model = make_pico("gpt2").load()
     model.transformer.drop.p = 0.25
+    model.gradient_checkpointing_enable()
     model.config.use_cache = False
+    model.config.resid_pdrop = 0.9
     state = torch.random.get_rng_state()
     extend_model(model, to=NEW)
     assert model.transformer.drop.p == 0.25
+    assert model.is_gradient_checkpointing
+    assert model.transformer.h[0].mlp.dropout.p == 0.1
     assert model.config.use_cache is False
     assert torch.equal(torch.random.get_rng_state(), state)
 

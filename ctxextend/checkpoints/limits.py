@@ -46,7 +46,7 @@ class Edit:
         return {"file": self.file, "key": self.key, "before": before, "after": self.after, "why": self.why}
 
 
-def limit_edits(checkpoint: Checkpoint, before: int, after: int) -> tuple[Edit, ...]:
+def limit_edits(checkpoint: Checkpoint, before: int, after: int, tokenizer: str = "") -> tuple[Edit, ...]:
     """Return the edits that make a folder's tokenizer and side files read `after` tokens.
 
     A longer table raises every limit to its length; a shorter one lowers those above it.
@@ -55,13 +55,16 @@ def limit_edits(checkpoint: Checkpoint, before: int, after: int) -> tuple[Edit, 
         checkpoint: The folder.
         before: Old length, in token positions.
         after: New length, in token positions.
+        tokenizer: The folder of the tokenizer, below the root; empty is the checkpoint's own.
 
     Raises:
         CheckpointError: One of these files is not valid JSON.
     """
     if after == before:
         return ()
-    return tuple(edit for edit in _all_edits(checkpoint, after) if after > before or not _is_within(edit.before, after))
+    folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
+    edits = _all_edits(checkpoint, after, folders)
+    return tuple(edit for edit in edits if after > before or not _is_within(edit.before, after))
 
 
 def _is_within(stated: Any, length: int) -> bool:
@@ -70,11 +73,11 @@ def _is_within(stated: Any, length: int) -> bool:
     return isinstance(stated, int | float) and stated <= length
 
 
-def _all_edits(checkpoint: Checkpoint, length: int) -> Iterator[Edit]:
+def _all_edits(checkpoint: Checkpoint, length: int, folders: tuple[PurePosixPath, ...]) -> Iterator[Edit]:
     for name in checkpoint.copied:
         path = PurePosixPath(name)
         edits = next((edits for pattern, edits in _READERS.items() if fnmatch(path.name, pattern)), None)
-        if edits and path.parent in (PurePosixPath("."), checkpoint.model):
+        if edits and path.parent in folders:
             yield from edits(name, checkpoint.root / name, length)
 
 

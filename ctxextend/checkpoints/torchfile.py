@@ -5,6 +5,7 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serializ
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,13 @@ WRAPPERS = ("module.", "_orig_mod.")
 
 # Names of models that were ported from TensorFlow, which transformers renames on loading.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+# What transformers ties again by itself when it loads a model, and so leaves out of a file: `_tied_weights_keys`.
+TIED_AGAIN = re.compile(
+    r"(?:.+\.)?(?:(?:cls\.)?predictions\.decoder\.(?:weight|bias)|lm_head\.(?:decoder\.)?(?:weight|bias)"
+    r"|(?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight|entity_predictions\.decoder\.weight"
+    r"|(?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight)"
+)
 
 # transformers writes a tied tensor under its embedding's name; only relatives of RoBERTa have the head in front of it.
 LATE = ".lm_head."
@@ -240,7 +248,8 @@ def _ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, str]:
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
         # Tensors without numbers have no storage either, and so all have the same.
         first = kept.setdefault(place, name) if tensor.numel() else name
-        if first != name:
+        # Whatever else shares its numbers is written out: nobody would tie it again.
+        if first != name and TIED_AGAIN.fullmatch(name):
             tied[name] = first
     return tied
 

@@ -110,7 +110,8 @@ def read_floats(file: WeightsFile, name: str) -> NDArray[Any]:
 
 def _index_of(folder: Path, file: str | None) -> str | None:
     """Return the index that lists a file as one of its shards, or None."""
-    indices = sorted(path.name for path in folder.glob("*.index*.json")) if file else []
+    known = ("model.safetensors.index*.json", "pytorch_model.bin.index*.json")
+    indices = sorted(path.name for pattern in known for path in folder.glob(pattern)) if file else []
     maps = {name: load_object(folder / name).get("weight_map") for name in indices}
     return next((name for name, map_ in maps.items() if isinstance(map_, dict) and file in map_.values()), None)
 
@@ -162,6 +163,10 @@ def _sharded(folder: Path, name: str, ties: bool) -> Weights:
     _check_index(folder / name, index, files)
     _check_unique(files)
     outputs = {shard: shard_name(shard) for shard in names}
+    if len(set(outputs.values())) < len(outputs):
+        raise CheckpointError(
+            f"{folder / name}: {', '.join(names)} would get one name as safetensors.", "Give the shards other names."
+        )
     if all(isinstance(file, TensorFile) for file in files):
         return Weights(files, (*names, name), outputs, index, name)
     index = _converted(index, dict(zip(outputs.values(), files, strict=True)))

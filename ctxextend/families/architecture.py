@@ -24,6 +24,8 @@ class Place:
         path: The keys that lead to its config.
         overrides: Keys that lead to configs whose values transformers prefers.
         config: The whole config.
+        tokenizer: The folder of the tokenizer whose texts it reads; empty is the model's own, None where another part,
+            without such a table, reads those first.
     """
 
     table: Table
@@ -33,6 +35,7 @@ class Place:
     path: Keys
     overrides: tuple[Keys, ...]
     config: Mapping[str, Any]
+    tokenizer: str | None = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,10 +84,10 @@ class Place:
         return value
 
     @property
-    def obeyed_keys(self) -> tuple[str, ...]:
-        """The keys of its own config that are stated and that transformers obeys; its own key where none is."""
-        keys = (self.table.config_key, *self.table.aliases)
-        return tuple(key for key in keys if self.stated(key) is not None) or keys[:1]
+    def obeyed_key(self) -> str:
+        """The key of its own config that transformers obeys: an alias, where one is stated, wins."""
+        stated = (key for key in reversed(self.table.aliases) if self.stated(key) is not None)
+        return next(stated, self.table.config_key)
 
     def paths_of(self, key: str) -> tuple[Keys, ...]:
         """Return where a key must state a new value: in its own config, and in the one that overrides it."""
@@ -135,11 +138,13 @@ class Refusal:
         part: What it is called; empty for the outermost.
         message: What it uses instead.
         advice: What to do.
+        reads_tokens: Whether it reads texts all the same.
     """
 
     part: str
     message: str
     advice: str
+    reads_tokens: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ LENGTH = "max_position_embeddings"
 
 # Position 0 stands behind the padding row, and the key counts all rows: fairseq's `utils.make_positions`.
 BEHIND_PAD = Offset(rows=1, config_key="pad_token_id", inside_key=True)
-# fairseq's habit of two rows that stand for no position, whatever the pad id is.
 NONE = Offset()
+# A table as long as another's key says, whose own positions begin at row 0.
 NONE_INSIDE = Offset(inside_key=True)
+# fairseq's habit of two rows that stand for no position, whatever the pad id is.
 TWO_INSIDE = Offset(rows=2, inside_key=True)
 TWO_ON_TOP = Offset(rows=2)
 
@@ -144,7 +145,10 @@ LANGUAGE_PART = Part("text", "text_config", ("language_model.", "model.language_
 def bark_table(part: str, name: str, *, has_masks: bool) -> Table:
     """Describe the table of one of the three models of Bark."""
     masks = (Buffer(f"{name}.layers.*.attn.bias", "causal", is_kept=True),) if has_masks else ()
-    return Table(f"{name}.position_embeds_layer.weight", f"{name}_config.block_size", buffers=masks, part=part)
+    key = f"{name}_config.block_size"
+    # transformers' `attribute_map` writes window_size, where a file has it, over block_size.
+    aliases = (f"{name}_config.window_size",)
+    return Table(f"{name}.position_embeds_layer.weight", key, aliases=aliases, buffers=masks, part=part)
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -153,7 +157,12 @@ FAMILIES: Mapping[str, Family] = {
         encoder("albert", "albert."),
         encoder("bert", "bert."),
         encoder("bert-generation", "bert.", buffers=IDS[:1]),
-        encoder("big_bird", "bert.", length=4096),
+        Family(
+            model_type="big_bird",
+            prefixes=("", "bert."),
+            tables=(Table("embeddings.position_embeddings.weight", LENGTH, buffers=IDS, multiple_of="block_size"),),
+            defaults={LENGTH: 4096, "block_size": 64},
+        ),
         encoder("bros", "bros.", buffers=(Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])),
         encoder("convbert", "convbert."),
         encoder("deberta", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
@@ -275,7 +284,7 @@ FAMILIES: Mapping[str, Family] = {
                 Table(
                     "entity_embeddings.position_embeddings.weight",
                     LENGTH,
-                    offset=Offset(inside_key=True),
+                    offset=NONE_INSIDE,
                     part="entity",
                 ),
             ),
@@ -329,7 +338,11 @@ FAMILIES: Mapping[str, Family] = {
                 ),
                 Table("decoder.embed_positions.weight", "max_decoder_position_embeddings", part="decoder"),
             ),
-            defaults={"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024},
+            defaults={
+                "max_encoder_position_embeddings": 16384,
+                "max_decoder_position_embeddings": 1024,
+                "attention_window": 512,
+            },
         ),
         decoder("biogpt", "embed_positions.weight", "biogpt.", length=1024, offset=TWO_ON_TOP),
         decoder("opt", "decoder.embed_positions.weight", "model.", length=2048, offset=TWO_ON_TOP),
@@ -381,7 +394,7 @@ FAMILIES: Mapping[str, Family] = {
         text_part("aimv2", "aimv2_text_model"),
         text_part("align", "align_text_model"),
         text_part("altclip", "altclip_text_model", overrides=CLIP_OVERRIDES),
-        text_part("bridgetower", "bridgetower_text_model", overrides=CLIP_OVERRIDES, outer=("bridgetower.",)),
+        text_part("bridgetower", "bridgetower_text_model", outer=("bridgetower.",)),
         text_part("chinese_clip", "chinese_clip_text_model", overrides=CLIP_OVERRIDES),
         text_part("clap", "clap_text_model"),
         text_part("clip", "clip_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
@@ -391,16 +404,27 @@ FAMILIES: Mapping[str, Family] = {
         text_part("metaclip_2", "metaclip_2_text_model", overrides=CLIP_OVERRIDES),
         text_part("owlv2", "owlv2_text_model", outer=("owlv2.",)),
         text_part("owlvit", "owlvit_text_model", outer=("owlvit.",)),
-        text_part("sam3", "clip_text_model", "text_encoder.text_model.", "text_encoder.", outer=("detector_model.",)),
-        text_part("omdet-turbo", "clip_text_model", "language_backbone.model."),
+        text_part(
+            "sam3",
+            "clip_text_model",
+            "text_encoder.text_model.",
+            "text_encoder.",
+            outer=("detector_model.",),
+            is_any=True,
+        ),
+        text_part("omdet-turbo", "clip_text_model", "language_backbone.model.", is_any=True),
         text_part("siglip", "siglip_text_model"),
         text_part("siglip2", "siglip2_text_model"),
         text_part("vision-text-dual-encoder", "bert", is_any=True),
         text_part("xclip", "xclip_text_model", overrides=CLIP_OVERRIDES),
-        text_part("florence2", "bart", "language_model.", "model.language_model.", "language_model.model."),
+        text_part(
+            "florence2", "bart", "language_model.", "model.language_model.", "language_model.model.", is_any=True
+        ),
         text_part("pp_formulanet", "pp_formulanet_text", "model.decoder.", "decoder."),
-        text_part("grounding-dino", "bert", "text_backbone.", outer=("model.",), raised=("max_text_len",)),
-        text_part("mm-grounding-dino", "bert", "text_backbone.", outer=("model.",), raised=("max_text_len",)),
+        text_part("grounding-dino", "bert", "text_backbone.", outer=("model.",), raised=("max_text_len",), is_any=True),
+        text_part(
+            "mm-grounding-dino", "bert", "text_backbone.", outer=("model.",), raised=("max_text_len",), is_any=True
+        ),
         Family(
             model_type="sam3_video",
             parts=(Part("detector", "detector_config", ("detector_model.", ""), "sam3"),),
@@ -432,7 +456,13 @@ FAMILIES: Mapping[str, Family] = {
                 model_type=name,
                 parts=(
                     LANGUAGE_PART,
-                    Part("qformer", "qformer_config", ("qformer.", "model.qformer."), f"{name}_qformer"),
+                    Part(
+                        "qformer",
+                        "qformer_config",
+                        ("qformer.", "model.qformer."),
+                        f"{name}_qformer",
+                        tokenizer="qformer_tokenizer",
+                    ),
                 ),
             )
             for name in ("instructblip", "instructblipvideo")
@@ -456,8 +486,22 @@ FAMILIES: Mapping[str, Family] = {
             model_type="rag",
             prefixes=("", "rag."),
             parts=(
-                Part("question_encoder", "question_encoder", ("question_encoder.",), "dpr", is_any=True),
-                Part("generator", "generator", ("generator.",), "bart", is_any=True),
+                Part(
+                    "question_encoder",
+                    "question_encoder",
+                    ("question_encoder.",),
+                    "dpr",
+                    is_any=True,
+                    tokenizer="question_encoder_tokenizer",
+                ),
+                Part(
+                    "generator",
+                    "generator",
+                    ("generator.",),
+                    "bart",
+                    is_any=True,
+                    tokenizer="generator_tokenizer",
+                ),
             ),
         ),
         Family(

@@ -1,6 +1,7 @@
 """From a config to what is known of its architecture, or to the reason why nothing can be done."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
@@ -22,6 +23,8 @@ OPENINGS = (
     (NOT_TOKENS, "has no learned table over token positions: "),
     (OTHERWISE, ""),
 )
+# Models in models in models: no model of transformers has more.
+DEEPEST = 3
 FAMILIES_HINT = "`ctxextend families` lists the model types that have one."
 
 
@@ -47,8 +50,8 @@ def find_architecture(
     if model_type not in FAMILIES:
         refusal = _unknown(model_type)
         raise UnsupportedModelError(refusal.message, f"{refusal.advice} {FAMILIES_HINT}")
-    found = list(_search(FAMILIES[model_type], config, (), (), ("",), ""))
-    places = tuple(item for item in found if isinstance(item, Place))
+    found = list(_search(FAMILIES[model_type], config, _Outer()))
+    places = tuple(_with_tokenizer(item, found[:index]) for index, item in enumerate(found) if isinstance(item, Place))
     refusals = tuple(item for item in found if isinstance(item, Refusal))
     if not places:
         raise refused(model_type, refusals)
@@ -88,43 +91,62 @@ def by_hand(config: Mapping[str, Any], table: str, config_key: str, offset: int,
     return Architecture(family, (Place(entry, family, "", ("",), tuple(path), (), config),))
 
 
-def _search(
-    family: Family,
-    config: Mapping[str, Any],
-    path: tuple[str, ...],
-    overrides: tuple[tuple[str, ...], ...],
-    prefixes: tuple[str, ...],
-    part: str,
-) -> Iterator[Place | Refusal]:
+def _with_tokenizer(place: Place, before: list[Place | Refusal]) -> Place:
+    """Return a place without the model's tokenizer where a part before it reads that one's texts, and has no table."""
+    reader = any(isinstance(item, Refusal) and item.reads_tokens for item in before)
+    return replace(place, tokenizer=None) if reader and not place.tokenizer else place
+
+
+@dataclass(frozen=True)
+class _Outer:
+    """What surrounds a model inside another: see `Place`."""
+
+    part: str = ""
+    prefixes: tuple[str, ...] = ("",)
+    path: tuple[str, ...] = ()
+    overrides: tuple[tuple[str, ...], ...] = ()
+    tokenizer: str = ""
+
+
+def _search(family: Family, config: Mapping[str, Any], outer: _Outer) -> Iterator[Place | Refusal]:
     """Yield the tables of a model and of its parts, and the parts that have none."""
-    prefixes = tuple(outer + own for outer in prefixes for own in family.prefixes)
+    prefixes = tuple(before + own for before in outer.prefixes for own in family.prefixes)
     for table in family.tables:
-        place = Place(table, family, _joined(part, table.part), prefixes, path, overrides, config)
+        part = _joined(outer.part, table.part)
+        place = Place(table, family, part, prefixes, outer.path, outer.overrides, config, outer.tokenizer)
         wrong = next((need for need in (*family.requires, ABSOLUTE) if not _is_met(need, place)), None)
         if wrong:
             yield _not_met(wrong, place)
             break
         yield place
     for inner in family.parts:
-        inner_path = (*path, inner.config_key)
-        inner_overrides = tuple((*path, key) for key in inner.overrides)
-        inner_prefixes = tuple(outer + own for outer in prefixes for own in inner.prefixes)
-        model_type = _model_type(inner, config, (*inner_overrides, inner_path))
-        name = _joined(part, inner.name)
-        if model_type in FAMILIES:
-            yield from _search(FAMILIES[model_type], config, inner_path, inner_overrides, inner_prefixes, name)
-        else:
-            refusal = _unknown(model_type)
-            yield Refusal(name, refusal.message, refusal.advice)
+        yield from _search_part(inner, config, replace(outer, prefixes=prefixes))
+
+
+def _search_part(part: Part, config: Mapping[str, Any], outer: _Outer) -> Iterator[Place | Refusal]:
+    inner = _Outer(
+        part=_joined(outer.part, part.name),
+        prefixes=tuple(before + own for before in outer.prefixes for own in part.prefixes),
+        path=(*outer.path, part.config_key),
+        overrides=tuple((*outer.path, key) for key in part.overrides),
+        tokenizer=part.tokenizer or outer.tokenizer,
+    )
+    model_type = _model_type(part, config, inner)
+    if model_type not in FAMILIES:
+        yield replace(_unknown(model_type), part=inner.part)
+    elif len(inner.path) > DEEPEST:
+        yield Refusal(inner.part, f"A {model_type} model is not looked for so deep in others.", "")
+    else:
+        yield from _search(FAMILIES[model_type], config, inner)
 
 
 def _joined(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _model_type(part: Part, config: Mapping[str, Any], paths: tuple[tuple[str, ...], ...]) -> str:
-    stated = (nested(config, (*path, "model_type")) for path in paths)
-    return next((value for value in stated if isinstance(value, str) and value), part.model_type)
+def _model_type(part: Part, config: Mapping[str, Any], inner: _Outer) -> str:
+    stated = nested(config, (*inner.path, "model_type"))
+    return stated if part.is_any and isinstance(stated, str) and stated else part.model_type
 
 
 def _is_met(need: Requirement, place: Place) -> bool:
@@ -145,5 +167,6 @@ def _unknown(model_type: str) -> Refusal:
     for refusals, opening in OPENINGS:
         if model_type in refusals:
             what, _, advice = refusals[model_type].partition(": ")
-            return Refusal("", f"A {model_type} model {opening}{what}.", f"{advice[0].upper()}{advice[1:]}.")
+            message = f"A {model_type} model {opening}{what}."
+            return Refusal("", message, f"{advice[0].upper()}{advice[1:]}.", reads_tokens=refusals is not NOT_TOKENS)
     return Refusal("", f"The model type {model_type!r} is not in ctxextend's registry.", "")

@@ -112,7 +112,8 @@ class Part:
         prefixes: What stands in front of its tensors' names.
         model_type: Its family where its config names none.
         overrides: Keys that hold another such config, whose values transformers prefers.
-        is_any: Whether its config may name any other family.
+        is_any: Whether its config may name any other family; elsewhere its own is meant, whatever the config says.
+        tokenizer: The folder of its own tokenizer; empty where it reads what the model's tokenizer gives.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Part:
     model_type: str
     overrides: tuple[str, ...] = ()
     is_any: bool = False
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True)
