@@ -57,6 +57,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 
 # Sizes that must fit others, by the path of keys.
 FITTING: Mapping[str, dict[str, Any]] = {
+    "big_bird": {"block_size": 4, "num_random_blocks": 1},
     "bridgetower": {"hidden_size": 64, "text_config.hidden_size": 64, "vision_config.hidden_size": 64},
     "grounding-dino": {"d_model": 32},
     "mm-grounding-dino": {"d_model": 32},
@@ -147,19 +148,40 @@ def _classes_of_module(config_class: Any) -> tuple[Any, ...]:
     return tuple(own)
 
 
-def buildable(model_type: str, most: int | None = None) -> Iterator[tuple[Any, Any]]:
-    """Yield the classes of a type that can be built, each with a config that it can be built of."""
+def all_classes(model_type: str) -> tuple[Any, ...]:
+    """Return the classes of a type with those that no auto class leads to."""
+    others = (cls for cls in _classes_of_module(CONFIG_MAPPING[model_type]) if not cls.__name__.endswith("Wrapper"))
+    return tuple(dict.fromkeys((*model_classes(model_type), *others)))
+
+
+@dataclass(frozen=True)
+class Built:
+    """A class of a type that can be built.
+
+    Attributes:
+        model_class: The class.
+        config: A config that it can be built of.
+        names: The names of its parameters.
+    """
+
+    model_class: Any
+    config: Any
+    names: frozenset[str]
+
+
+def buildable(model_type: str, classes: tuple[Any, ...], most: int | None = None) -> Iterator[Built]:
+    """Yield those of a type's classes that can be built."""
     found = 0
-    for model_class in model_classes(model_type):
+    for model_class in classes:
         for sizes in ("shallow", "default", "small"):
             try:
                 config = make_config(model_type)
                 if sizes != "default":
                     shrink(config, only_depth=sizes == "shallow")
-                shapes(model_class, config)
+                names = frozenset(shapes(model_class, config))
             except Exception:
                 continue
-            yield model_class, config
+            yield Built(model_class, config, names)
             found += 1
             break
         if found == most:

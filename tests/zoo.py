@@ -35,9 +35,11 @@ class Reader:
         given: dict[str, Any] = {name: EXTRAS[name](model.config, length) for name in self.extras}
         if "codebook_idx" in given:  # audio codes have a row for each codebook
             given["input_ids"] = given["input_ids"].unsqueeze(-1).expand(-1, -1, 8)
+        if "entity_ids" in given:  # of which each position is that of a word
+            given["input_ids"] = given["input_ids"][:, :OLD]
         with torch.set_grad_enabled(gradients):
             output = module(**given)
-        return _first_floats(output)
+        return _states(output)
 
 
 def _text(config: Any, length: int) -> torch.Tensor:
@@ -51,7 +53,9 @@ def _size(config: Any, key: str) -> int:
 # What a forward method may take that goes with a text, from the model's config and the text's length.
 EXTRAS: Mapping[str, Callable[[Any, int], torch.Tensor]] = {
     **dict.fromkeys(("input_ids", "inputs", "decoder_input_ids"), _text),
-    "bbox": lambda config, length: torch.ones(1, length, getattr(config, "dim_bbox", 4), dtype=torch.long),
+    "bbox": lambda config, length: torch.arange(length * getattr(config, "dim_bbox", 4)).view(1, length, -1) % 50,
+    "entity_ids": lambda config, length: torch.ones(1, 1, dtype=torch.long),
+    "entity_position_ids": lambda config, length: torch.arange(length).view(1, 1, length),
     "attention_mask": lambda config, length: torch.ones(1, length, dtype=torch.long),
     "input_features": lambda config, length: torch.zeros(1, _size(config, "feature_size"), 20),
     "codebook_idx": lambda config, length: torch.tensor(1),
@@ -67,15 +71,15 @@ TRIES = (
     ("input_ids", "visual_feats", "visual_pos"),
     ("input_features", "input_ids"),
     ("codebook_idx", "input_ids"),
+    ("input_ids", "entity_ids", "entity_position_ids"),
 )
 
 
-def _first_floats(output: Any) -> torch.Tensor:
+def _states(output: Any) -> torch.Tensor:
+    """Return the first output of floats that has a place for every token, or else the first of floats."""
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() >= 2:
-            return value
-    raise TypeError("no output of floats")
+    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return next((value for value in floats if value.dim() >= 3), floats[0])
 
 
 def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
