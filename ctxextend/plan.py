@@ -171,6 +171,7 @@ class ResizePlan(Changes):
                 "omitted": dict(self.checkpoint.omitted),
             },
             "bytes_to_write": self.bytes_to_write,
+            "notes": list(self.notes),
         }
 
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint
@@ -57,7 +58,8 @@ def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
 
 def _other_inside(checkpoint: Checkpoint, recipe: Recipe, model_type: str, parts: list[str]) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"A {model_type} model is not in ctxextend's registry, but a part of this one is: {', '.join(parts)}.",
+        f"Models of type {model_type} are not resized as such, but a part of this one is of a known type: "
+        f"{', '.join(parts)}.",
         _advice(checkpoint, recipe) or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
     )
 
@@ -128,8 +130,10 @@ def _by_hand(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
 
 def _unknown(checkpoint: Checkpoint, recipe: Recipe, model_type: str) -> UnsupportedModelError:
     if recipe.origin.family is not None:
+        near = get_close_matches(model_type.lower(), FAMILIES, 1)
+        meant = f"Did you mean --family {near[0]}? " if near else ""
         return UnsupportedModelError(
-            f"--family {model_type} is not in ctxextend's registry.", "`ctxextend families` lists what is."
+            f"--family {model_type} is not in ctxextend's registry.", f"{meant}`ctxextend families` lists what is."
         )
     advice = _advice(checkpoint, recipe)
     return UnsupportedModelError(

@@ -113,7 +113,7 @@ def plan_found(
                 place=place,
             )
         )
-    _check_direction(plans, settings)
+    _check_direction(found, plans, settings)
     for plan in plans:
         check_length(settings, plan)
     return tuple(plans)
@@ -157,40 +157,55 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
 
 
 def rows_after(found: list[tuple[Place, str]], place: Place, to: int) -> int:
-    """Return a table's rows at a new length; the first table that shares its key says what the key must state."""
-    lead = next(other for other, _ in found if other.config_key == place.config_key)
-    return place.rows(lead.key_value(to))
+    """Return a table's rows at a new length; every table that shares its key must have so many positions at least."""
+    return place.rows(max(other.key_value(to) for other, _ in found if other.config_key == place.config_key))
 
 
 def _chosen(found: list[tuple[Place, str]], part: str | None) -> list[tuple[Place, str]]:
     if part is None:
         return found
-    chosen = [(place, name) for place, name in found if place.part == part or place.part.startswith(f"{part}.")]
-    parts = ", ".join(dict.fromkeys(place.part for place, _ in found if place.part))
+    chosen = _below(found, part)
+    parts = " or ".join(dict.fromkeys(place.part for place, _ in found if place.part))
     if not chosen:
         raise ResizeError(
             f"--part {part}: this model has no such part with a position table.",
-            f"Choose one of {parts}." if parts else "It has one table: leave --part out.",
+            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
         )
-    keys = {place.config_key for place, _ in chosen}
-    for place, name in found:
-        if place.config_key in keys and (place, name) not in chosen:
-            raise ResizeError(
-                f"--part {part}: {name} has its length by the same key, {place.config_key}, and neither can change "
-                "alone.",
-                "Leave --part out: both get the same length.",
-            )
+    if shared := _sharing(found, chosen):
+        place, name = shared[0]
+        raise ResizeError(
+            f"--part {part}: {name} has its length by the same key, {place.config_key}, and neither can change alone.",
+            f"Use --part {_free_part(found, place)}." if _free_part(found, place) else "Leave --part out.",
+        )
     return chosen
 
 
-def _check_direction(plans: list[TablePlan], settings: Resize) -> None:
+def _below(found: list[tuple[Place, str]], part: str) -> list[tuple[Place, str]]:
+    return [(place, name) for place, name in found if place.part == part or place.part.startswith(f"{part}.")]
+
+
+def _sharing(found: list[tuple[Place, str]], chosen: list[tuple[Place, str]]) -> list[tuple[Place, str]]:
+    """Return the tables that were not chosen and have their length by the key of one that was."""
+    keys = {place.config_key for place, _ in chosen}
+    return [item for item in found if item[0].config_key in keys and item not in chosen]
+
+
+def _free_part(found: list[tuple[Place, str]], place: Place) -> str:
+    """Return the smallest part around a table that can change alone; empty where only the whole model can."""
+    path = place.part.split(".")
+    parts = (".".join(path[:depth]) for depth in range(len(path), 0, -1))
+    return next((part for part in parts if part and not _sharing(found, _below(found, part))), "")
+
+
+def _check_direction(found: list[tuple[Place, str]], plans: list[TablePlan], settings: Resize) -> None:
     longer = next((plan for plan in plans if plan.rows_after > plan.rows_before), None)
     shorter = next((plan for plan in plans if plan.rows_after < plan.rows_before), None)
     if longer and shorter:
         raise ResizeError(
             f"{settings.to} positions are more than the {longer.max_len_before} of {longer.name} and fewer than the "
             f"{shorter.max_len_before} of {shorter.name}.",
-            f"Resize one at a time: --part {longer.part} or --part {shorter.part}.",
+            "Resize one at a time: "
+            f"--part {_free_part(found, longer.place)} or --part {_free_part(found, shorter.place)}.",
         )
 
 

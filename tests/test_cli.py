@@ -71,7 +71,7 @@ def test_resize_quiet_prints_nothing_but_the_output() -> None:
 JSON_KEYS = {
     *("schema_version", "command", "warnings", "source", "revision", "family", "method", "keep_first", "drop_last"),
     *("scope", "output", "max_len_before", "max_len_after", "tables", "config", "files", "bytes_written", "seconds"),
-    *("dry_run", "edits", "dropped", "remade", "bytes_to_write"),
+    *("dry_run", "edits", "dropped", "remade", "bytes_to_write", "notes"),
 }
 
 
@@ -325,7 +325,7 @@ def test_resize_says_in_a_note_that_a_folder_wins_and_names_it_in_errors() -> No
 def test_resize_last_line_loads_a_transformer_in_a_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
     root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
     done = run("resize", str(root), "--to", "40", "-o", "out")
-    assert "AutoModel.from_pretrained('out/0_Transformer')" in done.stderr
+    assert "BertForMaskedLM.from_pretrained('out/0_Transformer')" in done.stderr
 
 
 def test_demo_uses_the_bundled_checkpoint_whatever_lies_here() -> None:

@@ -43,14 +43,14 @@ def test_refusals_say_what_is_used_and_what_to_do() -> None:
         for model_type in refusals:
             with pytest.raises(UnsupportedModelError) as caught:
                 find_architecture({"model_type": model_type})
-            assert re.fullmatch(rf"A {re.escape(model_type)} model [a-z].*[^.:]\.", caught.value.message)
+            assert re.fullmatch(rf"This {re.escape(model_type)} model [a-z].*[^.:]\.", caught.value.message)
             assert re.match(r"[A-Z].*\. `ctxextend families` lists", caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "llama"}, "A llama model has no learned position table; it uses rotary"),
+        ({"model_type": "llama"}, "This llama model has no learned position table; it uses rotary"),
         ({"model_type": "bloom"}, "it uses ALiBi"),
         ({"model_type": "t5"}, "it uses relative"),
         ({"model_type": "mamba"}, "it uses no position embeddings"),
@@ -71,7 +71,10 @@ def test_refusals_say_what_is_used_and_what_to_do() -> None:
         ({"model_type": "canine"}, "hash"),
         ({"model_type": "reformer"}, "grid"),
         ({"model_type": "sam3_lite_text"}, "by itself"),
-        ({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "llama"}}, "its decoder: A llama.*rotary"),
+        (
+            {"model_type": "vision-encoder-decoder", "decoder": {"model_type": "llama"}},
+            "its decoder: this llama mod",
+        ),
         ({"model_type": "my-own"}, "'my-own' is not in ctxextend's registry"),
     ],
 )
@@ -180,3 +183,37 @@ def test_list_families_shows_every_table() -> None:
         "a multiple of attention_window",
     )
     assert notes["bros"] == ("embeddings.position_ids made anew",)
+
+
+OVERRIDDEN = [model_type for model_type, family in FAMILIES.items() if any(part.overrides for part in family.parts)]
+
+
+@pytest.mark.parametrize("model_type", ["bridgetower", "blip", "siglip", *OVERRIDDEN])
+def test_place_value_is_what_transformers_makes_of_a_second_copy(model_type: str) -> None:
+    config: dict[str, Any] = {
+        "model_type": model_type,
+        "text_config": {"max_position_embeddings": 60},
+        "text_config_dict": {"max_position_embeddings": 90},
+    }
+    theirs: Any = CONFIG_MAPPING[model_type].from_dict({**config})
+    assert place(**config).value("max_position_embeddings") == theirs.text_config.max_position_embeddings
+    left_out = config | {"text_config_dict": {}}
+    theirs = CONFIG_MAPPING[model_type].from_dict({**left_out})
+    assert place(**left_out).value("max_position_embeddings") == theirs.text_config.max_position_embeddings
+
+
+def test_find_architecture_looks_no_deeper_than_models_go() -> None:
+    config: dict[str, Any] = {"model_type": "bart"}
+    for _ in range(40):
+        config = {"model_type": "rag", "generator": config}
+    assert len(find_architecture(config).places) < 20
+
+
+def test_find_architecture_takes_a_fixed_part_for_what_it_is() -> None:
+    assert place("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
+
+
+def test_list_families_of_one_type_says_why_it_has_none() -> None:
+    assert [table.part for table in list_families(["bart"])] == ["encoder", "decoder"]
+    with pytest.raises(UnsupportedModelError, match="This llama model"):
+        list_families(["llama"])

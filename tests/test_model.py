@@ -111,7 +111,7 @@ def test_extend_model_changes_copies_of_the_config_too() -> None:
     config.num_encoder_attention_heads = config.num_decoder_attention_heads = 2
     model: Any = transformers.ProphetNetModel(config)
     extend_model(model, to=NEW)
-    assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {NEW + 1}
+    assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {NEW + 2}
 
 
 def test_extend_model_keeps_what_was_set_after_loading(make_pico: MakePico) -> None:

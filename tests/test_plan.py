@@ -489,7 +489,7 @@ def test_resize_refuses_a_table_that_is_none(make_pico: MakePico) -> None:
 def test_resize_refuses_other_families_by_name(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="llama")
-    refused(source, UnsupportedModelError, "A llama model has no learned position table; it uses rotary")
+    refused(source, UnsupportedModelError, "This llama model has no learned position table; it uses rotary")
 
 
 def test_resize_refuses_a_truncated_file(make_pico: MakePico) -> None:

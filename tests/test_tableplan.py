@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ctxextend import ResizeError, UnsupportedModelError, plan_resize, resize
+from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, plan_resize, resize
 from ctxextend.tableplan import TablePlan
 from tests import pico, tiny
 
@@ -183,7 +183,7 @@ def test_resize_part_is_refused_where_one_key_serves_both(save: Save) -> None:
         ResizeError, match="decoder.embed_positions.weight has its length by the same key, max_position"
     ):
         plan_resize(source.folder, to=NEW, part="encoder")
-    with pytest.raises(ResizeError, match="no such part.*Choose one of encoder, decoder"):
+    with pytest.raises(ResizeError, match="no such part.*Its parts are encoder or decoder"):
         plan_resize(source.folder, to=NEW, part="text")
     bert = plan_resize("tiny-gpt2", to=NEW)
     assert bert.tables[0].part == ""
@@ -277,7 +277,7 @@ def test_resize_refuses_a_composite_whose_file_holds_only_parts_without_tables(s
     t5 = tiny.shrink(tiny.make_config("t5"))
     config = tiny.shrink(transformers.Blip2Config(text_config=t5.to_dict()))
     transformers.Blip2ForConditionalGeneration(config).save_pretrained(tmp_path / "source")
-    with pytest.raises(UnsupportedModelError, match="its text: A t5 model has no learned position table"):
+    with pytest.raises(UnsupportedModelError, match="its text: this t5 model has no learned position table"):
         plan_resize(tmp_path / "source", to=NEW)
 
 
@@ -302,7 +302,7 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
     source = pico.make(tmp_path / "source", "gpt2")
     config = {"model_type": "llava", "text_config": {"model_type": "gpt2", "n_positions": 16}}
     (source.folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedModelError, match="but a part of this one is: gpt2") as caught:
+    with pytest.raises(UnsupportedModelError, match="a part of this one is of a known type: gpt2") as caught:
         plan_resize(source.folder, to=NEW)
     assert "--table transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
     named = plan_resize(source.folder, to=NEW, table="transformer.wpe.weight", config_key="text_config.n_positions")
@@ -315,3 +315,106 @@ def test_resize_to_the_same_length_renames_a_file_that_transformers_would_not_fi
     resize(source.folder / "mine.safetensors", to=16, output=tmp_path / "out")
     assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(source.folder)
     source.load(tmp_path / "out")
+
+
+def test_resize_prophetnet_gives_both_of_its_models_the_whole_length(save: Save, tmp_path: Path) -> None:
+    source = save("ProphetNetModel", {"max_position_embeddings": 17})
+    found = tables(source)
+    assert (found["encoder"].max_len_after, found["decoder"].max_len_after) == (NEW + 1, NEW)
+    assert edits(source) == {"max_position_embeddings": [17, NEW + 2]}
+    output(source, tmp_path)
+    model = source.load(tmp_path / "out")
+    ids = torch.ones(1, NEW, dtype=torch.long)
+    assert model(input_ids=ids, decoder_input_ids=ids).last_hidden_state.shape[1] == NEW
+
+
+def test_resize_big_bird_wants_whole_blocks(save: Save) -> None:
+    source = save("BigBirdModel", {"max_position_embeddings": 64, "block_size": 64})
+    with pytest.raises(ResizeError, match=r"multiples of 64 \(block_size\).*Use --to 1984 or 2048"):
+        plan_resize(source.folder, to=2000)
+    pico.edit_json(source.folder / "config.json", block_size=None)
+    with pytest.raises(ResizeError, match="multiples of 64"):
+        plan_resize(source.folder, to=2000)
+
+
+def test_resize_bark_changes_the_alias_that_transformers_obeys(save: Save, tmp_path: Path) -> None:
+    sizes = {f"{part}_config.block_size": 16 for part in ("semantic", "coarse_acoustics", "fine_acoustics")}
+    source = save("BarkModel", sizes)
+    config = json.loads((source.folder / "config.json").read_text())
+    config["semantic_config"] |= {"block_size": 999, "window_size": 16}
+    (source.folder / "config.json").write_text(json.dumps(config))
+    assert edits(source)["semantic_config.window_size"] == [16, NEW]
+    output(source, tmp_path)
+
+
+def test_resize_gpt2_goes_by_the_alias_where_both_are_stated(save: Save, tmp_path: Path) -> None:
+    source = save("GPT2Model", {"n_positions": 16})
+    pico.edit_json(source.folder / "config.json", n_positions=8, max_position_embeddings=16)
+    assert edits(source) == {"n_positions": [8, NEW], "max_position_embeddings": [16, NEW]}
+    output(source, tmp_path)
+
+
+def test_resize_leaves_the_tokenizer_of_a_part_without_a_table(tmp_path: Path) -> None:
+    parts = {"encoder": tiny.make_config("t5").to_dict(), "decoder": tiny.make_config("bert").to_dict()}
+    parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True}
+    config = tiny.shrink(transformers.EncoderDecoderConfig(**copy.deepcopy(parts)))
+    transformers.EncoderDecoderModel(config).save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
+    plan = plan_resize(tmp_path / "source", to=600)
+    assert plan.as_dict()["config"] == {"decoder.max_position_embeddings": [512, 600]}
+    assert not any(edit.is_limit for edit in plan.edits)
+
+
+def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
+    parts = {"question_encoder": tiny.make_config("dpr").to_dict(), "generator": tiny.make_config("bart").to_dict()}
+    config = tiny.shrink(transformers.RagConfig(**copy.deepcopy(parts)))
+    transformers.RagModel(config).save_pretrained(tmp_path / "source")
+    for name, limit in (("question_encoder", 512), ("generator", 1024)):
+        (tmp_path / "source" / f"{name}_tokenizer").mkdir()
+        text = json.dumps({"model_max_length": limit})
+        (tmp_path / "source" / f"{name}_tokenizer" / "tokenizer_config.json").write_text(text)
+    limits = {edit.file: edit.after for edit in plan_resize(tmp_path / "source", to=2000).edits if edit.is_limit}
+    assert limits == {f"{name}_tokenizer/tokenizer_config.json": 2000 for name in ("question_encoder", "generator")}
+    one = plan_resize(tmp_path / "source", to=2000, part="generator")
+    assert [edit.file for edit in one.edits if edit.is_limit] == ["generator_tokenizer/tokenizer_config.json"]
+    with pytest.raises(ResizeError, match="--part question_encoder or --part generator"):
+        plan_resize(tmp_path / "source", to=768)
+    with pytest.raises(ResizeError, match="neither can change alone.*Use --part generator"):
+        plan_resize(tmp_path / "source", to=2000, part="generator.encoder")
+
+
+@pytest.mark.parametrize("value", [[1], "text", 5])
+def test_resize_refuses_a_config_whose_parts_are_no_objects(value: object, save: Save) -> None:
+    source = save("CLIPModel", {})
+    pico.edit_json(source.folder / "config.json", text_config=value)
+    with pytest.raises(CheckpointError, match="config.json: text_config is .*, not an object"):
+        plan_resize(source.folder, to=100)
+
+
+@pytest.mark.parametrize("model_type", [["gpt2"], {}, 5])
+def test_resize_refuses_a_model_type_that_is_no_name(model_type: object, tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2")
+    pico.edit_json(source.folder / "config.json", model_type=model_type)
+    with pytest.raises(CheckpointError, match="names no model_type"):
+        plan_resize(source.folder, to=NEW)
+
+
+def test_resize_of_pickles_keeps_what_transformers_does_not_tie_again(save: Save, tmp_path: Path) -> None:
+    """Encoder and decoder that share all their tensors, as transformers 4 saved them with `tie_encoder_decoder`."""
+    parts = {"encoder": tiny.make_config("bert").to_dict(), "decoder": tiny.make_config("bert").to_dict()}
+    parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True}
+    model: Any = transformers.EncoderDecoderModel(
+        tiny.shrink(transformers.EncoderDecoderConfig(**copy.deepcopy(parts)))
+    )
+    model.save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "model.safetensors").unlink()
+    state = model.state_dict()
+    for name in state:
+        if name.startswith("decoder.bert.") and (same := name.replace("decoder.bert.", "encoder.")) in state:
+            state[name] = state[same]
+    torch.save(state, tmp_path / "source" / "pytorch_model.bin")
+    resize(tmp_path / "source", to=600, output=tmp_path / "out")
+    loaded = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel).load()
+    assert torch.equal(
+        loaded.decoder.bert.embeddings.position_embeddings.weight, loaded.encoder.embeddings.position_embeddings.weight
+    )

@@ -68,6 +68,7 @@ FITTING: Mapping[str, dict[str, Any]] = {
         "window_size": 8,
     },
     "speech-encoder-decoder": {"encoder.num_feat_extract_layers": 7},
+    "lilt": {"hidden_size": 24},
     "layoutlmv3": {"coordinate_size": 2, "shape_size": 4},
     "led": {"attention_window": [8, 8]},
     "longformer": {"attention_window": [8, 8]},
@@ -137,20 +138,27 @@ def model_classes(model_type: str) -> tuple[Any, ...]:
     return tuple(found) or _classes_of_module(config_class)
 
 
-def _classes_of_module(config_class: Any) -> tuple[Any, ...]:
+def _classes_of_module(config_class: Any, *, public: bool = False) -> tuple[Any, ...]:
     package = importlib.import_module(config_class.__module__.rpartition(".")[0])
     names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name.startswith("modeling_")]
     modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
     values = [(module.__name__, value) for module in modules for value in vars(module).values()]
     classes = [value for name, value in values if isinstance(value, type) and value.__module__ == name]
     models: list[Any] = [cls for cls in classes if issubclass(cls, PreTrainedModel)]
-    own = [cls for cls in models if cls.config_class is config_class and not cls.__name__.endswith("PreTrainedModel")]
-    return tuple(own)
+    models = [
+        cls for cls in models if cls.config_class is config_class and not cls.__name__.endswith("PreTrainedModel")
+    ]
+    listed = {name for module in modules for name in module.__all__}
+    return tuple(cls for cls in models if not public or cls.__name__ in listed)
 
 
 def all_classes(model_type: str) -> tuple[Any, ...]:
     """Return the classes of a type with those that no auto class leads to."""
-    others = (cls for cls in _classes_of_module(CONFIG_MAPPING[model_type]) if not cls.__name__.endswith("Wrapper"))
+    others = (
+        cls
+        for cls in _classes_of_module(CONFIG_MAPPING[model_type], public=True)
+        if not cls.__name__.endswith("Wrapper")
+    )
     return tuple(dict.fromkeys((*model_classes(model_type), *others)))
 
 

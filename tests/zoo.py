@@ -46,6 +46,15 @@ def _text(config: Any, length: int) -> torch.Tensor:
     return 10 + torch.arange(length).unsqueeze(0) % 20
 
 
+def _boxes(config: Any, length: int) -> torch.Tensor:
+    """Return a box for every token: from the corner of the page to another place; BROS takes them as floats."""
+    corner = torch.zeros(1, length, 2, dtype=torch.long)
+    place = 1 + torch.arange(length).view(1, length, 1).expand(-1, -1, 2) % 20
+    size = getattr(config, "dim_bbox", 4)
+    boxes = torch.cat([corner, place] * (size // 4), dim=-1)
+    return boxes / 20 if config.model_type == "bros" else boxes
+
+
 def _size(config: Any, key: str) -> int:
     return next(int(getattr(part, key)) for _, part in tiny.parts(config) if hasattr(part, key))
 
@@ -53,7 +62,8 @@ def _size(config: Any, key: str) -> int:
 # What a forward method may take that goes with a text, from the model's config and the text's length.
 EXTRAS: Mapping[str, Callable[[Any, int], torch.Tensor]] = {
     **dict.fromkeys(("input_ids", "inputs", "decoder_input_ids"), _text),
-    "bbox": lambda config, length: torch.arange(length * getattr(config, "dim_bbox", 4)).view(1, length, -1) % 50,
+    "bbox": _boxes,
+    "lang_ids": lambda config, length: torch.zeros(1, dtype=torch.long),
     "entity_ids": lambda config, length: torch.ones(1, 1, dtype=torch.long),
     "entity_position_ids": lambda config, length: torch.arange(length).view(1, 1, length),
     "attention_mask": lambda config, length: torch.ones(1, length, dtype=torch.long),
@@ -70,6 +80,7 @@ TRIES = (
     ("input_ids", "attention_mask"),
     ("input_ids", "visual_feats", "visual_pos"),
     ("input_features", "input_ids"),
+    ("input_ids", "lang_ids"),
     ("codebook_idx", "input_ids"),
     ("input_ids", "entity_ids", "entity_position_ids"),
 )
@@ -96,16 +107,28 @@ def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
 
 
 def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]] | None:
-    """Return the outermost module that reads a table when it is given a text, and the rows that it read."""
-    *path, _, _ = (*table.split("."), "") if not table.endswith(".weight") else table.split(".")
+    """Return the outermost module that reads most of a table when it is given a text, and the rows that it read."""
+    path = table.removesuffix(".weight").split(".")
+    best: tuple[Reader, list[int]] | None = None
     for depth in range(len(path) + 1):
         name = ".".join(path[:depth])
-        module = model.get_submodule(name)
+        if not isinstance(module := getattr_path(model, name), torch.nn.Module):
+            break
         taken = inspect.signature(module.forward).parameters
         for names in TRIES:
             if all(extra in taken for extra in names):
                 reader = Reader(name, names)
                 with suppress(Exception):
-                    if rows := rows_read(model, table, reader, length):
-                        return reader, rows
-    return None
+                    rows = rows_read(model, table, reader, length)
+                    if rows and (best is None or len(rows) > len(best[1])):
+                        best = reader, rows
+        if best and len(best[1]) >= length - 1:
+            break
+    return best
+
+
+def getattr_path(model: Any, path: str) -> Any:
+    """Return what stands at a path of names."""
+    for name in path.split(".") if path else ():
+        model = getattr(model, name, None)
+    return model

@@ -12,6 +12,7 @@ from ctxextend.checkpoints.copying import check_stamp, stamp
 from ctxextend.checkpoints.disk import walk
 from ctxextend.checkpoints.filenames import NOT_OURS, STALE, is_known, matches
 from ctxextend.checkpoints.jsontext import load_object, read_text
+from ctxextend.checkpoints.noweights import model_class
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
 from ctxextend.checkpoints.weights import Weights, WeightsFile, find_weights
@@ -113,6 +114,11 @@ class Checkpoint:
     def config_file(self) -> str:
         """The path of the model's config.json below the root."""
         return (self.model / CONFIG).as_posix()
+
+    @property
+    def model_class(self) -> str | None:
+        """The class of transformers that its config names; None where it names none."""
+        return model_class(self.config)
 
     @property
     def has_config(self) -> bool:

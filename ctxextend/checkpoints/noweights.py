@@ -13,7 +13,7 @@ from ctxextend.errors import CheckpointError
 if TYPE_CHECKING:
     from ctxextend.checkpoints.source import Source
 
-__all__ = ["no_weights"]
+__all__ = ["model_class", "no_weights"]
 
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
 
@@ -63,14 +63,18 @@ def _as_loaded(folder: Path, source: "Source") -> tuple[str, str]:
     return f"{source.hub_id!r}{revision}" + (f", subfolder={inside[1]!r}" if inside else ""), source.name
 
 
+def model_class(config: Mapping[str, Any]) -> str | None:
+    """Return the class that a config names; None where it names none, or what cannot be one."""
+    stated = config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    # The name stands in commands that people paste, and a stranger wrote it.
+    return first if isinstance(first, str) and first.isidentifier() and first.isascii() else None
+
+
 def _foreign(loaded: tuple[str, str], config: Mapping[str, Any] | None, library: str, flag: str) -> CheckpointError:
     """Return the error for another framework's weights, with the command that converts them."""
     what, name = loaded
-    stated = (config or {}).get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated else None
-    # The name stands in a command that people paste, and a stranger wrote it.
-    model_class = first if isinstance(first, str) and first.isidentifier() and first.isascii() else "AutoModel"
-    load = f"transformers.{model_class}.from_pretrained({what}, {flag})"
+    load = f"transformers.{model_class(config or {}) or 'AutoModel'}.from_pretrained({what}, {flag})"
     code = f"import transformers; {load}.save_pretrained({f'{name}-safetensors'!r})"
     return CheckpointError(
         f"{name} holds {library.split()[0]} weights alone, which transformers 5 no longer reads.",

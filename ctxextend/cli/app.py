@@ -46,7 +46,8 @@ class ErrorBoundary(TyperGroup):
         except typer.TyperException as error:
             if not output.as_json:
                 raise
-            output.failure("UsageError", error.format_message(), f"See {ctx.info_name} --help.")
+            command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
+            output.failure("UsageError", error.format_message(), f"See {command} --help.")
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Stopped) as stop:
             output.failure("Interrupted", "Stopped; nothing was left half-made.", None)
@@ -76,7 +77,7 @@ def ctxextend(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Give a BERT- or GPT-2-like checkpoint a longer position table, and change nothing else."""
+    """Give a BERT- or GPT-2-like checkpoint a position table of another length, and change nothing else."""
 
 
 def main() -> None:

@@ -15,17 +15,20 @@ HEADINGS = ("model type", "part", "offset rows", "config key", "table", "notes")
 
 
 def families(
+    model_types: Annotated[
+        list[str] | None, typer.Argument(metavar="[TYPE]...", help="Show these alone, or say why one has none.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List the model types that have a learned position table, and how each is resized.
 
-    ctxextend families
+    ctxextend families bart
 
     A table's name is given as a base model has it; a head model writes its own prefix in front of it.
     """
     from ctxextend.families.listing import list_families
 
-    sink, tables = Output(as_json), list_families()
+    sink, tables = Output(as_json), list_families(model_types)
     sink.data(_aligned([HEADINGS, *map(_row, tables)]))
     sink.result("families", {"families": [table.as_dict() for table in tables]})
 

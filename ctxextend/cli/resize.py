@@ -55,12 +55,18 @@ def resize(
     part: Annotated[
         str | None,
         typer.Option(
-            metavar="PART", help="Of several tables this one: encoder, decoder, text, …", rich_help_panel="Which table"
+            metavar="PART",
+            help="Of several tables this one: encoder, decoder, … (see families).",
+            rich_help_panel="Which table",
         ),
     ] = None,
     family: Annotated[
         str | None,
-        typer.Option(metavar="TYPE", help="The model type, in place of config.json's.", rich_help_panel="Which table"),
+        typer.Option(
+            metavar="TYPE",
+            help="The model type, in place of config.json's (see families).",
+            rich_help_panel="Which table",
+        ),
     ] = None,
     table: Annotated[
         str | None,
@@ -71,12 +77,16 @@ def resize(
     offset: Annotated[
         int,
         typer.Option(
-            min=0, metavar="K", help="--table: its rows in front of position 0.", rich_help_panel="Which table"
+            min=0, metavar="K", help="With --table: its rows in front of position 0.", rich_help_panel="Which table"
         ),
     ] = 0,
     config_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="--table: the key that states its length.", rich_help_panel="Which table"),
+        typer.Option(
+            metavar="KEY",
+            help="With --table: the key that states its length, with dots where nested.",
+            rich_help_panel="Which table",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -182,17 +192,24 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> N
 def _last_line(result: "ResizeResult", commands: list[str]) -> str:
     output, source = shlex.quote(str(result.output)), shlex.quote(result.plan.recipe.source)
     steps = [text.format(output=output, source=source) for name, text in NEXT_COMMANDS.items() if name in commands]
-    if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter:
+    if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter and _class(result):
         steps.append(f"to load: python -c {_load(result)}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"
+
+
+def _class(result: "ResizeResult") -> str | None:
+    """Return the class that loads the result; None where transformers knows none."""
+    named = result.plan.checkpoint.model_class
+    is_own = result.plan.recipe.resize.table is not None or result.plan.recipe.origin.family is not None
+    return named or (None if is_own else "AutoModel")
 
 
 def _load(result: "ResizeResult") -> str:
     folder = str(result.output / result.plan.checkpoint.model)
     variant = result.plan.checkpoint.stored.variant
     flags = f"{folder!r}" + (f", variant={variant!r}" if variant else "")
-    load = f"from transformers import AutoModel; AutoModel.from_pretrained({flags})"
+    load = f"from transformers import {_class(result)}; {_class(result)}.from_pretrained({flags})"
     return shlex.quote(load) if set(load) & set('"$`\\!') else f'"{load}"'
 
 

@@ -26,6 +26,7 @@ class Place:
         config: The whole config.
         tokenizer: The folder of the tokenizer whose texts it reads; empty is the model's own, None where another part,
             without such a table, reads those first.
+        usual_prefix: What stands in front of its name in files that transformers writes of the model itself.
     """
 
     table: Table
@@ -36,11 +37,17 @@ class Place:
     overrides: tuple[Keys, ...]
     config: Mapping[str, Any]
     tokenizer: str | None = ""
+    usual_prefix: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every name that the table can have in a file."""
         return tuple(dict.fromkeys(prefix + self.table.name for prefix in self.prefixes))
+
+    @property
+    def usual_name(self) -> str:
+        """The name that it has in files that transformers writes of the model itself."""
+        return self.usual_prefix + self.table.name
 
     @property
     def config_key(self) -> str:

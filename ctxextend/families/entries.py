@@ -1,6 +1,7 @@
 """The registry: one literal a family, facts only, named as transformers names them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ctxextend.families.schema import Buffer, Family, Offset, Part, Pin, Requirement, Table
 
@@ -18,12 +19,24 @@ TWO_INSIDE = Offset(rows=2, inside_key=True)
 TWO_ON_TOP = Offset(rows=2)
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
-MASKS = (Buffer("h.*.attn.bias", "causal"), Buffer("h.*.attn.masked_bias", "causal"))
+MASKS = tuple(
+    Buffer(f"h.*.{attention}.{name}", "causal")
+    for attention in ("attn", "crossattention")
+    for name in ("bias", "masked_bias")
+)
 NEO_MASKS = (Buffer("h.*.attn.attention.bias", "causal"), Buffer("h.*.attn.attention.masked_bias", "causal"))
 
-SINUSOIDS = "fixed sinusoids, computed and not learned: raise the length in config.json"
+SINUSOIDS = (
+    "fixed sinusoids, computed and not learned: raise max_position_embeddings in config.json, and drop "
+    "position_embeddings.weight, and position_ids where it is there, from the weights, so that transformers computes "
+    "them anew"
+)
+SINUSOIDS_MADE = "fixed sinusoids, made as long as a text needs: it reads longer texts as it is"
 BIASED = Requirement(
-    "position_biased_input", True, "relative positions alone: raise max_position_embeddings in config.json"
+    "position_biased_input",
+    True,
+    "relative positions alone: it reads longer texts as it is, and max_position_embeddings, which sizes those, is best "
+    "left as it is",
 )
 NOT_SINUSOIDAL = Requirement("sinusoidal_embeddings", False, SINUSOIDS)
 
@@ -57,7 +70,7 @@ def encoder(
     )
 
 
-def behind_pad(model_type: str, *prefixes: str, length: int = 512, pad: int | None = 1) -> Family:
+def behind_pad(model_type: str, *prefixes: str, length: int = 512, pad: int = 1) -> Family:
     """Describe a model with one table whose rows begin behind the padding row, built as RoBERTa is."""
     return encoder(model_type, *prefixes, length=length, pad=pad, offset=BEHIND_PAD)
 
@@ -84,7 +97,6 @@ def decoder(
     buffers: tuple[Buffer, ...] = (),
     aliases: tuple[str, ...] = (),
     unused_keys: tuple[str, ...] = (),
-    requires: tuple[Requirement, ...] = (),
 ) -> Family:
     """Describe a causal language model with one table."""
     return Family(
@@ -92,7 +104,6 @@ def decoder(
         prefixes=("", *prefixes),
         tables=(Table(table, config_key, aliases=aliases, unused_keys=unused_keys, offset=offset, buffers=buffers),),
         defaults={config_key: length},
-        requires=requires,
     )
 
 
@@ -139,7 +150,9 @@ def text_part(
 
 
 # A language model of any family, by default OPT.
-LANGUAGE_PART = Part("text", "text_config", ("language_model.", "model.language_model."), "opt", is_any=True)
+LANGUAGE_PART = Part(
+    "text", "text_config", ("language_model.", "model.language_model."), "opt", is_any=True, is_head=True
+)
 
 
 def bark_table(part: str, name: str, *, has_masks: bool) -> Table:
@@ -170,13 +183,16 @@ FAMILIES: Mapping[str, Family] = {
             "deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)
         ),
         encoder("distilbert", "distilbert.", requires=(Requirement("sinusoidal_pos_embds", False, SINUSOIDS),)),
-        encoder(
-            "dpr",
-            *(
-                f"{part}.bert_model."
-                for part in ("question_encoder", "ctx_encoder", "span_predictor.encoder", "encoder")
+        replace(
+            encoder("dpr"),
+            prefixes=(
+                "question_encoder.bert_model.",
+                "ctx_encoder.bert_model.",
+                "span_predictor.encoder.bert_model.",
+                "encoder.bert_model.",
+                "bert_model.",
+                "",
             ),
-            "bert_model.",
         ),
         encoder("electra", "electra."),
         encoder("ernie", "ernie."),
@@ -240,7 +256,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
         Family(
             model_type="perceiver",
-            prefixes=("", "perceiver."),
+            prefixes=("perceiver.", ""),
             tables=(
                 Table("input_preprocessor.position_embeddings.weight", LENGTH, part="input"),
                 Table("decoder.output_position_encodings.position_embeddings", LENGTH, part="output"),
@@ -249,7 +265,19 @@ FAMILIES: Mapping[str, Family] = {
         ),
         behind_pad("camembert", "roberta."),
         behind_pad("data2vec-text", "data2vec_text."),
-        behind_pad("esm", "esm.", length=1026, pad=None),
+        encoder(
+            "esm",
+            "esm.",
+            length=1026,
+            offset=BEHIND_PAD,
+            requires=(
+                Requirement(
+                    "position_embedding_type",
+                    "absolute",
+                    "rotary or relative position embeddings: it reads longer texts as it is",
+                ),
+            ),
+        ),
         behind_pad("layoutlmv3", "layoutlmv3."),
         behind_pad("longformer", "longformer."),
         behind_pad("markuplm", "markuplm.", pad=0),
@@ -347,13 +375,12 @@ FAMILIES: Mapping[str, Family] = {
         decoder("biogpt", "embed_positions.weight", "biogpt.", length=1024, offset=TWO_ON_TOP),
         decoder("opt", "decoder.embed_positions.weight", "model.", length=2048, offset=TWO_ON_TOP),
         decoder("pp_formulanet_text", "embed_positions.weight", length=2560, offset=TWO_ON_TOP),
-        decoder(
-            "trocr",
-            "decoder.embed_positions.weight",
-            "model.",
-            length=512,
-            offset=TWO_ON_TOP,
-            requires=(Requirement("use_learned_position_embeddings", True, SINUSOIDS),),
+        Family(
+            model_type="trocr",
+            prefixes=("model.", ""),
+            tables=(Table("decoder.embed_positions.weight", LENGTH, offset=TWO_ON_TOP),),
+            defaults={LENGTH: 512},
+            requires=(Requirement("use_learned_position_embeddings", True, SINUSOIDS_MADE),),
         ),
         decoder("whisper", "decoder.embed_positions.weight", "model.", config_key="max_target_positions", length=448),
         gpt2_like("gpt2"),
@@ -381,7 +408,7 @@ FAMILIES: Mapping[str, Family] = {
         encoder("flava_text_model", "text_model.", "flava.text_model."),
         encoder("instructblip_qformer", "qformer."),
         encoder("instructblipvideo_qformer", "qformer."),
-        behind_pad("altclip_text_model", "roberta.", "text_model.roberta.", length=514),
+        replace(behind_pad("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
         behind_pad("bridgetower_text_model", "text_model.", length=514),
         encoder(
             "clap_text_model",
@@ -434,7 +461,7 @@ FAMILIES: Mapping[str, Family] = {
             prefixes=("", "blip."),
             parts=(
                 Part("encoder", "text_config", ("text_encoder.", "text_model."), "blip_text_model"),
-                Part("decoder", "text_config", ("text_decoder.",), "blip_text_model"),
+                Part("decoder", "text_config", ("text_decoder.bert.",), "blip_text_model"),
             ),
         ),
         Family(
@@ -472,14 +499,21 @@ FAMILIES: Mapping[str, Family] = {
                 model_type=name,
                 parts=(
                     Part("encoder", "encoder", ("encoder.",), default, is_any=True),
-                    Part("decoder", "decoder", ("decoder.",), "mbart" if name == "nougat" else "bert", is_any=True),
+                    Part(
+                        "decoder",
+                        "decoder",
+                        ("decoder.",),
+                        default_decoder,
+                        is_any=True,
+                        is_head=True,
+                    ),
                 ),
             )
-            for name, default in (
-                ("encoder-decoder", "bert"),
-                ("nougat", "donut-swin"),
-                ("speech-encoder-decoder", "wav2vec2"),
-                ("vision-encoder-decoder", "vit"),
+            for name, default, default_decoder in (
+                ("encoder-decoder", "bert", "bert"),
+                ("nougat", "donut-swin", "mbart"),
+                ("speech-encoder-decoder", "wav2vec2", "bert"),
+                ("vision-encoder-decoder", "vit", "bert"),
             )
         ),
         Family(
@@ -500,6 +534,7 @@ FAMILIES: Mapping[str, Family] = {
                     ("generator.",),
                     "bart",
                     is_any=True,
+                    is_head=True,
                     tokenizer="generator_tokenizer",
                 ),
             ),
@@ -540,7 +575,7 @@ FAMILIES: Mapping[str, Family] = {
                 ),
             ),
             defaults={"decoder_config.max_text_tokens": 404},
-            parts=(Part("speech", "decoder_config", ("speech_decoder_model.",), "clvp_decoder"),),
+            parts=(Part("speech", "decoder_config", ("speech_decoder_model.",), "clvp_decoder", is_head=True),),
         ),
     )
 }

@@ -1,6 +1,6 @@
 """The registry as a list: every table of every model type in it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ class FamilyTable:
     Attributes:
         model_type: As in config.json.
         part: What the table is called where there are several: encoder, decoder, text, …; else empty.
-        table: Its tensor, without what a head model writes in front of it; where a model holds another of any family,
-            that of the family which transformers takes by default.
+        table: Its tensor; a model with a head has another prefix in front of it, and a part that may be of any family
+            is shown as the one that transformers takes by default.
         config_key: The key that states its length, with dots where configs are nested.
         offset: The rule for its rows in front of position 0.
         notes: What else is particular about it, in words.
@@ -37,18 +37,25 @@ class FamilyTable:
         return asdict(self) | {"notes": list(self.notes)}
 
 
-def list_families() -> list[FamilyTable]:
-    """Return every table of every model type in the registry, sorted by model type."""
+def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
+    """Return the tables of model types, sorted by model type.
+
+    Args:
+        model_types: As in config.json; None or none is every type in the registry.
+
+    Raises:
+        UnsupportedModelError: One of them has no learned position table, or is not known.
+    """
     return [
         _listed(model_type, place)
-        for model_type in sorted(FAMILIES)
+        for model_type in sorted(model_types or FAMILIES)
         for place in find_architecture({"model_type": model_type}).places
     ]
 
 
 def _listed(model_type: str, place: Place) -> FamilyTable:
     notes = tuple(_notes(model_type, place))
-    return FamilyTable(model_type, place.part, place.names[0], place.config_key, _rule(place), notes)
+    return FamilyTable(model_type, place.part, place.usual_name, place.config_key, _rule(place), notes)
 
 
 def _rule(place: Place) -> str:

@@ -15,7 +15,7 @@ __all__ = ["FAMILIES_HINT", "by_hand", "find_architecture", "is_known", "refused
 ABSOLUTE = Requirement(
     "position_embedding_type",
     "absolute",
-    "positions of another type: its position rows, if there are any, are not read",
+    "positions of that type, which are not resized: if it was trained with absolute ones, let config.json say so",
 )
 # How a sentence about a model type begins, by where its mechanism is listed.
 OPENINGS = (
@@ -49,7 +49,7 @@ def find_architecture(
         )
     if model_type not in FAMILIES:
         refusal = _unknown(model_type)
-        raise UnsupportedModelError(refusal.message, f"{refusal.advice} {FAMILIES_HINT}")
+        raise refused(model_type, (refusal,))
     found = list(_search(FAMILIES[model_type], config, _Outer()))
     places = tuple(_with_tokenizer(item, found[:index]) for index, item in enumerate(found) if isinstance(item, Place))
     refusals = tuple(item for item in found if isinstance(item, Refusal))
@@ -65,14 +65,14 @@ def is_known(model_type: str) -> bool:
 
 def refused(model_type: str, refusals: tuple[Refusal, ...]) -> UnsupportedModelError:
     """Return the error for a model of which no part has a learned table."""
-    reasons = [f"its {refusal.part}: {refusal.message}" if refusal.part else refusal.message for refusal in refusals]
-    message = (
-        reasons[0]
-        if len(reasons) == 1 and not refusals[0].part
-        else (f"This {model_type} model has no learned position table that could be resized; {' '.join(reasons)}")
+    advice = " ".join(dict.fromkeys(refusal.advice for refusal in refusals if refusal.advice))
+    hint = f"{advice} {FAMILIES_HINT}".strip()
+    if len(refusals) == 1 and not refusals[0].part:
+        return UnsupportedModelError(refusals[0].message, hint)
+    reasons = "; ".join(
+        f"its {refusal.part}: {refusal.message[0].lower()}{refusal.message[1:-1]}" for refusal in refusals
     )
-    advice = " ".join(dict.fromkeys(refusal.advice for refusal in refusals))
-    return UnsupportedModelError(message, f"{advice} {FAMILIES_HINT}".strip())
+    return UnsupportedModelError(f"This {model_type} model has no learned position table to resize: {reasons}.", hint)
 
 
 def by_hand(config: Mapping[str, Any], table: str, config_key: str, offset: int, inside_key: bool) -> Architecture:
@@ -106,21 +106,24 @@ class _Outer:
     path: tuple[str, ...] = ()
     overrides: tuple[tuple[str, ...], ...] = ()
     tokenizer: str = ""
+    usual_prefix: str = ""
+    is_head: bool = False
 
 
 def _search(family: Family, config: Mapping[str, Any], outer: _Outer) -> Iterator[Place | Refusal]:
     """Yield the tables of a model and of its parts, and the parts that have none."""
     prefixes = tuple(before + own for before in outer.prefixes for own in family.prefixes)
+    usual = outer.usual_prefix + family.prefixes[1 if outer.is_head and len(family.prefixes) > 1 else 0]
     for table in family.tables:
         part = _joined(outer.part, table.part)
-        place = Place(table, family, part, prefixes, outer.path, outer.overrides, config, outer.tokenizer)
+        place = Place(table, family, part, prefixes, outer.path, outer.overrides, config, outer.tokenizer, usual)
         wrong = next((need for need in (*family.requires, ABSOLUTE) if not _is_met(need, place)), None)
         if wrong:
             yield _not_met(wrong, place)
             break
         yield place
     for inner in family.parts:
-        yield from _search_part(inner, config, replace(outer, prefixes=prefixes))
+        yield from _search_part(inner, config, replace(outer, prefixes=prefixes, usual_prefix=usual))
 
 
 def _search_part(part: Part, config: Mapping[str, Any], outer: _Outer) -> Iterator[Place | Refusal]:
@@ -130,12 +133,14 @@ def _search_part(part: Part, config: Mapping[str, Any], outer: _Outer) -> Iterat
         path=(*outer.path, part.config_key),
         overrides=tuple((*outer.path, key) for key in part.overrides),
         tokenizer=part.tokenizer or outer.tokenizer,
+        usual_prefix=outer.usual_prefix + part.prefixes[0],
+        is_head=part.is_head,
     )
     model_type = _model_type(part, config, inner)
     if model_type not in FAMILIES:
         yield replace(_unknown(model_type), part=inner.part)
     elif len(inner.path) > DEEPEST:
-        yield Refusal(inner.part, f"A {model_type} model is not looked for so deep in others.", "")
+        yield Refusal(inner.part, f"This {model_type} model is not looked for so deep in others.", "")
     else:
         yield from _search(FAMILIES[model_type], config, inner)
 
@@ -157,7 +162,7 @@ def _is_met(need: Requirement, place: Place) -> bool:
 def _not_met(need: Requirement, place: Place) -> Refusal:
     what, _, advice = need.instead.partition(": ")
     message = (
-        f"A {place.family.model_type} model with {need.key} {place.stated(need.key)!r} reads no learned position "
+        f"This {place.family.model_type} model with {need.key} {place.stated(need.key)!r} reads no learned position "
         f"table; it uses {what}."
     )
     return Refusal(place.part, message, f"{advice[0].upper()}{advice[1:]}.")
@@ -167,6 +172,6 @@ def _unknown(model_type: str) -> Refusal:
     for refusals, opening in OPENINGS:
         if model_type in refusals:
             what, _, advice = refusals[model_type].partition(": ")
-            message = f"A {model_type} model {opening}{what}."
+            message = f"This {model_type} model {opening}{what}."
             return Refusal("", message, f"{advice[0].upper()}{advice[1:]}.", reads_tokens=refusals is not NOT_TOKENS)
     return Refusal("", f"The model type {model_type!r} is not in ctxextend's registry.", "")

@@ -113,6 +113,7 @@ class Part:
         model_type: Its family where its config names none.
         overrides: Keys that hold another such config, whose values transformers prefers.
         is_any: Whether its config may name any other family; elsewhere its own is meant, whatever the config says.
+        is_head: Whether it is a model with a head, whose base model has a name of its own.
         tokenizer: The folder of its own tokenizer; empty where it reads what the model's tokenizer gives.
     """
 
@@ -122,6 +123,7 @@ class Part:
     model_type: str
     overrides: tuple[str, ...] = ()
     is_any: bool = False
+    is_head: bool = False
     tokenizer: str = ""
 
 
@@ -131,7 +133,7 @@ class Family:
 
     Attributes:
         model_type: As in config.json.
-        prefixes: What may stand in front of every tensor name: with a head, and bare.
+        prefixes: What may stand in front of every tensor name: first that of the base class, then with a head.
         tables: Its position tables, the one that reads the tokenizer's texts first.
         defaults: Values that transformers takes for config keys that are left out.
         requires: Values that keys must have for the tables to be in use.
