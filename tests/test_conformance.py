@@ -284,7 +284,7 @@ def check_resize(small: Small, folder: Path) -> None:
     small.model.save_pretrained(folder / "source")
     result = resize(folder / "source", to=small.new, output=folder / "output")
     loaded = pico.Pico(folder / "output", small.model_class).load()
-    extended = copy.deepcopy(small.model)
+    extended = pico.Pico(folder / "source", small.model_class).load()
     extend_model(extended, to=small.new)
     for place, name, reader, _ in small.readers:
         plan = next(plan for plan in result.plan.tables if plan.part == place.part)

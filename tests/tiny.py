@@ -50,6 +50,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
         for model_type in ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral")
     },
     **dict.fromkeys(DETECTORS, OWN_BACKBONE),
+    "videomae": {"image_size": 32},
     "chameleon": {"vocabulary_map": {"<image>": 4}},
     "nemotron": {"num_key_value_heads": 2},
     "esm": {"vocab_size": 48, "mask_token_id": 3, "pad_token_id": 1},
@@ -68,7 +69,14 @@ FITTING: Mapping[str, dict[str, Any]] = {
         "window_size": 8,
     },
     "speech-encoder-decoder": {"encoder.num_feat_extract_layers": 7},
+    "florence2": {
+        "vision_config.embed_dim": [16, 16, 16, 16],
+        "vision_config.num_heads": [2, 2, 2, 2],
+        "vision_config.num_groups": [2, 2, 2, 2],
+        "vision_config.depths": [1, 1, 1, 1],
+    },
     "lilt": {"hidden_size": 24},
+    "tvp": {"backbone_config.hidden_sizes": [8, 8, 8, 8], "backbone_config.embedding_size": 8},
     "layoutlmv3": {"coordinate_size": 2, "shape_size": 4},
     "led": {"attention_window": [8, 8]},
     "longformer": {"attention_window": [8, 8]},
