@@ -236,8 +236,8 @@ def check_length(settings: Resize, plan: TablePlan) -> None:
 
 
 def _step(place: Place) -> int:
-    key = place.table.multiple_of
-    if key is None:
+    key, unless = place.table.multiple_of, place.table.unless
+    if key is None or (unless and place.stated(unless[0]) == unless[1]):
         return 1
     stated = place.stated(key)
     values = stated if isinstance(stated, list) else [place.family.defaults.get(key) if stated is None else stated]

@@ -335,6 +335,8 @@ def test_resize_big_bird_wants_whole_blocks(save: Save) -> None:
     pico.edit_json(source.folder / "config.json", block_size=None)
     with pytest.raises(ResizeError, match="multiples of 64"):
         plan_resize(source.folder, to=2000)
+    pico.edit_json(source.folder / "config.json", attention_type="original_full")
+    assert plan_resize(source.folder, to=2000).tables[0].rows_after == 2000
 
 
 def test_resize_bark_changes_the_alias_that_transformers_obeys(save: Save, tmp_path: Path) -> None:

@@ -173,7 +173,16 @@ FAMILIES: Mapping[str, Family] = {
         Family(
             model_type="big_bird",
             prefixes=("", "bert."),
-            tables=(Table("embeddings.position_embeddings.weight", LENGTH, buffers=IDS, multiple_of="block_size"),),
+            tables=(
+                Table(
+                    "embeddings.position_embeddings.weight",
+                    LENGTH,
+                    buffers=IDS,
+                    # Texts are padded to whole blocks before they get their positions.
+                    multiple_of="block_size",
+                    unless=("attention_type", "original_full"),
+                ),
+            ),
             defaults={LENGTH: 4096, "block_size": 64},
         ),
         encoder("bros", "bros.", buffers=(Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])),

@@ -165,7 +165,7 @@ def _not_met(need: Requirement, place: Place) -> Refusal:
         f"This {place.family.model_type} model with {need.key} {place.stated(need.key)!r} reads no learned position "
         f"table; it uses {what}."
     )
-    return Refusal(place.part, message, f"{advice[0].upper()}{advice[1:]}.")
+    return Refusal(place.part, message, f"{advice[0].upper()}{advice[1:]}.", reads_tokens=True)
 
 
 def _unknown(model_type: str) -> Refusal:

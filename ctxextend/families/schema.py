@@ -55,6 +55,7 @@ class Table:
         clamps: True where transformers reads a text that is too long, every token past the end at the last position.
         ahead: Rows behind the last position that are read too, and so no positions.
         multiple_of: A key whose value (of a list, the largest) must divide the length; None where any length will do.
+        unless: A key and its value with which any length will do all the same.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Table:
     clamps: bool = False
     ahead: int = 0
     multiple_of: str | None = None
+    unless: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
