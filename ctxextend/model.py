@@ -1,7 +1,7 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What modules keep of a config, beside tensors and other modules.
 PLAIN = (int, float, str, tuple)
 
-ITSELF = "Pass the transformers model itself, not a wrapper around it."
+ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
 __all__ = ["continue_text", "extend_model", "failure_at", "load_causal", "same_logits"]
 
@@ -43,7 +43,7 @@ def extend_model(
     The position tables, the config's lengths, the position buffers and whatever else a module keeps of the length
     change together or not at all; the model runs at the new length at once. The tables equal those of `resize` on the
     same checkpoint, bit for bit. An optimizer that was made before holds the old tables: make it anew. A tokenizer
-    keeps its own limit: set its `model_max_length`.
+    keeps its own limit: set its `model_max_length`. A config that another model shares changes for that one too.
 
     Args:
         model: A model of a family in the registry, with or without a head, in any float dtype, on any device.
@@ -68,14 +68,14 @@ def extend_model(
     tables = _plan_model(model, architecture, settings)
     weights = {table.name: _resized(model.get_parameter(table.name), table, settings) for table in tables}
     edits = config_changes(stated, architecture, tables)
-    # The same models at both lengths and without values: what their modules then hold differently, these must hold too.
-    skeletons = list(_skeletons(model, edits))
+    holders = _holders(model, weights)
+    # All that can fail comes first: the same models are built at both lengths, and what they then hold is compared.
+    followed = list(_followed(model, holders, edits))
     _set_parameters(model, weights)
-    for own in _configs(model).values():
-        if type(own) is type(config):
-            _set_config(own, edits)
-    for name, old, new in skeletons:
-        _follow(model.get_submodule(name), old, new)
+    for own in _configs(model, holders).values():
+        _set_config(own, edits)
+    for module, name, value in followed:
+        setattr(module, name, value)
 
 
 def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:
@@ -115,29 +115,41 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
 
 
-def _configs(model: "torch.nn.Module") -> dict[str, Any]:
-    """Return the configs of a transformers model and of those inside it, by the modules' names; some are one object."""
-    modules = ((name, getattr(module, "config", None)) for name, module in model.named_modules())
-    return {name: config for name, config in modules if hasattr(config, "to_dict")}
+def _holders(model: "torch.nn.Module", tables: Collection[str]) -> list[str]:
+    """Return the names of the transformers models that tables stand in, the outermost first."""
+    above = {name.rpartition(".")[0] for name in tables}
+    return [
+        name
+        for name, module in model.named_modules()
+        if hasattr(module, "_init_weights") and (not name or any(f"{path}.".startswith(f"{name}.") for path in above))
+    ]
 
 
-def _skeletons(model: "torch.nn.Module", edits: Mapping[tuple[str, ...], Any]) -> Iterator[tuple[str, Any, Any]]:
+def _configs(model: "torch.nn.Module", holders: list[str]) -> dict[str, Any]:
+    """Return the configs of a model and of those of `holders` that have a copy of it, by name; some are one object."""
+    configs = {name: getattr(model.get_submodule(name), "config", None) for name in ["", *holders]}
+    return {name: config for name, config in configs.items() if type(config) is type(model.config)}
+
+
+def _skeletons(
+    model: "torch.nn.Module", holders: list[str], edits: Mapping[tuple[str, ...], Any]
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield the outermost models in a model that can be built of their config alone, at the old and the new length.
 
     Yields:
         The model's name in the whole, and it as its class builds it, twice, on the meta device.
     """
-    old, new = copy.deepcopy(_configs(model)), copy.deepcopy(_configs(model))
-    for config in new.values():
-        if type(config) is type(new[""]):
-            _set_config(config, edits)
+    old: dict[str, Any] = copy.deepcopy({name: model.get_submodule(name).config for name in ["", *holders]})
+    new = copy.deepcopy(old)
+    for name in _configs(model, holders):
+        _set_config(new[name], edits)
     built: list[str] = []
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}." if outer else "") for outer in built)
-        if name in new and hasattr(module, "_init_weights") and not inside:
+    for name in holders:
+        if not any(name.startswith(f"{outer}." if outer else "") for outer in built):
+            module = model.get_submodule(name)
             try:
                 yield name, _built(module, old[name]), _built(module, new[name])
-            except TypeError:  # a class of the user's own that wants more than a config; those inside it may not
+            except Exception:  # a class of the user's own may want more than a config; those inside it may not
                 continue
             built.append(name)
 
@@ -175,44 +187,65 @@ def _set_parameters(model: "torch.nn.Module", weights: Mapping[str, "torch.Tenso
             setattr(model.get_submodule(owner), own_name, made[id(parameter)])
 
 
-def _follow(model: "torch.nn.Module", old: Any, new: Any) -> None:
-    """Give every module the buffers and plain values in which the new skeleton differs from the old one."""
+def _followed(
+    model: "torch.nn.Module", holders: list[str], edits: Mapping[tuple[str, ...], Any]
+) -> Iterator[tuple["torch.nn.Module", str, Any]]:
+    """Yield what a model's modules must hold at the new length: the module, the name in it, and the value."""
     import torch
 
-    modules, before = dict(model.named_modules()), dict(old.named_modules())
     # Initialising a skeleton must not change the numbers that the caller's program draws.
     with torch.random.fork_rng(devices=[]):
-        for name, after in new.named_modules():
-            if name in modules and name in before and type(modules[name]) is type(after):
-                _follow_values(modules[name], before[name], after)
-                _follow_buffers(modules[name], before[name], after, _initializer(new, name))
+        for outer, old, new in _skeletons(model, holders, edits):
+            modules, before = dict(model.get_submodule(outer).named_modules()), dict(old.named_modules())
+            for name, after in new.named_modules():
+                inner = _innermost(new, name)
+                is_ours = ".".join(filter(None, (outer, inner))) in holders
+                if is_ours and name in modules and name in before and type(modules[name]) is type(after):
+                    yield from _values(modules[name], before[name], after)
+                    yield from _buffers(modules[name], before[name], after, new.get_submodule(inner))
 
 
-def _follow_values(module: "torch.nn.Module", before: "torch.nn.Module", after: "torch.nn.Module") -> None:
+def _innermost(skeleton: Any, name: str) -> str:
+    """Return the name of the innermost transformers model that a module stands in."""
+    path = name.split(".") if name else []
+    names = (".".join(path[:depth]) for depth in range(len(path), -1, -1))
+    return next(name for name in names if hasattr(skeleton.get_submodule(name), "_init_weights"))
+
+
+def _values(
+    module: "torch.nn.Module", before: "torch.nn.Module", after: "torch.nn.Module"
+) -> Iterator[tuple["torch.nn.Module", str, Any]]:
     for name, value in vars(after).items():
         if isinstance(value, PLAIN) and vars(before).get(name) != value:
-            setattr(module, name, value)
+            yield module, name, value
 
 
-def _initializer(skeleton: Any, name: str) -> Any:
-    """Return the innermost transformers model that a module stands in: that one knows how to initialise it."""
-    path = name.split(".") if name else []
-    models = (skeleton.get_submodule(".".join(path[:depth])) for depth in range(len(path), -1, -1))
-    return next(model for model in models if hasattr(model, "_init_weights"))
-
-
-def _follow_buffers(
+def _buffers(
     module: "torch.nn.Module", before: "torch.nn.Module", after: "torch.nn.Module", initializer: Any
-) -> None:
+) -> Iterator[tuple["torch.nn.Module", str, Any]]:
+    import torch
+
     held, old = dict(module.named_buffers(recurse=False)), dict(before.named_buffers(recurse=False))
     new = after.named_buffers(recurse=False)
     changed = [name for name, buffer in new if name in held and name in old and buffer.shape != old[name].shape]
-    if changed:
-        # from_pretrained makes buffers that files do not hold in the same way: on the meta device, then by this method.
-        after.to_empty(device="cpu", recurse=False)
-        initializer._init_weights(after)
+    made = [_initialized(after, initializer, changed, filling) for filling in (0, 1)] if changed else []
     for name in changed:
-        setattr(module, name, getattr(after, name).to(held[name].device, held[name].dtype))
+        if not torch.equal(made[0][name], made[1][name]):
+            raise ResizeError(
+                f"The buffer {name} of a {type(module).__name__} follows the length, and its class's _init_weights "
+                "does not make it.",
+                "Make it there, as transformers' own models do, or resize the checkpoint and load that.",
+            )
+        yield module, name, made[0][name].to(held[name].device, held[name].dtype)
+
+
+def _initialized(module: "torch.nn.Module", initializer: Any, names: list[str], filling: int) -> dict[str, Any]:
+    """Return buffers as from_pretrained makes those that files do not hold: on the meta device, then by this method."""
+    module.to_empty(device="cpu", recurse=False)
+    for name in names:
+        getattr(module, name).fill_(filling)
+    initializer._init_weights(module)
+    return {name: getattr(module, name).clone() for name in names}
 
 
 def load_causal(folder: Path) -> Any:

@@ -205,7 +205,7 @@ def _check_direction(found: list[tuple[Place, str]], plans: list[TablePlan], set
             f"{settings.to} positions are more than the {longer.max_len_before} of {longer.name} and fewer than the "
             f"{shorter.max_len_before} of {shorter.name}.",
             "Resize one at a time: "
-            f"--part {_free_part(found, longer.place)} or --part {_free_part(found, shorter.place)}.",
+            f"--part {_free_part(found, longer.place) or '…'} or --part {_free_part(found, shorter.place) or '…'}.",
         )
 
 

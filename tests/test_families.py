@@ -1,3 +1,4 @@
+import copy
 import re
 from typing import Any
 
@@ -195,10 +196,10 @@ def test_place_value_is_what_transformers_makes_of_a_second_copy(model_type: str
         "text_config": {"max_position_embeddings": 60},
         "text_config_dict": {"max_position_embeddings": 90},
     }
-    theirs: Any = CONFIG_MAPPING[model_type].from_dict({**config})
+    theirs: Any = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
     assert place(**config).value("max_position_embeddings") == theirs.text_config.max_position_embeddings
     left_out = config | {"text_config_dict": {}}
-    theirs = CONFIG_MAPPING[model_type].from_dict({**left_out})
+    theirs = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(left_out))
     assert place(**left_out).value("max_position_embeddings") == theirs.text_config.max_position_embeddings
 
 

@@ -120,13 +120,50 @@ def test_extend_model_keeps_what_was_set_after_loading(make_pico: MakePico) -> N
     model.gradient_checkpointing_enable()
     model.config.use_cache = False
     model.config.resid_pdrop = 0.9
-    state = torch.random.get_rng_state()
     extend_model(model, to=NEW)
     assert model.transformer.drop.p == 0.25
     assert model.is_gradient_checkpointing
     assert model.transformer.h[0].mlp.dropout.p == 0.1
     assert model.config.use_cache is False
+
+
+def test_extend_model_draws_no_random_numbers() -> None:
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
+    model = transformers.IBertModel(transformers.IBertConfig(**sizes, intermediate_size=8, max_position_embeddings=18))
+    state = torch.random.get_rng_state()
+    extend_model(model, to=NEW)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_extend_model_refuses_a_buffer_that_nobody_makes_and_changes_nothing(make_pico: MakePico) -> None:
+    class Mine(transformers.GPT2PreTrainedModel):  # type: ignore[no-untyped-call]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.transformer = transformers.GPT2Model(config)
+            self.register_buffer("decay", torch.arange(config.n_positions).float() + 1, persistent=False)
+            self.post_init()  # type: ignore[no-untyped-call]
+
+    model = Mine(make_pico("gpt2").load().config)
+    with pytest.raises(ResizeError, match="buffer decay of a Mine follows the length"):
+        extend_model(model, to=NEW)
+    assert (model.config.n_positions, len(model.transformer.wpe.weight)) == (16, 16)
+
+
+def test_extend_model_leaves_another_model_inside_as_it_is(make_pico: MakePico) -> None:
+    class Mine(transformers.BertPreTrainedModel):  # type: ignore[no-untyped-call]
+        def __init__(self, config: Any, length: int) -> None:
+            super().__init__(config)
+            self.bert = transformers.BertModel(config)
+            longer = config.to_dict() | {"max_position_embeddings": length}
+            self.teacher = transformers.BertModel(transformers.BertConfig(**longer))
+            self.post_init()  # type: ignore[no-untyped-call]
+
+    model = Mine(make_pico("bert").load().config, 24)
+    extend_model(model, to=NEW)
+    assert model.teacher.config.max_position_embeddings == 24
+    assert model.teacher.embeddings.position_ids.shape == (1, 24)
+    pico.logits(model.teacher.train(False), 24)
+    pico.logits(model.bert.train(False), NEW)
 
 
 def test_extend_model_saves_as_the_file_route_writes(make_pico: MakePico, tmp_path: Path) -> None:

@@ -420,3 +420,21 @@ def test_resize_of_pickles_keeps_what_transformers_does_not_tie_again(save: Save
     assert torch.equal(
         loaded.decoder.bert.embeddings.position_embeddings.weight, loaded.encoder.embeddings.position_embeddings.weight
     )
+
+
+@pytest.mark.parametrize("untied", [False, True])
+def test_resize_of_pickles_keeps_what_is_shared_across_models(untied: bool, tmp_path: Path) -> None:
+    parts = {"encoder": tiny.make_config("bert").to_dict(), "decoder": tiny.make_config("bart").to_dict()}
+    parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True, "tie_word_embeddings": not untied}
+    config = tiny.shrink(transformers.EncoderDecoderConfig(**copy.deepcopy(parts)))
+    model: Any = transformers.EncoderDecoderModel(config)
+    model.save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "model.safetensors").unlink()
+    state = dict(model.state_dict())
+    shared = state["encoder.embeddings.word_embeddings.weight"]
+    state |= dict.fromkeys(("decoder.model.decoder.embed_tokens.weight", "decoder.lm_head.weight"), shared)
+    torch.save(state, tmp_path / "source" / "pytorch_model.bin")
+    resize(tmp_path / "source", to=2000, output=tmp_path / "out")
+    loaded = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel).load()
+    assert torch.equal(loaded.decoder.model.decoder.embed_tokens.weight, shared)
+    assert torch.equal(loaded.decoder.lm_head.weight, shared)

@@ -42,7 +42,7 @@ RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.b
 
 # What transformers ties again by itself when it loads a model, and so leaves out of a file: `_tied_weights_keys`.
 TIED_AGAIN = re.compile(
-    r"(?:.+\.)?(?:(?:cls\.)?predictions\.decoder\.(?:weight|bias)|lm_head\.(?:decoder\.)?(?:weight|bias)"
+    r"(?P<owner>(?:.+?\.)??)(?:(?:cls\.)?predictions\.decoder\.(?:weight|bias)|lm_head\.(?:decoder\.)?(?:weight|bias)"
     r"|(?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight|entity_predictions\.decoder\.weight"
     r"|(?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight)"
 )
@@ -248,8 +248,9 @@ def _ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, str]:
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
         # Tensors without numbers have no storage either, and so all have the same.
         first = kept.setdefault(place, name) if tensor.numel() else name
-        # Whatever else shares its numbers is written out: nobody would tie it again.
-        if first != name and TIED_AGAIN.fullmatch(name):
+        again = TIED_AGAIN.fullmatch(name)
+        # Whatever else shares its numbers is written out: nothing is tied again across models in a model.
+        if first != name and again and first.startswith(again["owner"]):
             tied[name] = first
     return tied
 

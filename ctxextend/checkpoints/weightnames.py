@@ -4,7 +4,6 @@ import re
 from pathlib import Path, PurePosixPath
 
 __all__ = [
-    "INDEX",
     "NANOGPT_FILE",
     "READABLE",
     "SAFETENSORS",

@@ -90,13 +90,19 @@ def find_weights(
     name = _index_of(folder, source.file) or source.file or first_weights(folder, variant)
     if name is None:
         raise no_weights(folder, config, variant, source)
-    ties = (config or {}).get("tie_word_embeddings") is not False
+    ties = not _unties(config or {})
     if fnmatch(name, "*.index*.json"):
         return _sharded(folder, name, ties)
     if not name.endswith(".safetensors") and config is None:
         return _alone(folder, name)
     opened = _open(folder / name, ties)
     return Weights((opened,), (name,), {name: output_name(name)}, notes=_notes((opened,)))
+
+
+def _unties(config: Mapping[str, Any]) -> bool:
+    """Whether a config, or one inside it, says that transformers ties nothing again."""
+    inner = (value for value in config.values() if isinstance(value, Mapping))
+    return config.get("tie_word_embeddings") is False or any(map(_unties, inner))
 
 
 def read_floats(file: WeightsFile, name: str) -> NDArray[Any]:

@@ -199,10 +199,10 @@ def _last_line(result: "ResizeResult", commands: list[str]) -> str:
 
 
 def _class(result: "ResizeResult") -> str | None:
-    """Return the class that loads the result; None where transformers knows none."""
-    named = result.plan.checkpoint.model_class
-    is_own = result.plan.recipe.resize.table is not None or result.plan.recipe.origin.family is not None
-    return named or (None if is_own else "AutoModel")
+    """Return the class that loads the result; None for a model of the user's own."""
+    recipe, checkpoint = result.plan.recipe, result.plan.checkpoint
+    is_own = recipe.resize.table is not None or recipe.origin.family is not None or "auto_map" in checkpoint.config
+    return None if is_own else checkpoint.model_class or "AutoModel"
 
 
 def _load(result: "ResizeResult") -> str:

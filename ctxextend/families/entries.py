@@ -507,22 +507,17 @@ FAMILIES: Mapping[str, Family] = {
             Family(
                 model_type=name,
                 parts=(
-                    Part("encoder", "encoder", ("encoder.",), default, is_any=True),
+                    Part("encoder", "encoder", ("encoder.",), default, is_any=True, tokenizer=tokenizer),
                     Part(
-                        "decoder",
-                        "decoder",
-                        ("decoder.",),
-                        default_decoder,
-                        is_any=True,
-                        is_head=True,
+                        "decoder", "decoder", ("decoder.",), default_decoder, is_any=True, is_head=True, only="decoder"
                     ),
                 ),
             )
-            for name, default, default_decoder in (
-                ("encoder-decoder", "bert", "bert"),
-                ("nougat", "donut-swin", "mbart"),
-                ("speech-encoder-decoder", "wav2vec2", "bert"),
-                ("vision-encoder-decoder", "vit", "bert"),
+            for name, default, default_decoder, tokenizer in (
+                ("encoder-decoder", "bert", "bert", ""),
+                ("nougat", "donut-swin", "mbart", None),
+                ("speech-encoder-decoder", "wav2vec2", "bert", None),
+                ("vision-encoder-decoder", "vit", "bert", None),
             )
         ),
         Family(

@@ -48,7 +48,7 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
     """
     return [
         _listed(model_type, place)
-        for model_type in sorted(model_types or FAMILIES)
+        for model_type in sorted(set(model_types or FAMILIES))
         for place in find_architecture({"model_type": model_type}).places
     ]
 

@@ -105,9 +105,10 @@ class _Outer:
     prefixes: tuple[str, ...] = ("",)
     path: tuple[str, ...] = ()
     overrides: tuple[tuple[str, ...], ...] = ()
-    tokenizer: str = ""
+    tokenizer: str | None = ""
     usual_prefix: str = ""
     is_head: bool = False
+    only: str = ""
 
 
 def _search(family: Family, config: Mapping[str, Any], outer: _Outer) -> Iterator[Place | Refusal]:
@@ -115,7 +116,9 @@ def _search(family: Family, config: Mapping[str, Any], outer: _Outer) -> Iterato
     prefixes = tuple(before + own for before in outer.prefixes for own in family.prefixes)
     usual = outer.usual_prefix + family.prefixes[1 if outer.is_head and len(family.prefixes) > 1 else 0]
     for table in family.tables:
-        part = _joined(outer.part, table.part)
+        if outer.only and table.part not in ("", outer.only):
+            continue
+        part = outer.part if outer.only else _joined(outer.part, table.part)
         place = Place(table, family, part, prefixes, outer.path, outer.overrides, config, outer.tokenizer, usual)
         wrong = next((need for need in (*family.requires, ABSOLUTE) if not _is_met(need, place)), None)
         if wrong:
@@ -132,13 +135,15 @@ def _search_part(part: Part, config: Mapping[str, Any], outer: _Outer) -> Iterat
         prefixes=tuple(before + own for before in outer.prefixes for own in part.prefixes),
         path=(*outer.path, part.config_key),
         overrides=tuple((*outer.path, key) for key in part.overrides),
-        tokenizer=part.tokenizer or outer.tokenizer,
+        tokenizer=outer.tokenizer if part.tokenizer == "" else part.tokenizer,
         usual_prefix=outer.usual_prefix + part.prefixes[0],
         is_head=part.is_head,
+        only=part.only,
     )
     model_type = _model_type(part, config, inner)
     if model_type not in FAMILIES:
-        yield replace(_unknown(model_type), part=inner.part)
+        refusal = _unknown(model_type)
+        yield replace(refusal, part=inner.part, reads_tokens=refusal.reads_tokens and inner.tokenizer is not None)
     elif len(inner.path) > DEEPEST:
         yield Refusal(inner.part, f"This {model_type} model is not looked for so deep in others.", "")
     else:

@@ -116,7 +116,9 @@ class Part:
         overrides: Keys that hold another such config, whose values transformers prefers.
         is_any: Whether its config may name any other family; elsewhere its own is meant, whatever the config says.
         is_head: Whether it is a model with a head, whose base model has a name of its own.
-        tokenizer: The folder of its own tokenizer; empty where it reads what the model's tokenizer gives.
+        tokenizer: The folder of its own tokenizer; empty where it reads what the model's tokenizer gives, None where it
+            reads no text.
+        only: The part of its family that it is, where it is not the whole; else empty.
     """
 
     name: str
@@ -126,7 +128,8 @@ class Part:
     overrides: tuple[str, ...] = ()
     is_any: bool = False
     is_head: bool = False
-    tokenizer: str = ""
+    tokenizer: str | None = ""
+    only: str = ""
 
 
 @dataclass(frozen=True)
