@@ -1,7 +1,6 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
-import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,13 @@ from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.architecture import Architecture
 from ctxextend.families.lookup import find_architecture
 from ctxextend.recipe import Resize
+from ctxextend.skeletons import configs_of, followed, holders_of, set_config
 from ctxextend.tableplan import TablePlan, find_tables, plan_found
 from ctxextend.tables.resizing import resize_behind
 
 if TYPE_CHECKING:
     import torch
 
-# What modules keep of a config, beside tensors and other modules.
-PLAIN = (int, float, str, tuple)
 
 ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
@@ -68,13 +66,13 @@ def extend_model(
     tables = _plan_model(model, architecture, settings)
     weights = {table.name: _resized(model.get_parameter(table.name), table, settings) for table in tables}
     edits = config_changes(stated, architecture, tables)
-    holders = _holders(model, weights)
+    holders = holders_of(model, weights)
     # All that can fail comes first: the same models are built at both lengths, and what they then hold is compared.
-    followed = list(_followed(model, holders, edits))
+    changes = list(followed(model, holders, edits))
     _set_parameters(model, weights)
-    for own in _configs(model, holders).values():
-        _set_config(own, edits)
-    for module, name, value in followed:
+    for own in configs_of(model, holders).values():
+        set_config(own, edits)
+    for module, name, value in changes:
         setattr(module, name, value)
 
 
@@ -115,64 +113,6 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
 
 
-def _holders(model: "torch.nn.Module", tables: Collection[str]) -> list[str]:
-    """Return the names of the transformers models that tables stand in, the outermost first."""
-    above = {name.rpartition(".")[0] for name in tables}
-    return [
-        name
-        for name, module in model.named_modules()
-        if hasattr(module, "_init_weights") and (not name or any(f"{path}.".startswith(f"{name}.") for path in above))
-    ]
-
-
-def _configs(model: "torch.nn.Module", holders: list[str]) -> dict[str, Any]:
-    """Return the configs of a model and of those of `holders` that have a copy of it, by name; some are one object."""
-    configs = {name: getattr(model.get_submodule(name), "config", None) for name in ["", *holders]}
-    return {name: config for name, config in configs.items() if type(config) is type(model.config)}
-
-
-def _skeletons(
-    model: "torch.nn.Module", holders: list[str], edits: Mapping[tuple[str, ...], Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the outermost models in a model that can be built of their config alone, at the old and the new length.
-
-    Yields:
-        The model's name in the whole, and it as its class builds it, twice, on the meta device.
-    """
-    old: dict[str, Any] = copy.deepcopy({name: model.get_submodule(name).config for name in ["", *holders]})
-    new = copy.deepcopy(old)
-    for name in _configs(model, holders):
-        _set_config(new[name], edits)
-    built: list[str] = []
-    for name in holders:
-        if not any(name.startswith(f"{outer}." if outer else "") for outer in built):
-            module = model.get_submodule(name)
-            try:
-                yield name, _built(module, old[name]), _built(module, new[name])
-            except Exception:  # a class of the user's own may want more than a config; those inside it may not
-                continue
-            built.append(name)
-
-
-def _built(module: "torch.nn.Module", config: Any) -> Any:
-    import torch
-
-    make: Any = type(module)
-    with torch.device("meta"):
-        return make(config)
-
-
-def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
-    for (*path, key), value in edits.items():
-        holder = config
-        for step in path:
-            holder = holder[step] if isinstance(holder, dict) else getattr(holder, step)
-        if isinstance(holder, dict):
-            holder[key] = value
-        else:
-            setattr(holder, key, value)
-
-
 def _set_parameters(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
     """Give every module that holds one of the old tables the new one: a table may be shared."""
     import torch
@@ -185,67 +125,6 @@ def _set_parameters(model: "torch.nn.Module", weights: Mapping[str, "torch.Tenso
         if id(parameter) in made:
             owner, _, own_name = name.rpartition(".")
             setattr(model.get_submodule(owner), own_name, made[id(parameter)])
-
-
-def _followed(
-    model: "torch.nn.Module", holders: list[str], edits: Mapping[tuple[str, ...], Any]
-) -> Iterator[tuple["torch.nn.Module", str, Any]]:
-    """Yield what a model's modules must hold at the new length: the module, the name in it, and the value."""
-    import torch
-
-    # Initialising a skeleton must not change the numbers that the caller's program draws.
-    with torch.random.fork_rng(devices=[]):
-        for outer, old, new in _skeletons(model, holders, edits):
-            modules, before = dict(model.get_submodule(outer).named_modules()), dict(old.named_modules())
-            for name, after in new.named_modules():
-                inner = _innermost(new, name)
-                is_ours = ".".join(filter(None, (outer, inner))) in holders
-                if is_ours and name in modules and name in before and type(modules[name]) is type(after):
-                    yield from _values(modules[name], before[name], after)
-                    yield from _buffers(modules[name], before[name], after, new.get_submodule(inner))
-
-
-def _innermost(skeleton: Any, name: str) -> str:
-    """Return the name of the innermost transformers model that a module stands in."""
-    path = name.split(".") if name else []
-    names = (".".join(path[:depth]) for depth in range(len(path), -1, -1))
-    return next(name for name in names if hasattr(skeleton.get_submodule(name), "_init_weights"))
-
-
-def _values(
-    module: "torch.nn.Module", before: "torch.nn.Module", after: "torch.nn.Module"
-) -> Iterator[tuple["torch.nn.Module", str, Any]]:
-    for name, value in vars(after).items():
-        if isinstance(value, PLAIN) and vars(before).get(name) != value:
-            yield module, name, value
-
-
-def _buffers(
-    module: "torch.nn.Module", before: "torch.nn.Module", after: "torch.nn.Module", initializer: Any
-) -> Iterator[tuple["torch.nn.Module", str, Any]]:
-    import torch
-
-    held, old = dict(module.named_buffers(recurse=False)), dict(before.named_buffers(recurse=False))
-    new = after.named_buffers(recurse=False)
-    changed = [name for name, buffer in new if name in held and name in old and buffer.shape != old[name].shape]
-    made = [_initialized(after, initializer, changed, filling) for filling in (0, 1)] if changed else []
-    for name in changed:
-        if not torch.equal(made[0][name], made[1][name]):
-            raise ResizeError(
-                f"The buffer {name} of a {type(module).__name__} follows the length, and its class's _init_weights "
-                "does not make it.",
-                "Make it there, as transformers' own models do, or resize the checkpoint and load that.",
-            )
-        yield module, name, made[0][name].to(held[name].device, held[name].dtype)
-
-
-def _initialized(module: "torch.nn.Module", initializer: Any, names: list[str], filling: int) -> dict[str, Any]:
-    """Return buffers as from_pretrained makes those that files do not hold: on the meta device, then by this method."""
-    module.to_empty(device="cpu", recurse=False)
-    for name in names:
-        getattr(module, name).fill_(filling)
-    initializer._init_weights(module)
-    return {name: getattr(module, name).clone() for name in names}
 
 
 def load_causal(folder: Path) -> Any:

@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each may import from those before it, and from itself.
 LAYERS = [
     *("errors", "version", "tables", "families", "checkpoints", "recipe", "recognition", "tableplan", "configedits"),
-    *("buffers", "changes", "outputtexts", "cautions", "plan", "model", "pipeline", "cli", "__init__", "__main__"),
+    *("buffers", "changes", "outputtexts", "cautions", "plan", "skeletons", "model", "pipeline", "cli"),
+    *("__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Who may import what from outside at all, at the top or at use; numpy and the standard library are free.
@@ -23,6 +24,7 @@ ALLOWED = {
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch", "yaml"},
     "recipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},
+    "skeletons": {"torch"},
     "model": {"ml_dtypes", "torch", "transformers"},
     "cli": {"typer", "rich"},
 }
