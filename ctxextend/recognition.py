@@ -171,7 +171,9 @@ class _Candidate:
 def _advice(checkpoint: Checkpoint, recipe: Recipe, table: str | None = None) -> str:
     """List the candidate tables, and the command for the likeliest; empty where there is none."""
     found = sorted(_candidates(checkpoint), key=lambda candidate: candidate.likelihood, reverse=True)
-    found = [candidate for candidate in found if table in (None, candidate.entry.name)][:CANDIDATES_SHOWN]
+    found = [candidate for candidate in found if table in (None, candidate.entry.name)]
+    # Where a name tells, other tensors of as many rows only distract.
+    found = ([candidate for candidate in found if _is_named(candidate.entry)] or found)[:CANDIDATES_SHOWN]
     if not found:
         return ""
     shown = "; ".join(

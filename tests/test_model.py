@@ -122,7 +122,7 @@ def test_extend_model_keeps_what_was_set_after_loading(make_pico: MakePico) -> N
     model.config.resid_pdrop = 0.9
     extend_model(model, to=NEW)
     assert model.transformer.drop.p == 0.25
-    assert model.is_gradient_checkpointing
+    assert model.transformer.gradient_checkpointing
     assert model.transformer.h[0].mlp.dropout.p == 0.1
     assert model.config.use_cache is False
 
