@@ -13,7 +13,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.schema import Buffer
 from ctxextend.tableplan import TablePlan
 
-__all__ = ["BufferPlan", "dropped_buffers", "make_buffer", "remade_buffers"]
+__all__ = ["BufferPlan", "make_buffer", "plan_buffers"]
 
 DTYPES = {
     **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
@@ -42,21 +42,21 @@ class BufferPlan:
     start: int
 
 
-def dropped_buffers(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> tuple[str, ...]:
-    """Return the names of the buffers that the tables' new lengths make wrong and that no model misses."""
-    return tuple(name for name, _, buffer in _found(checkpoint, tables) if not buffer.is_kept)
+def plan_buffers(
+    checkpoint: Checkpoint, tables: tuple[TablePlan, ...]
+) -> tuple[tuple[str, ...], tuple[BufferPlan, ...]]:
+    """Say what becomes of the buffers that the tables' new lengths make wrong.
 
-
-def remade_buffers(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> tuple[BufferPlan, ...]:
-    """Return what becomes of the buffers that transformers reads from the file.
+    Returns:
+        The names of those that no model misses, which are dropped, and what becomes of those that transformers reads.
 
     Raises:
         CheckpointError: One is of a shape or dtype that it cannot have.
     """
-    found = _found(checkpoint, tables)
-    return tuple(
-        _plan(checkpoint.holder(name).entries[name], table, buffer) for name, table, buffer in found if buffer.is_kept
-    )
+    found = list(_found(checkpoint, tables))
+    dropped = tuple(name for name, _, buffer in found if not buffer.is_kept)
+    kept = ((checkpoint.holder(name).entries[name], table, buffer) for name, table, buffer in found if buffer.is_kept)
+    return dropped, tuple(_plan(*item) for item in kept)
 
 
 def _found(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> Iterator[tuple[str, TablePlan, Buffer]]:
@@ -68,7 +68,7 @@ def _found(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> Iterator[tu
 
 
 def _plan(entry: TensorEntry, table: TablePlan, buffer: Buffer) -> BufferPlan:
-    length = table.rows_after if table.place.table.offset.inside_key else table.rows_after - table.offset
+    length = table.place.key_value(table.max_len_after)
     axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
     shape = list(entry.shape)
     if len(shape) < len(axes) or entry.dtype not in DTYPES:

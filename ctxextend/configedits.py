@@ -39,9 +39,7 @@ def config_changes(
 
 
 def _length_changes(plan: TablePlan) -> dict[tuple[str, ...], Any]:
-    place = plan.place
-    value = plan.rows_after if place.table.offset.inside_key else plan.rows_after - plan.offset
-    return dict.fromkeys(place.length_paths, value)
+    return dict.fromkeys(plan.place.length_paths, plan.place.key_value(plan.max_len_after))
 
 
 def _pinned(plan: TablePlan) -> dict[tuple[str, ...], Any]:

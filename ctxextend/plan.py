@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.buffers import dropped_buffers, make_buffer, remade_buffers
+from ctxextend.buffers import make_buffer, plan_buffers
 from ctxextend.cautions import cautions, nonfinite
 from ctxextend.changes import Changes
 from ctxextend.checkpoints.copying import copy_file, write_file
@@ -25,7 +25,7 @@ from ctxextend.checkpoints.staging import check_stage, stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.configedits import config_edits
 from ctxextend.errors import ResizeError
-from ctxextend.families.architecture import Architecture
+from ctxextend.families.architecture import Place
 from ctxextend.outputtexts import Hashes, consequences, output_texts
 from ctxextend.recipe import Origin, Recipe, Resize
 from ctxextend.recognition import recognize
@@ -253,26 +253,17 @@ def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
     source = source or resolve_source(recipe.source, origin.revision, origin.subfolder, origin.variant)
     checkpoint = open_checkpoint(source, origin.variant)
     architecture = recognize(checkpoint, recipe)
-    tables = plan_tables(checkpoint, architecture, recipe.resize)
-    return ResizePlan(
-        recipe,
-        checkpoint,
-        architecture,
-        tables,
-        edits=_edits(checkpoint, architecture, tables),
-        dropped=dropped_buffers(checkpoint, tables),
-        remade=remade_buffers(checkpoint, tables),
-    )
-
-
-def _edits(checkpoint: Checkpoint, architecture: Architecture, tables: tuple[TablePlan, ...]) -> tuple[Edit, ...]:
+    found = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))
+    tables = plan_tables(checkpoint, found, recipe.resize)
     config = config_edits(checkpoint, architecture, tables) if checkpoint.has_config else ()
-    return (*config, *_limit_edits(checkpoint, architecture, tables))
+    edits = (*config, *_limit_edits(checkpoint, found, tables))
+    return ResizePlan(recipe, checkpoint, architecture, tables, edits, *plan_buffers(checkpoint, tables))
 
 
-def _limit_edits(checkpoint: Checkpoint, architecture: Architecture, tables: tuple[TablePlan, ...]) -> Iterator[Edit]:
+def _limit_edits(
+    checkpoint: Checkpoint, found: list[tuple[Place, str]], tables: tuple[TablePlan, ...]
+) -> Iterator[Edit]:
     """Yield the edits of each tokenizer's limits, by the first table that reads its texts."""
-    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
     first = {place.tokenizer: name for place, name in reversed(found) if place.tokenizer is not None}
     for table in tables:
         tokenizer = table.place.tokenizer

@@ -61,15 +61,18 @@ class TablePlan:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
 
 
-def plan_tables(checkpoint: Checkpoint, architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:
-    """Find a checkpoint's tables and say what becomes of those that were asked for.
+def plan_tables(checkpoint: Checkpoint, found: list[tuple[Place, str]], settings: Resize) -> tuple[TablePlan, ...]:
+    """Say what becomes of those of a checkpoint's tables that were asked for.
+
+    Args:
+        checkpoint: The checkpoint.
+        found: Its tables, from `find_tables`.
+        settings: What was asked for.
 
     Raises:
-        CheckpointError: There is no such table, or two of one name, or one disagrees with the config.
-        UnsupportedModelError: It holds only parts that have none.
+        CheckpointError: One disagrees with the config, or is of a dtype or shape that it cannot have.
         ResizeError: The length, the part or a flag cannot be served.
     """
-    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
     return plan_found(found, settings, lambda name: _described(checkpoint, name), has_config=bool(checkpoint.config))
 
 

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
 from ctxextend.checkpoints.pickles import load_pickle
-from ctxextend.checkpoints.torchfile import open_torch_file
 from ctxextend.errors import CheckpointError
 from tests import pico
+from tests.test_torchfile import open_torch_file
 
 ARGUMENTS: dict[str, Any] = {
     **{"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 16, "bias": True, "vocab_size": 32, "dropout": 0.1},

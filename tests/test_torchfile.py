@@ -20,20 +20,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from ctxextend.checkpoints.pickles import load_pickle
+from ctxextend.checkpoints.pickles import load_pickle, status_of
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, check_unchanged
 from ctxextend.checkpoints.torchfile import (
     DTYPES,
     TorchFile,
     find_tensors,
-    open_torch_file,
     read_torch_tensor,
     tensor_bytes,
+    torch_file,
 )
 from ctxextend.errors import CheckpointError
 from tests import pico
 
 BERT = pico.CONFIGS["bert"]
+
+
+def open_torch_file(path: Path, *, ties: bool = True) -> TorchFile:
+    """Read a torch file that holds tensors, as the weights of a folder are read."""
+    status = status_of(path)
+    return torch_file(path, find_tensors(load_pickle(path), path), status, ties=ties)
+
+
 PAIR = {
     **{"d_model": 8, "vocab_size": 32, "max_position_embeddings": 16, "encoder_layers": 1, "decoder_layers": 1},
     **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},

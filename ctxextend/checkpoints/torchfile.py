@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.pickles import SAVE_TENSORS, is_zip, load_pickle, status_of
+from ctxextend.checkpoints.pickles import SAVE_TENSORS, is_zip
 from ctxextend.checkpoints.tensorfile import TensorEntry, float_dtype
 from ctxextend.errors import CheckpointError
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "TorchFile",
     "find_tensors",
-    "open_torch_file",
     "read_torch_tensor",
     "tensor_bytes",
     "torch_file",
@@ -89,21 +88,6 @@ class TorchFile:
     is_mapped: bool
 
 
-def open_torch_file(path: Path, *, ties: bool = True) -> TorchFile:
-    """Find a file's tensors; their bytes stay on the disk where it is not older than torch 1.6.
-
-    Args:
-        path: A pytorch_model.bin or a training checkpoint that holds the model's tensors.
-        ties: Whether names that share their numbers are written once, under the name that transformers keeps.
-
-    Raises:
-        CheckpointError: It is missing, truncated, malformed or unsafe, or holds something but tensors.
-    """
-    status = status_of(path)
-    tensors = find_tensors(load_pickle(path), path)
-    return torch_file(path, tensors, status, ties=ties)
-
-
 def torch_file(path: Path, tensors: Mapping[str, "torch.Tensor"], status: os.stat_result, *, ties: bool) -> TorchFile:
     """Describe the safetensors file that tensors will be written as.
 
@@ -111,7 +95,7 @@ def torch_file(path: Path, tensors: Mapping[str, "torch.Tensor"], status: os.sta
         path: The torch file that they came from.
         tensors: By name, of any strides, as `find_tensors` lets them pass.
         status: Of that file, from before it was read.
-        ties: As in `open_torch_file`.
+        ties: Whether names that share their numbers, and that transformers ties again, are written once.
     """
     tied = _ties(tensors) if ties else {}
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
 from ctxextend.checkpoints.noweights import no_weights
-from ctxextend.checkpoints.pickles import load_pickle
+from ctxextend.checkpoints.pickles import load_pickle, status_of
 from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file, read_tensor
 from ctxextend.checkpoints.torchfile import (
     TorchFile,
@@ -125,29 +125,26 @@ def _index_of(folder: Path, file: str | None) -> str | None:
 def _open(path: Path, ties: bool) -> WeightsFile:
     if path.suffix == ".safetensors":
         return open_tensor_file(path)
-    status = path.stat()
-    content = load_pickle(path)
-    if is_nanogpt(content):
+    opened, config = _open_torch(path, ties)
+    if config is not None:
         raise CheckpointError(
             f"{path} is a checkpoint of nanoGPT, which says itself what a config would, and lies beside a config.json.",
             "Move it into a folder of its own.",
         )
-    return torch_file(path, find_tensors(content, path), status, ties=ties)
+    return opened
+
+
+def _open_torch(path: Path, ties: bool) -> tuple[TorchFile, dict[str, Any] | None]:
+    """Read a torch file, and the config that one of nanoGPT's stands for."""
+    status, content = status_of(path), load_pickle(path)
+    config, tensors = from_nanogpt(content, path) if is_nanogpt(content) else (None, find_tensors(content, path))
+    return torch_file(path, tensors, status, ties=ties), config
 
 
 def _alone(folder: Path, name: str) -> Weights:
-    """Read a torch file that lies beside no config: nanoGPT's holds what a config would say."""
-    path = folder / name
-    status = path.stat()
-    content = load_pickle(path)
-    config: dict[str, Any] | None = None
-    notes: tuple[str, ...] = ()
-    if is_nanogpt(content):
-        config, tensors = from_nanogpt(content, path)
-        notes = (NOTE,)
-    else:
-        tensors = find_tensors(content, path)
-    opened = torch_file(path, tensors, status, ties=True)
+    """Read a torch file that lies beside no config."""
+    opened, config = _open_torch(folder / name, ties=True)
+    notes = (NOTE,) if config is not None else ()
     return Weights((opened,), (name,), {name: output_name(name)}, config=config, notes=(*notes, *_notes((opened,))))
 
 
