@@ -60,7 +60,7 @@ def plan_buffers(
 
 
 def _found(checkpoint: Checkpoint, tables: tuple[TablePlan, ...]) -> Iterator[tuple[str, TablePlan, Buffer]]:
-    changed = [plan for plan in tables if plan.is_changed]
+    changed = [plan for plan in tables if plan.is_followed]
     for name in checkpoint.names:
         owner = next((plan for plan in changed if plan.place.buffer(name)), None)
         if owner and (buffer := owner.place.buffer(name)):

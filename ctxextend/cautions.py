@@ -28,6 +28,7 @@ def _equal_length(changes: Changes) -> Iterator[str]:
         flags = changes.recipe.resize.method_flags
         ignored = f" {', '.join(flags)} had nothing to do." if flags else ""
         what = "the same weights as safetensors" if changes.rewritten else "a copy"
+        what += ", with the limits mended" if changes.edits else ""
         yield f"The table has {changes.max_len_before} positions already: the output is {what}.{ignored}"
 
 

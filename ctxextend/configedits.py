@@ -35,11 +35,22 @@ def config_changes(
     for plan in tables:
         if plan.is_changed:
             changes |= _length_changes(plan) | _pinned(plan) | _raised(config, architecture, plan)
+        elif plan.is_mended:
+            changes |= _mended(config, architecture, plan)
     return changes
 
 
 def _length_changes(plan: TablePlan) -> dict[tuple[str, ...], Any]:
     return dict.fromkeys(plan.place.length_paths, plan.place.key_value(plan.max_len_after))
+
+
+def _mended(config: Mapping[str, Any], architecture: Architecture, plan: TablePlan) -> dict[tuple[str, ...], Any]:
+    """Return what makes a config agree with a table that stays: what it leaves out may stay out."""
+    stated = _length_changes(plan) | dict.fromkeys(((key,) for key in architecture.family.raised), plan.max_len_after)
+    wrong = {path: value for path, value in stated.items() if nested(config, path) not in (None, value)}
+    is_default = plan.place.family.defaults.get(plan.place.obeyed_key) == plan.place.key_value(plan.max_len_after)
+    is_missing = plan.place.stated(plan.place.obeyed_key) is None and not is_default
+    return wrong | (_length_changes(plan) if is_missing else {})
 
 
 def _pinned(plan: TablePlan) -> dict[tuple[str, ...], Any]:

@@ -82,7 +82,7 @@ def limits_below(changes: Changes) -> Iterator[str]:
         for edit in changes.edits
         if edit.is_limit and isinstance(edit.before, int) and edit.before < before
     ]
-    if low and changes.makes_rows:
+    if low and (changes.makes_rows or changes.recipe.resize.mend_limits):
         yield (
             f"Limits below the table's {before} positions are raised too ({', '.join(low)}): longer texts were cut "
             "there, are now read whole, and so give something else."

@@ -206,6 +206,7 @@ def plan_resize(
     table: str | None = None,
     config_key: str | None = None,
     offset: int = 0,
+    mend_limits: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
@@ -224,6 +225,7 @@ def plan_resize(
         table: The whole name of the table, for a model type that is not in the registry.
         config_key: With `table`: the key that states its length, with dots where configs are nested.
         offset: With `table`: its rows in front of position 0.
+        mend_limits: Make config, tokenizer and side files state the table's length even where it stays.
         revision: A branch, tag or commit of the Hub.
         subfolder: The folder below `reference` that holds the checkpoint.
         variant: Which copy of the weights, such as ``fp16``.
@@ -235,7 +237,7 @@ def plan_resize(
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    settings = Resize(to, method, keep_first, drop_last, scope, part, table, config_key, offset)
+    settings = Resize(to, method, keep_first, drop_last, scope, part, table, config_key, offset, mend_limits)
     return plan_recipe(Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family)))
 
 
@@ -252,7 +254,7 @@ def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
     origin = recipe.origin
     source = source or resolve_source(recipe.source, origin.revision, origin.subfolder, origin.variant)
     checkpoint = open_checkpoint(source, origin.variant)
-    architecture = recognize(checkpoint, recipe)
+    architecture = recognize(checkpoint, recipe.subject)
     found = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))
     tables = plan_tables(checkpoint, found, recipe.resize)
     config = config_edits(checkpoint, architecture, tables) if checkpoint.has_config else ()
@@ -268,7 +270,8 @@ def _limit_edits(
     for table in tables:
         tokenizer = table.place.tokenizer
         if tokenizer is not None and first[tokenizer] == table.name:
-            yield from limit_edits(checkpoint, table.max_len_before, table.max_len_after, tokenizer)
+            lengths = table.max_len_before, table.max_len_after
+            yield from limit_edits(checkpoint, *lengths, tokenizer, mend=table.is_mended)
 
 
 def resize(

@@ -1,6 +1,7 @@
 """One typed description of a run, and the YAML in which it is written beside every output."""
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 from ctxextend.errors import ResizeError
 from ctxextend.tables.methods import MethodOptions
 
-__all__ = ["DEFAULT_METHOD", "Origin", "Recipe", "Resize"]
+__all__ = ["DEFAULT_METHOD", "Origin", "Recipe", "Resize", "Subject", "flag_words"]
 
 DEFAULT_METHOD = "copy"
 
@@ -28,6 +29,8 @@ class Resize:
         table: The whole name of the table, for a model type that the registry does not know.
         config_key: The key that states its length, with dots where configs are nested; goes with `table`.
         offset: Its rows in front of position 0; goes with `table`.
+        mend_limits: Whether config, tokenizer and side files must state the table's length even where it stays, and
+            whatever they state now.
 
     Raises:
         ResizeError: A value that no checkpoint could serve.
@@ -42,12 +45,9 @@ class Resize:
     table: str | None = None
     config_key: str | None = None
     offset: int = 0
+    mend_limits: bool = False
 
     def __post_init__(self) -> None:
-        if self.table is None and (self.config_key is not None or self.offset):
-            raise ResizeError(
-                "--offset and --config-key describe the table that --table names.", "Add --table, or leave them out."
-            )
         if self.table is not None and self.part is not None:
             raise ResizeError("--table names one table, and --part chooses among several.", "Leave one of them out.")
         for name in ("to", "keep_first", "drop_last", "offset"):
@@ -78,6 +78,11 @@ def _whole(value: Any) -> Any:
     return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
 
 
+def flag_words(values: Mapping[str, Any]) -> list[str]:
+    """Return flags as they are typed, by their names and values; those whose value is None are left out."""
+    return [word for flag, value in values.items() if value is not None for word in (f"--{flag}", str(value))]
+
+
 def _given(values: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(values, name) for name in names if getattr(values, name) is not None}
 
@@ -100,6 +105,42 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """A checkpoint as a command names it.
+
+    Attributes:
+        source: A folder, a weights file, a bundled checkpoint's name, or a Hub id.
+        origin: Which part of it, and what it is, where that needs saying.
+        table: As in `Resize`.
+        config_key: As in `Resize`.
+        offset: As in `Resize`.
+        command: What the user typed behind ``ctxextend``.
+        flags: What else was typed, to be repeated in advice.
+
+    Raises:
+        ResizeError: Flags that have no meaning together.
+    """
+
+    source: str
+    origin: Origin = Origin()
+    table: str | None = None
+    config_key: str | None = None
+    offset: int = 0
+    command: str = "inspect"
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.table is None and (self.config_key is not None or self.offset):
+            raise ResizeError(
+                "--offset and --config-key describe the table that --table names.", "Add --table, or leave them out."
+            )
+        if self.table is not None and self.origin.family is not None:
+            raise ResizeError(
+                "--table describes a model by hand, and --family names a known one.", "Leave one of them out."
+            )
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The whole of what a user can ask for.
 
@@ -114,10 +155,18 @@ class Recipe:
     origin: Origin = Origin()
 
     def __post_init__(self) -> None:
-        if self.resize.table is not None and self.origin.family is not None:
-            raise ResizeError(
-                "--table describes a model by hand, and --family names a known one.", "Leave one of them out."
-            )
+        _ = self.subject
+
+    @property
+    def subject(self) -> Subject:
+        """Its source as `resize` names it."""
+        settings = self.resize
+        flags = {
+            **{"to": settings.to, "method": settings.method, "keep-first": settings.keep_first or None},
+            **{"drop-last": settings.drop_last or None, "scope": settings.scope},
+        }
+        described = settings.table, settings.config_key, settings.offset
+        return Subject(self.source, self.origin, *described, "resize", tuple(flag_words(flags)))
 
     def to_yaml(self, makes_rows: bool, provenance: dict[str, Any]) -> str:
         """Write the recipe, and behind it how its output came about.
@@ -131,6 +180,7 @@ class Recipe:
         content["resize"] = {"to": self.resize.to} | (self._flags() if makes_rows else {})
         content["resize"] |= _given(self.resize, "part", "table", "config_key")
         content["resize"] |= {"offset": self.resize.offset} if self.resize.offset else {}
+        content["resize"] |= {"mend_limits": True} if self.resize.mend_limits else {}
         content["provenance"] = provenance
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 

@@ -12,7 +12,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.architecture import Architecture, Place, nested
 from ctxextend.families.entries import FAMILIES
 from ctxextend.families.lookup import FAMILIES_HINT, by_hand, find_architecture, is_known
-from ctxextend.recipe import Recipe
+from ctxextend.recipe import Subject, flag_words
 
 __all__ = ["recognize"]
 
@@ -24,28 +24,28 @@ LENGTH_KEY = "max_position_embeddings"
 TELLING = ("pos", "ctx", "context", "len", "block_size")
 
 
-def recognize(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
+def recognize(checkpoint: Checkpoint, subject: Subject) -> Architecture:
     """Return the architecture of a checkpoint.
 
     Args:
         checkpoint: The checkpoint, its headers read.
-        recipe: What was asked for; `origin.family` and `resize.table` win over what the config says.
+        subject: What was asked for; `origin.family` and `table` win over what the config says.
 
     Raises:
         CheckpointError: The config names no model type, or there is no such table.
         UnsupportedModelError: The model has no learned position table, or its type is not known.
     """
-    if recipe.resize.table is not None:
-        return _by_hand(checkpoint, recipe)
-    model_type = recipe.origin.family or checkpoint.config.get("model_type")
+    if subject.table is not None:
+        return _by_hand(checkpoint, subject)
+    model_type = subject.origin.family or checkpoint.config.get("model_type")
     if not checkpoint.config and model_type is None:
         raise _nameless(checkpoint)
     if isinstance(model_type, str) and not is_known(model_type):
-        raise _unknown(checkpoint, recipe, model_type)
+        raise _unknown(checkpoint, subject, model_type)
     if parts := _parts_in_registry(checkpoint.config, model_type):
-        raise _other_inside(checkpoint, recipe, str(model_type), parts)
+        raise _other_inside(checkpoint, subject, str(model_type), parts)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
-    return _at_home(checkpoint, find_architecture(checkpoint.config, where, recipe.origin.family))
+    return _at_home(checkpoint, find_architecture(checkpoint.config, where, subject.origin.family))
 
 
 def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
@@ -56,11 +56,11 @@ def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
     return [name for name in nested_types if isinstance(name, str) and name in FAMILIES]
 
 
-def _other_inside(checkpoint: Checkpoint, recipe: Recipe, model_type: str, parts: list[str]) -> UnsupportedModelError:
+def _other_inside(checkpoint: Checkpoint, subject: Subject, model_type: str, parts: list[str]) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"Models of type {model_type} are not resized as such, but a part of this one is of a known type: "
         f"{', '.join(parts)}.",
-        _advice(checkpoint, recipe) or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
+        _advice(checkpoint, subject) or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
     )
 
 
@@ -100,42 +100,42 @@ def _no_table(checkpoint: Checkpoint, places: tuple[Place, ...]) -> CheckpointEr
     )
 
 
-def _by_hand(checkpoint: Checkpoint, recipe: Recipe) -> Architecture:
-    settings, entries = recipe.resize, dict(_entries(checkpoint))
-    table, key = str(settings.table), settings.config_key
+def _by_hand(checkpoint: Checkpoint, subject: Subject) -> Architecture:
+    entries = dict(_entries(checkpoint))
+    table, key = str(subject.table), subject.config_key
     if table not in entries:
         raise CheckpointError(
-            f"{checkpoint.root} holds no tensor {table}.", _advice(checkpoint, recipe) or "Check --table."
+            f"{checkpoint.root} holds no tensor {table}.", _advice(checkpoint, subject) or "Check --table."
         )
     if key is None and checkpoint.has_config:
         raise CheckpointError(
             f"--table {table}: which key of config.json states its length is not known.",
-            _advice(checkpoint, recipe, table) or "Name it with --config-key.",
+            _advice(checkpoint, subject, table) or "Name it with --config-key.",
         )
     if len(entries[table].shape) != 2:
         raise CheckpointError(
             f"--table {table} has shape {list(entries[table].shape)}, not rows by hidden size.",
-            _advice(checkpoint, recipe) or "Check --table.",
+            _advice(checkpoint, subject) or "Check --table.",
         )
     stated, rows = nested(checkpoint.config, tuple((key or "").split("."))), entries[table].shape[0]
-    if checkpoint.has_config and stated not in (rows, rows - settings.offset):
+    if checkpoint.has_config and stated not in (rows, rows - subject.offset):
         raise CheckpointError(
-            f"config.json states {key} {stated!r}, and {table} has {rows} rows, {settings.offset} of them in front of "
+            f"config.json states {key} {stated!r}, and {table} has {rows} rows, {subject.offset} of them in front of "
             "position 0.",
-            _advice(checkpoint, recipe, table) or "Check --config-key and --offset.",
+            _advice(checkpoint, subject, table) or "Check --config-key and --offset.",
         )
     inside = stated == rows
-    return by_hand(checkpoint.config, table, key or LENGTH_KEY, settings.offset, inside)
+    return by_hand(checkpoint.config, table, key or LENGTH_KEY, subject.offset, inside)
 
 
-def _unknown(checkpoint: Checkpoint, recipe: Recipe, model_type: str) -> UnsupportedModelError:
-    if recipe.origin.family is not None:
+def _unknown(checkpoint: Checkpoint, subject: Subject, model_type: str) -> UnsupportedModelError:
+    if subject.origin.family is not None:
         near = get_close_matches(model_type.lower(), FAMILIES, 1)
         meant = f"Did you mean --family {near[0]}? " if near else ""
         return UnsupportedModelError(
             f"--family {model_type} is not in ctxextend's registry.", f"{meant}`ctxextend families` lists what is."
         )
-    advice = _advice(checkpoint, recipe)
+    advice = _advice(checkpoint, subject)
     return UnsupportedModelError(
         f"The model type {model_type!r} is not in ctxextend's registry.",
         advice or "It holds no tensor that looks like a position table. `ctxextend families` lists the types that do.",
@@ -155,20 +155,16 @@ class _Candidate:
         """The more of these hold, the first ones first, the likelier it is."""
         return _is_named(self.entry), _tells(self.key), bool(self.key), self.offset == 0
 
-    def command(self, recipe: Recipe) -> str:
+    def command(self, subject: Subject) -> str:
         """Return what to type for it, in place of what was typed."""
-        origin, settings = recipe.origin, recipe.resize
-        flags = {
-            **{"revision": origin.revision, "subfolder": origin.subfolder, "variant": origin.variant},
-            **{"to": settings.to, "method": settings.method, "keep-first": settings.keep_first or None},
-            **{"drop-last": settings.drop_last or None, "scope": settings.scope, "table": self.entry.name},
-            **{"offset": self.offset or None, "config-key": self.key or "KEY"},
-        }
-        words = [word for flag, value in flags.items() if value is not None for word in (f"--{flag}", str(value))]
-        return shlex.join(["ctxextend", "resize", recipe.source, *words])
+        origin = subject.origin
+        before = {"revision": origin.revision, "subfolder": origin.subfolder, "variant": origin.variant}
+        behind = {"table": self.entry.name, "offset": self.offset or None, "config-key": self.key or "KEY"}
+        words = ["ctxextend", subject.command, subject.source, *flag_words(before), *subject.flags, *flag_words(behind)]
+        return shlex.join(words)
 
 
-def _advice(checkpoint: Checkpoint, recipe: Recipe, table: str | None = None) -> str:
+def _advice(checkpoint: Checkpoint, subject: Subject, table: str | None = None) -> str:
     """List the candidate tables, and the command for the likeliest; empty where there is none."""
     found = sorted(_candidates(checkpoint), key=lambda candidate: candidate.likelihood, reverse=True)
     found = [candidate for candidate in found if table in (None, candidate.entry.name)]
@@ -181,7 +177,7 @@ def _advice(checkpoint: Checkpoint, recipe: Recipe, table: str | None = None) ->
         + (f", as long as {candidate.key}{_plus(candidate.offset)}" if candidate.key else "")
         for candidate in found
     )
-    return f"Tensors that may be its position table: {shown}. Say which it is: {found[0].command(recipe)}"
+    return f"Tensors that may be its position table: {shown}. Say which it is: {found[0].command(subject)}"
 
 
 def _plus(offset: int) -> str:

@@ -36,6 +36,7 @@ class TablePlan:
         hidden_size: Columns.
         dtype: As safetensors spells it.
         place: Where the registry has it.
+        is_mended: Whether what follows its length must say it even where that stays.
     """
 
     name: str
@@ -50,15 +51,22 @@ class TablePlan:
     hidden_size: int
     dtype: str
     place: Place
+    is_mended: bool = False
 
     @property
     def is_changed(self) -> bool:
         """Whether it gets another length."""
         return self.rows_before != self.rows_after
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether config, buffers and limits must say its length anew."""
+        return self.is_changed or self.is_mended
+
     def as_dict(self) -> dict[str, Any]:
-        """Return all but the place as plain values."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
+        """Return all but the last two as plain values."""
+        names = (field.name for field in fields(self) if field.name not in ("place", "is_mended"))
+        return {name: getattr(self, name) for name in names}
 
 
 def plan_tables(checkpoint: Checkpoint, found: list[tuple[Place, str]], settings: Resize) -> tuple[TablePlan, ...]:
@@ -98,7 +106,7 @@ def plan_found(
     plans = []
     for place, name in _chosen(found, settings.part):
         shape, dtype, file = describe(name)
-        check_rows(place, shape[0], name, has_config=has_config)
+        check_rows(place, shape[0], name, has_config=has_config and not settings.mend_limits)
         rows = rows_after(found, place, settings.to)
         plans.append(
             TablePlan(
@@ -114,6 +122,7 @@ def plan_found(
                 hidden_size=shape[1],
                 dtype=dtype,
                 place=place,
+                is_mended=settings.mend_limits,
             )
         )
     _check_direction(found, plans, settings)

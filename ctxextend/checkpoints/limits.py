@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import load_object, read_member, read_text
 
-__all__ = ["Edit", "limit_edits"]
+__all__ = ["NO_LIMIT", "Edit", "StatedLimit", "limit_edits", "stated_limits"]
+
+# From here on a number is no limit that anybody meant: transformers writes 1e30.
+NO_LIMIT = 10**9
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,42 @@ class Edit:
         return {"file": self.file, "key": self.key, "before": before, "after": self.after, "why": self.why}
 
 
-def limit_edits(checkpoint: Checkpoint, before: int, after: int, tokenizer: str = "") -> tuple[Edit, ...]:
+@dataclass(frozen=True)
+class StatedLimit:
+    """One place in a side file that states how much text is read.
+
+    Attributes:
+        file: Path below the checkpoint's root.
+        path: The keys that lead to the value.
+        value: The value, as it stands there; None where the key is missing.
+        kind: Who obeys it: the ``tokenizer`` of transformers, ``sentence``-transformers, or the tokenizers library, by
+            ``truncation`` or ``padding``.
+    """
+
+    file: str
+    path: tuple[str, ...]
+    value: Any
+    kind: Literal["tokenizer", "sentence", "truncation", "padding"]
+
+    @property
+    def tokens(self) -> int | None:
+        """The number of tokens that it states; None where it states none."""
+        value = self.value.get("Fixed") if isinstance(self.value, dict) else self.value
+        return value if isinstance(value, int) and not isinstance(value, bool) and value < NO_LIMIT else None
+
+    def edit(self, length: int) -> Edit:
+        """Return the edit that makes it read `length` tokens."""
+        if self.kind == "padding":
+            why = f"padding every text to {length} tokens would make short ones as slow as long ones"
+            return Edit(self.file, self.path, self.value, "BatchLongest", why=why)
+        unset = self.kind == "tokenizer" and self.tokens is None
+        why = "it stated no limit, and longer texts would fail" if unset else ""
+        return Edit(self.file, self.path, self.value, length, is_limit=True, why=why)
+
+
+def limit_edits(
+    checkpoint: Checkpoint, before: int, after: int, tokenizer: str = "", *, mend: bool = False
+) -> tuple[Edit, ...]:
     """Return the edits that make a folder's tokenizer and side files read `after` tokens.
 
     A longer table raises every limit to its length; a shorter one lowers those above it.
@@ -56,15 +94,15 @@ def limit_edits(checkpoint: Checkpoint, before: int, after: int, tokenizer: str 
         before: Old length, in token positions.
         after: New length, in token positions.
         tokenizer: The folder of the tokenizer, below the root; empty is the checkpoint's own.
+        mend: Whether every limit is given the new length, whatever the old one was.
 
     Raises:
         CheckpointError: One of these files is not valid JSON.
     """
-    if after == before:
-        return ()
-    folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
-    edits = _all_edits(checkpoint, after, folders)
-    return tuple(edit for edit in edits if after > before or not _is_within(edit.before, after))
+    stated = stated_limits(checkpoint, tokenizer) if mend or after != before else ()
+    raised = mend or after > before
+    edits = (limit.edit(after) for limit in stated if raised or not _is_within(limit.value, after))
+    return tuple(edit for edit in edits if edit.before != edit.after)
 
 
 def _is_within(stated: Any, length: int) -> bool:
@@ -73,39 +111,41 @@ def _is_within(stated: Any, length: int) -> bool:
     return isinstance(stated, int | float) and stated <= length
 
 
-def _all_edits(checkpoint: Checkpoint, length: int, folders: tuple[PurePosixPath, ...]) -> Iterator[Edit]:
+def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[StatedLimit]:
+    """Yield every place in a folder's tokenizer and side files that states how much text is read.
+
+    Args:
+        checkpoint: The folder.
+        tokenizer: As in `limit_edits`.
+
+    Raises:
+        CheckpointError: One of these files is not valid JSON.
+    """
+    folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        edits = next((edits for pattern, edits in _READERS.items() if fnmatch(path.name, pattern)), None)
-        if edits and path.parent in folders:
-            yield from edits(name, checkpoint.root / name, length)
+        read = next((read for pattern, read in _READERS.items() if fnmatch(path.name, pattern)), None)
+        if read and path.parent in folders:
+            yield from read(name, checkpoint.root / name)
 
 
-def _tokenizer_config(file: str, path: Path, length: int) -> Iterator[Edit]:
-    before = load_object(path).get("model_max_length")
-    why = "" if isinstance(before, int) and before < 10**9 else "it stated no limit, and longer texts would fail"
-    yield Edit(file, ("model_max_length",), before, length, is_limit=True, why=why)
+def _tokenizer_config(file: str, path: Path) -> Iterator[StatedLimit]:
+    yield StatedLimit(file, ("model_max_length",), load_object(path).get("model_max_length"), "tokenizer")
 
 
-def _sentence_config(file: str, path: Path, length: int) -> Iterator[Edit]:
-    before = load_object(path).get("max_seq_length")
-    if before is not None:
-        yield Edit(file, ("max_seq_length",), before, length, is_limit=True)
+def _sentence_config(file: str, path: Path) -> Iterator[StatedLimit]:
+    value = load_object(path).get("max_seq_length")
+    if value is not None:
+        yield StatedLimit(file, ("max_seq_length",), value, "sentence")
 
 
-def _tokenizer(file: str, path: Path, length: int) -> Iterator[Edit]:
+def _tokenizer(file: str, path: Path) -> Iterator[StatedLimit]:
     text = read_text(path)
     truncation, padding = (read_member(text, key, str(path)) for key in ("truncation", "padding"))
     if isinstance(truncation, dict) and "max_length" in truncation:
-        yield Edit(file, ("truncation", "max_length"), truncation["max_length"], length, is_limit=True)
+        yield StatedLimit(file, ("truncation", "max_length"), truncation["max_length"], "truncation")
     if isinstance(padding, dict) and isinstance(padding.get("strategy"), dict):
-        yield Edit(
-            file,
-            ("padding", "strategy"),
-            padding["strategy"],
-            "BatchLongest",
-            why=f"padding every text to {length} tokens would make short ones as slow as long ones",
-        )
+        yield StatedLimit(file, ("padding", "strategy"), padding["strategy"], "padding")
 
 
 # sentence-transformers reads the name of several families in place of bert, and the first that it finds.

@@ -88,6 +88,14 @@ def resize(
             rich_help_panel="Which table",
         ),
     ] = None,
+    mend_limits: Annotated[
+        bool,
+        typer.Option(
+            "--mend-limits",
+            help="Make config, tokenizer and side files state the table's length even where it stays.",
+            rich_help_panel="Files",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -131,7 +139,7 @@ def resize(
     sink = Output(as_json, quiet)
     if quiet:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    settings = (to, method, keep_first, drop_last, scope, part, table, config_key, offset)
+    settings = (to, method, keep_first, drop_last, scope, part, table, config_key, offset, mend_limits)
     plan = plan_recipe(_recipe(model, settings, (revision, subfolder, variant, family)))
     for note in plan.notes:
         sink.note(note)
