@@ -6,6 +6,8 @@
       UnsupportedModelError    no learned table, or a family that the registry does not hold
       ResizeError              a length or method that cannot be served
       OutputError              exists, is not writable, has no space, is the source
+      RecipeError              a recipe that cannot be read or says what no recipe says
+      VerificationError        an output that is not what it should be; exit 3
 
 Anything else that escapes is a bug and keeps its traceback.
 """
@@ -14,9 +16,11 @@ __all__ = [
     "CheckpointError",
     "CtxextendError",
     "OutputError",
+    "RecipeError",
     "ResizeError",
     "SourceError",
     "UnsupportedModelError",
+    "VerificationError",
 ]
 
 
@@ -58,3 +62,11 @@ class ResizeError(CtxextendError):
 
 class OutputError(CtxextendError):
     """The output exists, cannot be written, does not fit, or is the source."""
+
+
+class RecipeError(CtxextendError):
+    """A recipe cannot be read, or says what no recipe says."""
+
+
+class VerificationError(CtxextendError):
+    """An output is not what it should be."""

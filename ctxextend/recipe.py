@@ -2,15 +2,15 @@
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
-from ctxextend.errors import ResizeError
+from ctxextend.errors import CtxextendError, RecipeError, ResizeError
 from ctxextend.tables.methods import MethodOptions
 
-__all__ = ["DEFAULT_METHOD", "Origin", "Recipe", "Resize", "Subject", "flag_words"]
+__all__ = ["DEFAULT_METHOD", "Origin", "Recipe", "Resize", "Subject", "WrittenRecipe", "flag_words", "read_recipe"]
 
 DEFAULT_METHOD = "copy"
 
@@ -188,3 +188,49 @@ class Recipe:
         options = self.resize.options
         flags = {"method": options.method, "keep_first": options.keep_first, "drop_last": options.drop_last}
         return flags | options.flags
+
+
+@dataclass(frozen=True)
+class WrittenRecipe:
+    """A recipe as it lies beside an output.
+
+    Attributes:
+        recipe: What was asked for.
+        trainable: What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
+        provenance: How the output came about, as it was written.
+    """
+
+    recipe: Recipe
+    trainable: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Any]]:
+        """What it says of each table, by the table's name."""
+        tables = self.provenance.get("tables")
+        listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
+        return {str(table.get("name")): table for table in listed}
+
+
+def read_recipe(text: str, where: str) -> WrittenRecipe:
+    """Read the recipe that lies beside an output.
+
+    Args:
+        text: YAML.
+        where: What to call it in messages.
+
+    Raises:
+        RecipeError: It is no YAML, or no recipe with a resize.
+    """
+    try:
+        content = yaml.safe_load(text)
+        origin = {name: content.get(name) for name in ("revision", "subfolder", "variant", "family")}
+        recipe = Recipe(content["source"], Resize(**content["resize"]), Origin(**origin))
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError, CtxextendError) as error:
+        said = " ".join(str(error).split())
+        raise RecipeError(
+            f"{where} is no recipe of a resize: {said}", "Make the output again, or move it away."
+        ) from None
+    train, provenance = content.get("train"), content.get("provenance")
+    trainable = str(train.get("trainable", "all")) if isinstance(train, Mapping) else None
+    return WrittenRecipe(recipe, trainable, provenance if isinstance(provenance, Mapping) else {})

@@ -12,7 +12,7 @@ from ctxextend.families.lookup import refused
 from ctxextend.recipe import Resize
 from ctxextend.tables.resizing import check_source_rows
 
-__all__ = ["TablePlan", "find_tables", "plan_found", "plan_tables"]
+__all__ = ["Description", "TablePlan", "check_rows", "describe_table", "find_tables", "plan_found", "plan_tables"]
 
 
 # Of a tensor: its shape, its dtype, and the file that holds it.
@@ -81,7 +81,9 @@ def plan_tables(checkpoint: Checkpoint, found: list[tuple[Place, str]], settings
         CheckpointError: One disagrees with the config, or is of a dtype or shape that it cannot have.
         ResizeError: The length, the part or a flag cannot be served.
     """
-    return plan_found(found, settings, lambda name: _described(checkpoint, name), has_config=bool(checkpoint.config))
+    return plan_found(
+        found, settings, lambda name: describe_table(checkpoint, name), has_config=bool(checkpoint.config)
+    )
 
 
 def plan_found(
@@ -131,7 +133,12 @@ def plan_found(
     return tuple(plans)
 
 
-def _described(checkpoint: Checkpoint, name: str) -> Description:
+def describe_table(checkpoint: Checkpoint, name: str) -> Description:
+    """Return shape, dtype and file of a table.
+
+    Raises:
+        CheckpointError: It is of a dtype or shape that no table has.
+    """
     file = checkpoint.holder(name)
     return _shape(file, name), file.entries[name].dtype, checkpoint.relative(file)
 

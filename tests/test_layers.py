@@ -13,7 +13,19 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each may import from those before it, and from itself.
 LAYERS = [
     *("errors", "version", "tables", "families", "checkpoints", "recipe", "recognition", "tableplan", "configedits"),
-    *("buffers", "changes", "outputtexts", "cautions", "plan", "skeletons", "model", "pipeline", "cli"),
+    *(
+        "buffers",
+        "changes",
+        "outputtexts",
+        "cautions",
+        "plan",
+        "inspection",
+        "skeletons",
+        "model",
+        "pipeline",
+        "report",
+        "cli",
+    ),
     *("__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
@@ -26,6 +38,7 @@ ALLOWED = {
     "outputtexts": {"ml_dtypes"},
     "skeletons": {"torch"},
     "model": {"ml_dtypes", "torch", "transformers"},
+    "report": {"matplotlib"},
     "cli": {"typer", "rich"},
 }
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))

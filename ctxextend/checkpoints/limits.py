@@ -57,14 +57,14 @@ class StatedLimit:
         file: Path below the checkpoint's root.
         path: The keys that lead to the value.
         value: The value, as it stands there; None where the key is missing.
-        kind: Who obeys it: the ``tokenizer`` of transformers, ``sentence``-transformers, or the tokenizers library, by
-            ``truncation`` or ``padding``.
+        kind: Who obeys it: the ``tokenizer`` of transformers, ``sentence``-transformers, the tokenizers library, by
+            ``truncation`` or ``padding``, or transformers' ``generation``.
     """
 
     file: str
     path: tuple[str, ...]
     value: Any
-    kind: Literal["tokenizer", "sentence", "truncation", "padding"]
+    kind: Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
 
     @property
     def tokens(self) -> int | None:
@@ -79,7 +79,7 @@ class StatedLimit:
             return Edit(self.file, self.path, self.value, "BatchLongest", why=why)
         unset = self.kind == "tokenizer" and self.tokens is None
         why = "it stated no limit, and longer texts would fail" if unset else ""
-        return Edit(self.file, self.path, self.value, length, is_limit=True, why=why)
+        return Edit(self.file, self.path, self.value, length, is_limit=self.kind != "generation", why=why)
 
 
 def limit_edits(
@@ -87,7 +87,8 @@ def limit_edits(
 ) -> tuple[Edit, ...]:
     """Return the edits that make a folder's tokenizer and side files read `after` tokens.
 
-    A longer table raises every limit to its length; a shorter one lowers those above it.
+    A longer table raises every limit to its length, but for that of generated texts, which is only lowered; a shorter
+    one lowers those above it.
 
     Args:
         checkpoint: The folder.
@@ -101,7 +102,8 @@ def limit_edits(
     """
     stated = stated_limits(checkpoint, tokenizer) if mend or after != before else ()
     raised = mend or after > before
-    edits = (limit.edit(after) for limit in stated if raised or not _is_within(limit.value, after))
+    wrong = (limit for limit in stated if not _is_within(limit.value, after) or (raised and limit.kind != "generation"))
+    edits = (limit.edit(after) for limit in wrong)
     return tuple(edit for edit in edits if edit.before != edit.after)
 
 
@@ -148,9 +150,16 @@ def _tokenizer(file: str, path: Path) -> Iterator[StatedLimit]:
         yield StatedLimit(file, ("padding", "strategy"), padding["strategy"], "padding")
 
 
+def _generation_config(file: str, path: Path) -> Iterator[StatedLimit]:
+    value = load_object(path).get("max_length")
+    if isinstance(value, int):
+        yield StatedLimit(file, ("max_length",), value, "generation")
+
+
 # sentence-transformers reads the name of several families in place of bert, and the first that it finds.
 _READERS = {
     "tokenizer_config.json": _tokenizer_config,
     "tokenizer.json": _tokenizer,
     "sentence_*_config.json": _sentence_config,
+    "generation_config.json": _generation_config,
 }

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from ctxextend.cli.demo import demo
 from ctxextend.cli.families import families
+from ctxextend.cli.inspect import inspect
 from ctxextend.cli.output import Output, nowhere
 from ctxextend.cli.resize import resize
 from ctxextend.errors import CtxextendError
@@ -61,6 +62,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("resize")(resize)
+app.command("inspect")(inspect)
 app.command("families")(families)
 app.command("demo")(demo)
 

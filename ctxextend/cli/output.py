@@ -11,9 +11,18 @@ from typing import Any, TextIO
 
 from ctxextend.errors import CtxextendError, OutputError
 
-__all__ = ["SCHEMA_VERSION", "Output", "nowhere", "plain"]
+__all__ = ["SCHEMA_VERSION", "STYLES", "Output", "Pieces", "in_colour", "nowhere", "plain", "shows_unicode"]
 
 SCHEMA_VERSION = 1
+
+# A line as pieces of text, each with the name of its style.
+Pieces = Sequence[tuple[str, str]]
+
+STYLES = {
+    **{"": "", "title": "bold", "axis": "dim", "faint": "dim", "label": "bold cyan"},
+    **{"learned": "cyan", "new": "yellow", "offset": "magenta", "second": "green", "second new": "yellow"},
+    **{"wrong": "bold red", "right": "green", "command": "bold"},
+}
 
 # Control characters could move the cursor or recolour the terminal; names in a checkpoint may hold any.
 CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -35,6 +44,21 @@ class Output:
         """Print what the command was run for; nothing under JSON, where `result` says it."""
         if not self.as_json:
             _print(plain(text))
+
+    def screen(self, lines: Sequence[Pieces]) -> None:
+        """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
+        if self.as_json:
+            return
+        texts = ["".join(plain(text) for text, _ in line).rstrip() for line in lines]
+        if not in_colour():
+            _print("\n".join(texts))
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(highlight=False, soft_wrap=True)
+        for line in lines:
+            console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
 
     def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
         """Print the JSON object, if JSON was asked for."""
@@ -86,6 +110,21 @@ def _print(text: str) -> None:
     except OSError as error:
         sys.stdout = nowhere()  # what was not printed must not fail again at exit
         raise OutputError(f"The result could not be printed: {error.strerror}.", "The work itself is done.") from error
+
+
+def in_colour() -> bool:
+    """Whether stdout is a terminal whose user wants colours; see https://no-color.org."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and sys.stdout.isatty()
+
+
+def shows_unicode() -> bool:
+    """Whether stdout can show the characters of which charts are drawn."""
+    try:
+        "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def nowhere() -> TextIO:

@@ -257,7 +257,9 @@ def outlier_rows(stats: TableStats) -> dict[int, str]:
     best = np.fmax(padded[1:], padded[:-1])
     usual = _local_median(best)
     for row in _beyond(usual - best, np.full(len(best), COSINE_FLOOR), np.abs(usual - best)):
-        found.setdefault(row, []).append(f"cosine {best[row]:.2f} to its nearer neighbour, where {usual[row]:.2f} is usual")
+        found.setdefault(row, []).append(
+            f"cosine {best[row]:.2f} to its nearer neighbour, where {usual[row]:.2f} is usual"
+        )
     return {row: "; ".join(why) for row, why in sorted(found.items())}
 
 
@@ -368,17 +370,17 @@ def seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
 def untrained_rows(table: Table, stats: TableStats, deviations: tuple[float, ...]) -> dict[int, float]:
     """Find the rows that look as an initialiser left them: independent normal numbers of a known deviation.
 
-    Of d such numbers the norm is σ·√d within σ/√2, and the cosine to any other row is 0 within 1/√d, both as
-    standard errors; their mean is 0 within σ/√d. A row for which all of these hold within 4.5 standard errors, the
+    Of d such numbers the norm is s·√d within s/√2, and the cosine to any other row is 0 within 1/√d, both as
+    standard errors; their mean is 0 within s/√d. A row for which all of these hold within 4.5 standard errors, the
     cosines to both neighbours included, is taken for one.
 
     Args:
         table: Shape (n, d), any float dtype, offset rows removed.
         stats: Its figures.
-        deviations: The standard deviations σ that an initialiser may have had.
+        deviations: The standard deviations s that an initialiser may have had.
 
     Returns:
-        The rows, each with the σ that it fits; none of tables less than 64 wide, where chance alone would do.
+        The rows, each with the s that it fits; none of tables less than 64 wide, where chance alone would do.
     """
     width = table.shape[1]
     if width < NARROWEST:

@@ -1,0 +1,117 @@
+"""`ctxextend inspect`."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctxextend.cli.options import (
+    AsJson,
+    ConfigKey,
+    FamilyName,
+    Offset,
+    PartName,
+    Quiet,
+    Revision,
+    Subfolder,
+    TableName,
+    Variant,
+    usage_errors,
+)
+from ctxextend.cli.output import Output, shows_unicode
+
+if TYPE_CHECKING:
+    from ctxextend.inspection.reports import Inspection
+
+__all__ = ["inspect"]
+
+SHOW = "What to show"
+ROWS = re.compile(r"(?P<start>-?\d*):(?P<stop>-?\d*)|(?P<one>\d+)")
+
+
+def inspect(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Folders, weights files, bundled names (tiny-gpt2), or Hub ids."),
+    ],
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="A:B", help="Print the figures of rows A to B-1 alone.", rich_help_panel=SHOW),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Write a figure: .png or .svg (needs matplotlib).",
+            rich_help_panel=SHOW,
+        ),
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            min=40, metavar="W", help="Characters of a line; the terminal's if not given.", rich_help_panel=SHOW
+        ),
+    ] = None,
+    part: PartName = None,
+    family: FamilyName = None,
+    table: TableName = None,
+    offset: Offset = 0,
+    config_key: ConfigKey = None,
+    revision: Revision = None,
+    subfolder: Subfolder = None,
+    variant: Variant = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show position tables: row norms, neighbours, spectrum, rows that stand out, and every limit in the folder.
+
+    ctxextend inspect tiny-gpt2
+    """
+    from ctxextend.inspection.reports import inspect_subject
+    from ctxextend.recipe import Origin, Subject
+
+    sink, chosen = Output(as_json, quiet), _rows(rows)
+    with usage_errors():
+        origin = Origin(revision, subfolder, variant, family)
+        subjects = [Subject(model, origin, table, config_key, offset) for model in models]
+    found = [inspect_subject(subject, part) for subject in subjects]
+    for note in dict.fromkeys(note for inspection in found for note in inspection.notes):
+        sink.note(note)
+    if plot is not None:
+        from ctxextend.report.figures import plot_tables
+
+        plot_tables(found, plot)
+        sink.note(f"The figure is in {plot}.")
+    _show(sink, found, chosen, width)
+    values = [inspection.as_dict() | _row_values(inspection, chosen) for inspection in found]
+    sink.result("inspect", {"models": values})
+
+
+def _rows(text: str | None) -> slice | None:
+    """Read A:B, A:, :B, : or A as Python reads a slice, or one row."""
+    if text is None:
+        return None
+    found = ROWS.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"--rows {text} is no range of rows: write A:B, A:, :B or A.")
+    if found["one"]:
+        return slice(int(found["one"]), int(found["one"]) + 1)
+    start, stop = (int(found[name]) if found[name] not in ("", "-") else None for name in ("start", "stop"))
+    return slice(start, stop)
+
+
+def _show(sink: Output, found: list["Inspection"], rows: slice | None, width: int | None) -> None:
+    from ctxextend.cli.screen import inspection_lines, row_lines, terminal_width
+
+    if rows is not None:
+        sink.screen(list(row_lines(found, rows)))
+    else:
+        sink.screen(list(inspection_lines(found, terminal_width(width), unicode=shows_unicode())))
+
+
+def _row_values(inspection: "Inspection", rows: slice | None) -> dict[str, Any]:
+    if rows is None:
+        return {}
+    return {"rows": {table.name: table.row_figures(rows) for table in inspection.tables}}

@@ -1,0 +1,94 @@
+"""Options that several commands share, each described once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from ctxextend.errors import ResizeError
+
+__all__ = [
+    "AsJson",
+    "ConfigKey",
+    "FamilyName",
+    "Offset",
+    "PartName",
+    "Quiet",
+    "Revision",
+    "Subfolder",
+    "TableName",
+    "Variant",
+    "usage_errors",
+]
+
+WHICH = "Which table"
+FILES = "Files"
+PRINTING = "Printing"
+
+PartName = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        metavar="PART",
+        help="Of several tables this one: encoder, decoder, … (see families).",
+        rich_help_panel=WHICH,
+    ),
+]
+FamilyName = Annotated[
+    str | None,
+    typer.Option(
+        "--family",
+        metavar="TYPE",
+        help="The model type, in place of config.json's (see families).",
+        rich_help_panel=WHICH,
+    ),
+]
+TableName = Annotated[
+    str | None,
+    typer.Option(
+        "--table", metavar="NAME", help="The table's tensor, for a model type of your own.", rich_help_panel=WHICH
+    ),
+]
+Offset = Annotated[
+    int,
+    typer.Option(
+        "--offset", min=0, metavar="K", help="With --table: its rows in front of position 0.", rich_help_panel=WHICH
+    ),
+]
+ConfigKey = Annotated[
+    str | None,
+    typer.Option(
+        "--config-key",
+        metavar="KEY",
+        help="With --table: the key that states its length, with dots where nested.",
+        rich_help_panel=WHICH,
+    ),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option("--revision", metavar="REV", help="A branch, tag or commit of the Hub.", rich_help_panel=FILES),
+]
+Subfolder = Annotated[
+    str | None,
+    typer.Option(
+        "--subfolder", metavar="DIR", help="The folder in MODEL that holds the checkpoint.", rich_help_panel=FILES
+    ),
+]
+Variant = Annotated[
+    str | None,
+    typer.Option("--variant", metavar="NAME", help="Which copy of the weights, such as fp16.", rich_help_panel=FILES),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=PRINTING)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.", rich_help_panel=PRINTING)
+]
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn what the flags alone show to be wrong into a usage error."""
+    try:
+        yield
+    except ResizeError as error:
+        raise typer.BadParameter(str(error)) from error

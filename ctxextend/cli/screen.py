@@ -1,0 +1,339 @@
+"""An inspection as lines for a terminal."""
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctxextend.cli.chart import Curve, Pieces, draw
+from ctxextend.inspection.limits import ClientLimit, Limit
+from ctxextend.inspection.reports import Inspection, TableReport, spans
+
+__all__ = ["inspection_lines", "row_lines", "terminal_width"]
+
+# A table of one model, and the model.
+Shown = tuple[Inspection, TableReport]
+
+NARROWEST = 40
+CHART_LINES = 8
+# Findings of one kind that are told one by one.
+TOLD = 5
+
+
+def terminal_width(wanted: int | None) -> int:
+    """Return the width to draw for: what was asked for, the terminal's, or 80 in a pipe."""
+    return max(wanted or shutil.get_terminal_size((80, 24)).columns, NARROWEST)
+
+
+def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: bool) -> Iterator[Pieces]:
+    """Yield the screen: tables of the same part side by side, then what each model's folder says of its length.
+
+    Args:
+        inspections: What was looked at.
+        width: Characters of a line.
+        unicode: Whether charts may use more than ASCII.
+    """
+    names = _names(inspections)
+    for group in _groups(inspections):
+        yield from _table_lines(group, names, width, unicode=unicode)
+    for inspection in inspections:
+        title = f"Limits of {names[id(inspection)]}" if len(inspections) > 1 else "Limits"
+        yield from _limit_lines(inspection, title, width)
+
+
+def _names(inspections: Sequence[Inspection]) -> dict[int, str]:
+    """Return what each model is called on the screen: the end of its path, where that tells them apart."""
+    short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
+    unique = len(set(short)) == len(short)
+    return {
+        id(inspection): name if unique else inspection.source
+        for inspection, name in zip(inspections, short, strict=True)
+    }
+
+
+def _groups(inspections: Sequence[Inspection]) -> list[list[Shown]]:
+    """Return the tables, those of several models that are the same part together."""
+    groups: dict[str, list[Shown]] = {}
+    for inspection in inspections:
+        for table in inspection.tables:
+            groups.setdefault(table.part, []).append((inspection, table))
+    return list(groups.values())
+
+
+def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unicode: bool) -> Iterator[Pieces]:
+    for inspection, table in group:
+        yield from _what(inspection, table, width)
+    yield []
+    for pair in [group] if len(group) <= 2 else [[shown] for shown in group]:
+        yield from _profile(pair, names, width, unicode=unicode)
+    yield []
+    if len(group) == 1:
+        yield from _labelled(_figures(group[0][1]), width)
+    else:
+        yield from _columns(group, names, width)
+    yield []
+    for inspection, table in group:
+        yield [("Look at" if len(group) == 1 else f"Look at, in {names[id(inspection)]}", "title")]
+        for finding in _findings(table):
+            yield from _wrapped("  ", finding, width)
+    yield []
+
+
+def _what(inspection: Inspection, table: TableReport, width: int) -> Iterator[Pieces]:
+    part = f", {table.part}" if table.part else ""
+    made = f", made by {inspection.method}" if inspection.method and table.new_rows is not None else ""
+    yield [(inspection.source, "title"), (f" ({inspection.family}{part}{made})", "")]
+    ahead = table.rows - table.offset - table.positions
+    parts = [f"{table.offset} offset"] * bool(table.offset) + [f"{table.positions} positions"]
+    parts += [f"{ahead} ahead"] * bool(ahead)
+    text = (
+        f"{table.name} in {table.file}: {table.rows} rows = {' + '.join(parts)}, {table.hidden_size} wide, "
+        f"{table.dtype}, {table.bytes:,} bytes, {100 * table.share:.2g} % of {inspection.parameters:,} parameters"
+    )
+    yield from _wrapped("", text, width)
+
+
+def _profile(shown: list[Shown], names: dict[int, str], width: int, *, unicode: bool) -> Iterator[Pieces]:
+    """Yield the norms over the positions as a chart, with a key to what is what."""
+    curves = [_curve(table, second=number > 0) for number, (_, table) in enumerate(shown)]
+    yield _key(shown, names, unicode=unicode)
+    yield from draw(curves, width, CHART_LINES, unicode=unicode)
+    for inspection, table in shown:
+        if table.new_rows:
+            origin = f"{names[id(inspection)]}: " if len(shown) > 1 else ""
+            yield from _wrapped("", f"{origin}{_origins(table)}", width, "faint")
+
+
+def _curve(table: TableReport, *, second: bool) -> Curve:
+    learned, new = ("second", "second new") if second else ("learned", "new")
+    return Curve(
+        table.stats.norms.tolist(),
+        table.offset_norms.tolist(),
+        lambda position: new if table.is_new(position) else learned,
+    )
+
+
+def _key(shown: list[Shown], names: dict[int, str], *, unicode: bool) -> Pieces:
+    marks = ("\u28ff", "\u2588") if unicode else ("*", "o")
+    pieces = [("Norm of each row", "title")]
+    for number, (inspection, table) in enumerate(shown):
+        style = ("learned", "second")[number]
+        if len(shown) > 1:
+            pieces += [(f"  {marks[number]} {names[id(inspection)]}", style)]
+        if table.new_rows:
+            pieces += [("  learned", style), (" new", "new")]
+        if table.offset:
+            pieces += [(f"  {table.offset} offset row{'s' * (table.offset > 1)} in front", "offset")]
+    return pieces
+
+
+def _origins(table: TableReport) -> str:
+    """Say which positions are new."""
+    new = ", ".join(_range(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
+    return f"new positions: {new}; the others were learned"
+
+
+def _figures(table: TableReport) -> Iterator[tuple[str, str]]:
+    """Yield the table's figures in a few lines, each with its label."""
+    stats = table.stats
+    norms, cosines = stats.finite_norms, stats.cosines[~np.isnan(stats.cosines)]
+    if norms.size:
+        low, middle, high = norms.min(), np.median(norms), norms.max()
+        yield (
+            "norms",
+            f"min {low:.3g}, median {middle:.3g}, max {high:.3g}, coefficient of variation {stats.norm_variation:.3g}",
+        )
+    worst = stats.worst_neighbours
+    if worst is not None:
+        yield (
+            "neighbours",
+            f"cosine to the next row: median {np.median(cosines):.3g}, mean {cosines.mean():.3g}, "
+            f"worst {cosines.min():.3g} ({worst} to {worst + 1})",
+        )
+    if stats.components:
+        rank = min(len(stats.norms), table.hidden_size)
+        yield (
+            "spectrum",
+            f"effective rank {stats.effective_rank:.1f} of {rank}; {stats.components_for(0.95)} components hold 95 %",
+        )
+        yield "periods", "; ".join(_periods(table))
+    yield "mean row", f"{stats.mean_norm:.3g} from zero"
+
+
+def _periods(table: TableReport) -> Iterator[str]:
+    for number, component in enumerate(table.stats.components, 1):
+        longer = " (longer than the table)" if component.period > len(table.stats.norms) else ""
+        yield (
+            f"component {number} ({100 * component.share:.0f} %) {component.period:.0f} positions{longer}, "
+            f"fits {100 * component.fit:.0f} %"
+        )
+
+
+def _columns(group: list[Shown], names: dict[int, str], width: int) -> Iterator[Pieces]:
+    """Yield the figures of several tables, one column each."""
+    figures = [dict(_short_figures(table)) for _, table in group]
+    labels = list(dict.fromkeys(label for column in figures for label in column))
+    margin = max(map(len, labels)) + 2
+    room = max((width - margin) // len(group), 10)
+    yield [
+        (" " * margin, ""),
+        *((f"{_end(names[id(inspection)], room - 2):>{room}}", "title") for inspection, _ in group),
+    ]
+    for label in labels:
+        yield [(f"{label:<{margin}}", "label"), *((f"{column.get(label, '-'):>{room}}", "") for column in figures)]
+
+
+def _short_figures(table: TableReport) -> Iterator[tuple[str, str]]:
+    stats = table.stats
+    norms, cosines = stats.finite_norms, stats.cosines[~np.isnan(stats.cosines)]
+    yield "positions", str(table.positions)
+    if norms.size:
+        yield "norm min", f"{norms.min():.3g}"
+        yield "norm median", f"{np.median(norms):.3g}"
+        yield "norm max", f"{norms.max():.3g}"
+        yield "norm variation", f"{stats.norm_variation:.3g}"
+    if cosines.size:
+        yield "cosine to next, median", f"{np.median(cosines):.3g}"
+        yield "cosine to next, mean", f"{cosines.mean():.3g}"
+        yield "cosine to next, worst", f"{cosines.min():.3g} at {stats.worst_neighbours}"
+    yield "effective rank", f"{stats.effective_rank:.1f}"
+    yield "components for 95 %", str(stats.components_for(0.95))
+    for number, component in enumerate(stats.components, 1):
+        yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
+    yield "mean row from zero", f"{stats.mean_norm:.3g}"
+
+
+def _findings(table: TableReport) -> Iterator[str]:
+    """Yield what is unusual in a table, the gravest first."""
+    found = list(_kinds(table))
+    yield from found or ["nothing unusual: no row stands out, is empty, repeated or untrained, and there is no seam"]
+
+
+def _kinds(table: TableReport) -> Iterator[str]:
+    stats, repeated = table.stats, table.repetition
+    if stats.nonfinite:
+        yield f"NaN or infinity at {_ranges(stats.nonfinite)}"
+    if stats.zeros:
+        yield f"all zero at {_ranges(stats.zeros)}"
+    if repeated.period:
+        whole = repeated.start == 0 and repeated.stop == len(stats.norms)
+        where = "" if whole else f" over {_range(repeated.start, repeated.stop)}"
+        yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
+    for group in repeated.groups[:TOLD]:
+        yield f"the same row stands at {_ranges(group)}"
+    if len(repeated.groups) > TOLD:
+        yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
+    for deviation in dict.fromkeys(table.untrained.values()):
+        rows = [row for row, fits in table.untrained.items() if fits == deviation]
+        yield (
+            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} of independent normal "
+            f"numbers, std {deviation:g})"
+        )
+    for length, positions in table.seams.items():
+        yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
+    yield from _outliers(table)
+
+
+def _multiples(length: int, positions: tuple[int, ...]) -> str:
+    return f", multiples of {length}" if len(positions) > 1 else ", where a shorter table may have ended"
+
+
+def _outliers(table: TableReport) -> Iterator[str]:
+    """Yield the rows that stand out; of a tiled table those of the first tile, since the others are its copies."""
+    period = table.repetition.period
+    start = table.repetition.start
+    own = {row: why for row, why in table.outliers.items() if not period or row < start + period}
+    for row, why in list(own.items())[:TOLD]:
+        yield f"{row} stands out: {why}"
+    if len(own) > TOLD:
+        yield f"{_ranges(list(own)[TOLD:])} stand out too"
+
+
+def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pieces]:
+    yield [(title, "title")]
+    rows = [_limit_row(limit) for limit in inspection.limits]
+    sizes = [max(len(row[column]) for row in rows) for column in range(3)]
+    for limit, row in zip(inspection.limits, rows, strict=True):
+        mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
+        cells = "  ".join(f"{cell:<{size}}" for cell, size in zip(row[:3], sizes, strict=True))
+        yield [(f"{mark}{cells}  {row[3]}".rstrip(), style)]
+        if limit.why:
+            yield from _wrapped("    ", limit.why, width, style)
+    for client in inspection.clients:
+        yield from _labelled([(client.client, _client_text(client))], width, 22)
+    for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
+        yield [("mend: ", "label"), (mend, "command")]
+
+
+def _limit_row(limit: Limit) -> tuple[str, str, str, str]:
+    key = "rows less offset" if limit.key == limit.table else limit.key
+    value = "unset" if limit.tokens is None else str(limit.tokens)
+    obeyed = "read by nobody" if limit.client == "none" else limit.client
+    return limit.file, key, value, obeyed
+
+
+def _client_text(client: ClientLimit) -> str:
+    beyond = {
+        "cut": "longer texts are cut",
+        "fails": "longer texts fail in the model",
+        "last position": "the end of longer texts shares the last position",
+        "not cut": "texts are not cut",
+    }[client.beyond]
+    length = "any length" if client.tokens is None else f"{client.tokens} tokens"
+    return f"{length}; {beyond} ({client.decided_by})"
+
+
+def row_lines(inspections: Sequence[Inspection], rows: slice) -> Iterator[Pieces]:
+    """Yield the figures of single rows as a table.
+
+    Args:
+        inspections: What was looked at.
+        rows: Which rows of each tensor, offset rows included.
+    """
+    for inspection in inspections:
+        for table in inspection.tables:
+            yield [(f"{inspection.source} {table.name}", "title")]
+            yield [("  row  position       norm  cosine to next  origin   remarks", "label")]
+            for figures in table.row_figures(rows):
+                yield [(_row_text(figures), "wrong" if figures["remarks"] else "")]
+
+
+def _row_text(figures: Mapping[str, Any]) -> str:
+    position, norm, cosine = (figures[key] for key in ("position", "norm", "cosine_to_next"))
+    where = "-" if position is None else str(position)
+    size, turn = "-" if norm is None else f"{norm:.4g}", "-" if cosine is None else f"{cosine:.4f}"
+    remarks = "; ".join(figures["remarks"])
+    return f"{figures['row']:>5}  {where:>8}  {size:>9}  {turn:>14}  {figures['origin']:<7}  {remarks}".rstrip()
+
+
+def _labelled(items: Iterable[tuple[str, str]], width: int, margin: int = 12) -> Iterator[Pieces]:
+    for label, text in items:
+        lines = textwrap.wrap(text, max(width - margin, 20)) or [""]
+        yield [(f"{label:<{margin}}", "label"), (lines[0], "")]
+        yield from ([(" " * margin + line, "")] for line in lines[1:])
+
+
+def _wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pieces]:
+    for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  "):
+        yield [(line, style)]
+
+
+def _ranges(rows: Iterable[int]) -> str:
+    found = [_range(*span) for span in spans(rows)]
+    more = f" and {len(found) - 2 * TOLD} more" if len(found) > 2 * TOLD else ""
+    return ", ".join(found[: 2 * TOLD]) + more
+
+
+def _range(start: int, stop: int) -> str:
+    return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
+
+
+def _numbers(values: Sequence[int]) -> str:
+    more = f" and {len(values) - 2 * TOLD} more" if len(values) > 2 * TOLD else ""
+    return ", ".join(map(str, values[: 2 * TOLD])) + more
+
+
+def _end(text: str, room: int) -> str:
+    return text if len(text) <= room else f"...{text[len(text) - room + 3 :]}"

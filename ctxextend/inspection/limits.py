@@ -1,0 +1,320 @@
+"""Every place in a checkpoint that states a length, who obeys it, and what a user so gets."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.limits import StatedLimit, stated_limits
+from ctxextend.checkpoints.tensorfile import TensorEntry
+from ctxextend.families.architecture import Architecture, Place, nested
+from ctxextend.families.schema import Buffer
+
+__all__ = ["ClientLimit", "Limit", "Measured", "client_limits", "find_limits", "readers", "with_mends"]
+
+TRANSFORMERS = "transformers"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+TOKENIZERS = "tokenizers"
+GENERATION = "transformers generate"
+NOBODY = "none"
+
+CLIENTS = {
+    "tokenizer": TRANSFORMERS,
+    "sentence": SENTENCE_TRANSFORMERS,
+    "truncation": TOKENIZERS,
+    "padding": TOKENIZERS,
+    "generation": GENERATION,
+}
+
+# The names of sentence-transformers' own config, in the order in which it looks for them; it obeys the first.
+SENTENCE_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+# What a folder holds that AutoTokenizer can load.
+TOKENIZER_FILES = {
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
+    "sentencepiece.bpe.model",
+}
+
+# Stands behind a key that the config leaves out, so that transformers' default holds.
+LEFT_OUT = " (left out)"
+
+# Under these keys transformers' configs answer to the name by which sentence-transformers asks for the length.
+ASKED_FOR = ("max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A table as it is in the file, whatever the config says of it.
+
+    Attributes:
+        place: Where the registry has it.
+        name: Its tensor.
+        file: The file that holds it, below the checkpoint's root.
+        rows: Its rows.
+    """
+
+    place: Place
+    name: str
+    file: str
+    rows: int
+
+    @property
+    def positions(self) -> int:
+        """Its usable positions."""
+        return self.place.positions(self.rows)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One place that states a length.
+
+    Attributes:
+        file: Path below the checkpoint's root.
+        key: The path of keys with dots, or a tensor's name.
+        value: What stands there: a number, a tensor's length, a padding strategy; None where nothing does.
+        tokens: How many token positions that means; None where it sets no limit.
+        client: Who obeys it.
+        table: The table that it is about.
+        agrees: Whether it agrees with that table.
+        why: What follows where it does not; else empty.
+        mend: The command that mends it; None where nothing needs to be.
+    """
+
+    file: str
+    key: str
+    value: Any
+    tokens: int | None
+    client: str
+    table: str
+    agrees: bool
+    why: str = ""
+    mend: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        endless = isinstance(self.value, float)  # 1e400 is read as an infinity, for which JSON has no word
+        return asdict(self) | {"value": str(self.value) if endless else self.value}
+
+
+@dataclass(frozen=True)
+class ClientLimit:
+    """What a user of one client gets.
+
+    Attributes:
+        client: ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone.
+        tokens: How many tokens of a text it reads; None where it cuts nowhere.
+        decided_by: The place that decides it.
+        beyond: What becomes of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares
+            that), or ``not cut``.
+    """
+
+    client: str
+    tokens: int | None
+    decided_by: str
+    beyond: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return asdict(self)
+
+
+def find_limits(checkpoint: Checkpoint, architecture: Architecture, tables: list[Measured]) -> Iterator[Limit]:
+    """Yield every place that states a length, those in the config first.
+
+    Args:
+        checkpoint: The checkpoint.
+        architecture: What the registry knows of it.
+        tables: Its tables.
+
+    Raises:
+        CheckpointError: A file is not valid JSON.
+    """
+    yield from _unique_config_limits(checkpoint, architecture, tables)
+    for table in tables:
+        yield Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name, agrees=True)
+        yield from _buffer_limits(checkpoint, table)
+    for tokenizer, table in readers(tables).items():
+        for stated in stated_limits(checkpoint, tokenizer):
+            yield _side_limit(checkpoint, stated, table)
+
+
+def readers(tables: list[Measured]) -> dict[str, Measured]:
+    """Return the first table that reads each tokenizer's texts, by the tokenizer's folder."""
+    found: dict[str, Measured] = {}
+    for table in tables:
+        if table.place.tokenizer is not None:
+            found.setdefault(table.place.tokenizer, table)
+    return found
+
+
+def _unique_config_limits(
+    checkpoint: Checkpoint, architecture: Architecture, tables: list[Measured]
+) -> Iterator[Limit]:
+    """Yield the config's limits once each: of tables that share a key, by the one that disagrees."""
+    found: dict[str, Limit] = {}
+    for table in tables if checkpoint.has_config else []:
+        for limit in (*_config_limits(checkpoint, table), *_raised(checkpoint, architecture, table)):
+            if limit.key not in found or not limit.agrees:
+                found[limit.key] = limit
+    yield from found.values()
+
+
+def _config_limits(checkpoint: Checkpoint, table: Measured) -> Iterator[Limit]:
+    place = table.place
+    for path in place.length_paths:
+        value = nested(checkpoint.config, path)
+        if value is not None:
+            unread = any(path[-len(key.split(".")) :] == tuple(key.split(".")) for key in place.table.unused_keys)
+            yield _config_limit(checkpoint, table, ".".join(path), value, NOBODY if unread else TRANSFORMERS)
+    default = place.family.defaults.get(place.table.config_key)
+    if place.stated(place.obeyed_key) is None and default is not None:
+        limit = _config_limit(checkpoint, table, f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)
+        yield replace(limit, value=None) if limit.agrees else limit
+
+
+def _config_limit(checkpoint: Checkpoint, table: Measured, key: str, value: Any, client: str) -> Limit:
+    is_length = isinstance(value, int) and not isinstance(value, bool)
+    agrees = is_length and table.place.rows(value) == table.rows
+    tokens = table.place.positions(table.place.rows(value)) if is_length else None
+    why = "" if agrees else f"{table.name} has {table.rows} rows: the model does not load"
+    why = "nothing reads it" if why and client == NOBODY else why
+    return Limit(checkpoint.config_file, key, value, tokens, client, table.name, agrees, why)
+
+
+def _raised(checkpoint: Checkpoint, architecture: Architecture, table: Measured) -> Iterator[Limit]:
+    for key in architecture.family.raised:
+        value = checkpoint.config.get(key)
+        if isinstance(value, int):
+            agrees = value == table.positions
+            why = "" if agrees else _against(value, table)
+            yield Limit(checkpoint.config_file, key, value, value, TRANSFORMERS, table.name, agrees, why)
+
+
+def _buffer_limits(checkpoint: Checkpoint, table: Measured) -> Iterator[Limit]:
+    """Yield the tensors that are sized by the length, those of all layers as one."""
+    found = (
+        _buffer_limit(checkpoint.relative(file), entry, buffer, table)
+        for file in checkpoint.weights
+        for entry in file.entries.values()
+        if (buffer := table.place.buffer(entry.name))
+    )
+    yield from dict.fromkeys(limit for limit in found if limit is not None)
+
+
+def _buffer_limit(file: str, entry: TensorEntry, buffer: Buffer, table: Measured) -> Limit | None:
+    length = _buffer_length(buffer, entry.shape)
+    if length is None:
+        return None
+    name = re.sub(r"\.\d+\.", ".*.", entry.name) if "*" in buffer.name else entry.name
+    client = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
+    wanted = table.place.key_value(table.positions)
+    why = "" if length == wanted else f"{table.name} has {table.rows} rows"
+    return Limit(file, name, length, length - (wanted - table.positions), client, table.name, not why, why)
+
+
+def _buffer_length(buffer: Buffer, shape: tuple[int, ...]) -> int | None:
+    """Return a buffer's length; None for a scalar of old files."""
+    axis = 0 if buffer.content == "rows" else -1
+    return shape[axis] if shape else None
+
+
+def _side_limit(checkpoint: Checkpoint, stated: StatedLimit, table: Measured) -> Limit:
+    client = CLIENTS[stated.kind]
+    if client == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
+        client = NOBODY
+    tokens, positions = stated.tokens, table.positions
+    may_be_less = stated.kind in ("padding", "generation")
+    agrees = tokens == positions or (may_be_less and (tokens is None or tokens < positions))
+    why = "" if agrees else _against(tokens, table)
+    why = "nothing reads it" if why and client == NOBODY else why
+    key = ".".join(stated.path)
+    return Limit(stated.file, key, stated.value, tokens, client, table.name, agrees, why)
+
+
+def _against(tokens: int | None, table: Measured) -> str:
+    """Say what a limit that is not the table's does to texts."""
+    if tokens is None:
+        return f"texts of more than {table.positions} tokens are not cut, and {_beyond(table)}"
+    if tokens < table.positions:
+        return f"texts are cut at {tokens}, and the table has {table.positions} positions"
+    return (
+        f"the table has {table.positions} positions: texts of {table.positions + 1} to {tokens} tokens {_beyond(table)}"
+    )
+
+
+def _beyond(table: Measured) -> str:
+    return "share the last position" if table.place.table.clamps else "fail"
+
+
+def _sentence_config(checkpoint: Checkpoint) -> str | None:
+    """Return the config that sentence-transformers obeys; None where it obeys none: that needs a modules.json."""
+    if "modules.json" not in checkpoint.copied:
+        return None
+    paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
+    return next((path for path in paths if path in checkpoint.copied), None)
+
+
+def client_limits(
+    checkpoint: Checkpoint, limits: list[Limit], table: Measured, tokenizer: str
+) -> Iterator[ClientLimit]:
+    """Yield what each client makes of a text, by the files that it obeys.
+
+    transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
+    ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, offset rows
+    included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore.
+
+    Args:
+        checkpoint: The checkpoint.
+        limits: From `find_limits`.
+        table: The table that reads this tokenizer's texts.
+        tokenizer: The tokenizer's folder below the root; empty is the checkpoint's own.
+    """
+    folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
+    names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
+    own = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
+    by_client = {limit.client: limit for limit in own if limit.key in ("model_max_length", "max_seq_length")}
+    tokenizer_limit, sentence = by_client.get(TRANSFORMERS), by_client.get(SENTENCE_TRANSFORMERS)
+    if names & TOKENIZER_FILES:
+        yield _client(TRANSFORMERS, tokenizer_limit, table)
+        if not tokenizer:
+            yield _client(SENTENCE_TRANSFORMERS, sentence or _capped(tokenizer_limit, own, table), table)
+    if "tokenizer.json" in names:
+        truncation = next((limit for limit in own if limit.key == "truncation.max_length"), None)
+        where = f"{truncation.file} {truncation.key}" if truncation else "tokenizer.json, which states no truncation"
+        tokens = truncation.tokens if truncation else None
+        yield ClientLimit(TOKENIZERS, tokens, where, "cut" if truncation else "not cut")
+
+
+def _capped(tokenizer_limit: Limit | None, limits: list[Limit], table: Measured) -> Limit | None:
+    """Return the smaller of the tokenizer's limit and the config's own number, which counts offset rows too."""
+    place = table.place
+    asked = not place.path and place.table.config_key in ASKED_FOR
+    keys = (place.obeyed_key, f"{place.obeyed_key}{LEFT_OUT}") if asked else ()
+    config = next((limit for limit in limits if limit.key in keys), None)
+    number = place.family.defaults.get(place.obeyed_key) if config and config.value is None else config and config.value
+    counted = replace(config, tokens=number) if config and isinstance(number, int) else None
+    stated = [limit for limit in (tokenizer_limit, counted) if limit is not None and limit.tokens is not None]
+    return min(stated, key=lambda limit: limit.tokens or 0, default=None)
+
+
+def _client(client: str, limit: Limit | None, table: Measured) -> ClientLimit:
+    positions = table.positions
+    if limit is None or limit.tokens is None or limit.tokens > positions:
+        beyond = "last position" if table.place.table.clamps else "fails"
+        return ClientLimit(client, positions, f"{table.file} {table.name}", beyond)
+    return ClientLimit(client, limit.tokens, f"{limit.file} {limit.key}", "cut")
+
+
+def with_mends(limits: list[Limit], commands: Mapping[str, str]) -> list[Limit]:
+    """Return the limits, those that disagree with the command that mends them.
+
+    Args:
+        limits: From `find_limits`.
+        commands: The command for each table, by the table's name.
+    """
+    return [limit if limit.agrees else replace(limit, mend=commands[limit.table]) for limit in limits]
