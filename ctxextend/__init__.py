@@ -16,37 +16,53 @@ from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
     OutputError,
+    RecipeError,
     ResizeError,
     SourceError,
     UnsupportedModelError,
+    VerificationError,
 )
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
     from ctxextend.families.listing import FamilyTable, list_families
+    from ctxextend.inspection.limits import ClientLimit, Limit
+    from ctxextend.inspection.reports import Inspection, TableReport, inspect
     from ctxextend.model import extend_model
     from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
     from ctxextend.tableplan import TablePlan
 
 __all__ = [
     "CheckpointError",
+    "ClientLimit",
     "CtxextendError",
     "FamilyTable",
+    "Inspection",
+    "Limit",
     "OutputError",
+    "RecipeError",
     "ResizeError",
     "ResizePlan",
     "ResizeResult",
     "SourceError",
     "TablePlan",
+    "TableReport",
     "UnsupportedModelError",
+    "VerificationError",
     "__version__",
     "extend_model",
+    "inspect",
     "list_families",
     "plan_resize",
     "resize",
 ]
 
 _HOMES = {
+    "ClientLimit": "ctxextend.inspection.limits",
+    "Inspection": "ctxextend.inspection.reports",
+    "Limit": "ctxextend.inspection.limits",
+    "TableReport": "ctxextend.inspection.reports",
+    "inspect": "ctxextend.inspection.reports",
     "FamilyTable": "ctxextend.families.listing",
     "list_families": "ctxextend.families.listing",
     "ResizePlan": "ctxextend.plan",

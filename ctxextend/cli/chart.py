@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Curve", "Pieces", "draw"]
+__all__ = ["Curve", "Pieces", "draw", "is_logarithmic"]
 
 # A line as pieces of text, each with the name of its style.
 Pieces = list[tuple[str, str]]
@@ -68,7 +68,7 @@ class _Scale:
     def value(self, share: float) -> float:
         """Return the value at a share of the height, 0 the bottom."""
         if self.is_logarithmic:
-            return self.low * (self.high / self.low) ** share
+            return self.low * math.exp(share * math.log(self.high / self.low))
         return self.low + (self.high - self.low) * share
 
 
@@ -89,7 +89,7 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     Returns:
         `height` lines, the axis, and its labels.
     """
-    scale = _scale([value for curve in curves for value in (*curve.offset, *curve.values) if math.isfinite(value)])
+    scale = _scale(curves)
     labels = {0: _number(scale.value(1)), height // 2: _number(scale.value(0.5)), height - 1: _number(scale.low)}
     margin = max(map(len, labels.values())) + 1
     fronts = max(len(curve.offset) for curve in curves)
@@ -112,7 +112,13 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     return [*map(_joined, rows), *_axis(margin, fronts, columns, length, unicode=unicode)]
 
 
-def _scale(values: Sequence[float]) -> _Scale:
+def is_logarithmic(curves: Sequence[Curve]) -> bool:
+    """Whether `draw` shows these curves with equal factors as equal steps up."""
+    return _scale(curves).is_logarithmic
+
+
+def _scale(curves: Sequence[Curve]) -> _Scale:
+    values = [value for curve in curves for value in (*curve.offset, *curve.values) if math.isfinite(value)]
     if not values:
         return _Scale(0.0, 1.0, is_logarithmic=False)
     low, median, high = min(values), sorted(values)[len(values) // 2], max(values)

@@ -44,7 +44,7 @@ def inspect(
         typer.Option(
             metavar="FILE",
             readable=False,
-            help="Write a figure: .png or .svg (needs matplotlib).",
+            help="Write a figure (.png, .svg), by matplotlib.",
             rich_help_panel=SHOW,
         ),
     ] = None,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctxextend.cli.chart import Curve, Pieces, draw
+from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
 from ctxextend.inspection.limits import ClientLimit, Limit
 from ctxextend.inspection.reports import Inspection, TableReport, spans
 
@@ -117,7 +117,8 @@ def _curve(table: TableReport, *, second: bool) -> Curve:
 
 def _key(shown: list[Shown], names: dict[int, str], *, unicode: bool) -> Pieces:
     marks = ("\u28ff", "\u2588") if unicode else ("*", "o")
-    pieces = [("Norm of each row", "title")]
+    curves = [_curve(table, second=False) for _, table in shown]
+    pieces = [("Norm of each row, by position", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]
     for number, (inspection, table) in enumerate(shown):
         style = ("learned", "second")[number]
         if len(shown) > 1:
@@ -228,8 +229,8 @@ def _kinds(table: TableReport) -> Iterator[str]:
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
         yield (
-            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} of independent normal "
-            f"numbers, std {deviation:g})"
+            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of "
+            f"std {deviation:g} leaves them)"
         )
     for length, positions in table.seams.items():
         yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
@@ -246,9 +247,9 @@ def _outliers(table: TableReport) -> Iterator[str]:
     start = table.repetition.start
     own = {row: why for row, why in table.outliers.items() if not period or row < start + period}
     for row, why in list(own.items())[:TOLD]:
-        yield f"{row} stands out: {why}"
+        yield f"position {row} stands out: {why}"
     if len(own) > TOLD:
-        yield f"{_ranges(list(own)[TOLD:])} stand out too"
+        yield f"and {len(own) - TOLD} more: {_ranges(list(own)[TOLD:])}"
 
 
 def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pieces]:

@@ -101,7 +101,7 @@ class TableReport:
         return any(start <= position + self.offset < stop for start, stop in self.new_rows or ())
 
     def origin(self, row: int) -> str:
-        """Return where a row comes from: ``offset``, ``learned``, ``new``, or nothing where the checkpoint is silent."""
+        """Return what a row is: ``offset``, ``learned``, ``new``, or empty where the checkpoint does not say."""
         if row < self.offset:
             return "offset"
         if self.new_rows is None:
