@@ -30,16 +30,20 @@ if TYPE_CHECKING:
     from ctxextend.inspection.reports import Inspection, TableReport, inspect
     from ctxextend.model import extend_model
     from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
+    from ctxextend.proof.claims import Claim, Proof
+    from ctxextend.proof.verification import verify
     from ctxextend.tableplan import TablePlan
 
 __all__ = [
     "CheckpointError",
+    "Claim",
     "ClientLimit",
     "CtxextendError",
     "FamilyTable",
     "Inspection",
     "Limit",
     "OutputError",
+    "Proof",
     "RecipeError",
     "ResizeError",
     "ResizePlan",
@@ -55,10 +59,14 @@ __all__ = [
     "list_families",
     "plan_resize",
     "resize",
+    "verify",
 ]
 
 _HOMES = {
     "ClientLimit": "ctxextend.inspection.limits",
+    "Claim": "ctxextend.proof.claims",
+    "Proof": "ctxextend.proof.claims",
+    "verify": "ctxextend.proof.verification",
     "Inspection": "ctxextend.inspection.reports",
     "Limit": "ctxextend.inspection.limits",
     "TableReport": "ctxextend.inspection.reports",

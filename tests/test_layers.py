@@ -37,7 +37,8 @@ ALLOWED = {
     "recipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},
     "skeletons": {"torch"},
-    "model": {"ml_dtypes", "torch", "transformers"},
+    "running": {"torch", "transformers"},
+    "model": {"ml_dtypes", "torch"},
     "report": {"matplotlib"},
     "cli": {"typer", "rich"},
 }

@@ -14,7 +14,8 @@ from ctxextend.cli.families import families
 from ctxextend.cli.inspect import inspect
 from ctxextend.cli.output import Output, nowhere
 from ctxextend.cli.resize import resize
-from ctxextend.errors import CtxextendError
+from ctxextend.cli.verify import NOT_PROVED, verify
+from ctxextend.errors import CtxextendError, VerificationError
 from ctxextend.version import __version__
 
 __all__ = ["app", "main"]
@@ -43,7 +44,7 @@ class ErrorBoundary(TyperGroup):
             return super().invoke(ctx)
         except CtxextendError as error:
             output.error(error)
-            raise typer.Exit(1) from error
+            raise typer.Exit(NOT_PROVED if isinstance(error, VerificationError) else 1) from error
         except typer.TyperException as error:
             if not output.as_json:
                 raise
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 app.command("resize")(resize)
 app.command("inspect")(inspect)
+app.command("verify")(verify)
 app.command("families")(families)
 app.command("demo")(demo)
 

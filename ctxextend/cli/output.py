@@ -87,18 +87,22 @@ class Output:
             print(plain(f"Error: {message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
 
     @contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show a bar of bytes on a terminal, and none in a pipe; gives the function that moves it."""
+    def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar of bytes on a terminal, and none in a pipe.
+
+        Yields:
+            The function that moves it, by bytes since the last call, of all that there are.
+        """
         if self.quiet or not sys.stderr.isatty():
-            yield lambda moved: None
+            yield lambda moved, total: None
             return
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda moved: bar.advance(task, moved)
+            task = bar.add_task(what, total=None)
+            yield lambda moved, total: bar.update(task, advance=moved, total=total)
 
 
 def _print(text: str) -> None:

@@ -122,6 +122,10 @@ def resize(
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel="Files")
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Prove the output before it takes its name.", rich_help_panel="Files"),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
     ] = False,
@@ -148,8 +152,9 @@ def resize(
     if dry_run:
         _show_dry_run(sink, plan, output, force)
         return
-    with sink.progress("Writing", plan.bytes_to_write) as progress:
-        result = plan.execute(output, force=force, progress=progress)
+    result = _execute(sink, plan, output, force=force, proves=verify)
+    if verify:
+        sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
     _show_result(sink, result, list(getattr(context.parent and context.parent.command, "commands", ())))
 
 
@@ -161,6 +166,19 @@ def _recipe(model: str, settings: tuple[Any, ...], origin: tuple[Any, ...]) -> "
         return Recipe(model, Resize(*settings), Origin(*origin))
     except ResizeError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, proves: bool) -> "ResizeResult":
+    """Carry the plan out under one bar, which goes on where the output is then proved."""
+    with sink.progress("Writing") as progress:
+
+        def check(folder: Path) -> None:
+            from ctxextend.proof.verification import check_output
+
+            check_output(plan, folder, progress=lambda moved, more: progress(moved, plan.bytes_to_write + more))
+
+        flags = {"check": check} if proves else {}
+        return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write), **flags)
 
 
 def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: bool) -> None:

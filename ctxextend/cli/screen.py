@@ -9,7 +9,8 @@ import numpy as np
 
 from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
 from ctxextend.inspection.limits import ClientLimit, Limit
-from ctxextend.inspection.reports import Inspection, TableReport, spans
+from ctxextend.inspection.reports import Inspection, TableReport
+from ctxextend.tables.rownumbers import range_words, ranges
 
 __all__ = ["inspection_lines", "row_lines", "terminal_width"]
 
@@ -132,7 +133,7 @@ def _key(shown: list[Shown], names: dict[int, str], *, unicode: bool) -> Pieces:
 
 def _origins(table: TableReport) -> str:
     """Say which positions are new."""
-    new = ", ".join(_range(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
+    new = ", ".join(range_words(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
     return f"new positions: {new}; the others were learned"
 
 
@@ -215,21 +216,21 @@ def _findings(table: TableReport) -> Iterator[str]:
 def _kinds(table: TableReport) -> Iterator[str]:
     stats, repeated = table.stats, table.repetition
     if stats.nonfinite:
-        yield f"NaN or infinity at {_ranges(stats.nonfinite)}"
+        yield f"NaN or infinity at {ranges(stats.nonfinite)}"
     if stats.zeros:
-        yield f"all zero at {_ranges(stats.zeros)}"
+        yield f"all zero at {ranges(stats.zeros)}"
     if repeated.period:
         whole = repeated.start == 0 and repeated.stop == len(stats.norms)
-        where = "" if whole else f" over {_range(repeated.start, repeated.stop)}"
+        where = "" if whole else f" over {range_words(repeated.start, repeated.stop)}"
         yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
     for group in repeated.groups[:TOLD]:
-        yield f"the same row stands at {_ranges(group)}"
+        yield f"the same row stands at {ranges(group)}"
     if len(repeated.groups) > TOLD:
         yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
         yield (
-            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of "
+            f"untrained by the look of it: {ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of "
             f"std {deviation:g} leaves them)"
         )
     for length, positions in table.seams.items():
@@ -249,7 +250,7 @@ def _outliers(table: TableReport) -> Iterator[str]:
     for row, why in list(own.items())[:TOLD]:
         yield f"position {row} stands out: {why}"
     if len(own) > TOLD:
-        yield f"and {len(own) - TOLD} more: {_ranges(list(own)[TOLD:])}"
+        yield f"and {len(own) - TOLD} more: {ranges(list(own)[TOLD:])}"
 
 
 def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pieces]:
@@ -319,16 +320,6 @@ def _labelled(items: Iterable[tuple[str, str]], width: int, margin: int = 12) ->
 def _wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pieces]:
     for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  "):
         yield [(line, style)]
-
-
-def _ranges(rows: Iterable[int]) -> str:
-    found = [_range(*span) for span in spans(rows)]
-    more = f" and {len(found) - 2 * TOLD} more" if len(found) > 2 * TOLD else ""
-    return ", ".join(found[: 2 * TOLD]) + more
-
-
-def _range(start: int, stop: int) -> str:
-    return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
 
 
 def _numbers(values: Sequence[int]) -> str:

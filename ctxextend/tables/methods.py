@@ -134,6 +134,8 @@ class Method:
         short_inputs: What it costs texts that fitted before; ``{but}`` stands for the rows that are kept.
         long_inputs: What it costs texts that did not.
         takes_start: Whether `function` needs the absolute position of the first source row, as ``start``.
+        tolerance: Largest difference, relative to the median row norm, that recomputing may give: 0 where results are
+            exact, above 0 for methods that go through LAPACK, whose last bits differ between machines.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Method:
     short_inputs: str
     long_inputs: str
     takes_start: bool = False
+    tolerance: float = 0.0
 
 
 METHODS: Mapping[str, Method] = {
