@@ -84,7 +84,7 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        logging.set_verbosity(level)  # type: ignore[no-untyped-call]
+        logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
