@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ctxextend.model import extend_model
     from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
     from ctxextend.tableplan import TablePlan
+    from ctxextend.tables.methods import Method, list_methods
 
 __all__ = [
     "CheckpointError",
@@ -39,6 +40,7 @@ __all__ = [
     "FamilyTable",
     "Inspection",
     "Limit",
+    "Method",
     "OutputError",
     "RecipeError",
     "ResizeError",
@@ -53,6 +55,7 @@ __all__ = [
     "extend_model",
     "inspect",
     "list_families",
+    "list_methods",
     "plan_resize",
     "resize",
 ]
@@ -64,7 +67,9 @@ _HOMES = {
     "TableReport": "ctxextend.inspection.reports",
     "inspect": "ctxextend.inspection.reports",
     "FamilyTable": "ctxextend.families.listing",
+    "Method": "ctxextend.tables.methods",
     "list_families": "ctxextend.families.listing",
+    "list_methods": "ctxextend.tables.methods",
     "ResizePlan": "ctxextend.plan",
     "ResizeResult": "ctxextend.plan",
     "TablePlan": "ctxextend.tableplan",
