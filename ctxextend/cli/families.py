@@ -22,6 +22,7 @@ def families(
         typer.Argument(
             metavar="TYPE",
             autocompletion=complete_model_type,
+            show_default="all",
             help="Show these alone, or say why one has none.",
         ),
     ] = None,

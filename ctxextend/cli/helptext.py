@@ -5,6 +5,7 @@ need wide windows that can draw them.
 """
 
 import inspect
+import re
 from typing import Any
 
 import typer
@@ -15,6 +16,8 @@ from ctxextend.cli.output import in_colour, terminal_width
 __all__ = ["ExamplesFirst", "sections", "summary", "write_help"]
 
 Rows = list[tuple[str, str]]
+
+WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
 
 
 class ExamplesFirst(TyperCommand):
@@ -50,7 +53,9 @@ def sections(command: Any, context: Any) -> dict[str, Rows]:
     for parameter in command.get_params(context):
         row = parameter.get_help_record(context)
         if row:
-            found.setdefault(_group(parameter), []).append((_name(parameter, row[0]), row[1]))
+            # Typer puts a default that is given in words into parentheses.
+            text = WORDED_DEFAULT.sub(r"default: \1", row[1])
+            found.setdefault(_group(parameter), []).append((_name(parameter, row[0]), text))
     return found
 
 
