@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ctxextend.proof.claims import Claim, Proof
     from ctxextend.proof.verification import verify
     from ctxextend.tableplan import TablePlan
+    from ctxextend.tables.methods import Method, list_methods
 
 __all__ = [
     "CheckpointError",
@@ -42,6 +43,7 @@ __all__ = [
     "FamilyTable",
     "Inspection",
     "Limit",
+    "Method",
     "OutputError",
     "Proof",
     "RecipeError",
@@ -57,6 +59,7 @@ __all__ = [
     "extend_model",
     "inspect",
     "list_families",
+    "list_methods",
     "plan_resize",
     "resize",
     "verify",
@@ -72,7 +75,9 @@ _HOMES = {
     "TableReport": "ctxextend.inspection.reports",
     "inspect": "ctxextend.inspection.reports",
     "FamilyTable": "ctxextend.families.listing",
+    "Method": "ctxextend.tables.methods",
     "list_families": "ctxextend.families.listing",
+    "list_methods": "ctxextend.tables.methods",
     "ResizePlan": "ctxextend.plan",
     "ResizeResult": "ctxextend.plan",
     "TablePlan": "ctxextend.tableplan",

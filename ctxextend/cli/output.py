@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,17 @@ from typing import Any, TextIO
 
 from ctxextend.errors import CtxextendError, OutputError
 
-__all__ = ["SCHEMA_VERSION", "STYLES", "Output", "Pieces", "in_colour", "nowhere", "plain", "shows_unicode"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "STYLES",
+    "Output",
+    "Pieces",
+    "in_colour",
+    "nowhere",
+    "plain",
+    "shows_unicode",
+    "terminal_width",
+]
 
 SCHEMA_VERSION = 1
 
@@ -23,6 +34,9 @@ STYLES = {
     **{"learned": "cyan", "new": "yellow", "offset": "magenta", "second": "green", "second new": "yellow"},
     **{"wrong": "bold red", "right": "green", "command": "bold"},
 }
+
+# Texts cannot be wrapped any narrower and still be read.
+LEAST_WIDTH = 40
 
 # Control characters could move the cursor or recolour the terminal; names in a checkpoint may hold any.
 CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -139,3 +153,8 @@ def nowhere() -> TextIO:
 def plain(text: str) -> str:
     """Return the text with control characters written out."""
     return text.translate(CONTROL)
+
+
+def terminal_width(wanted: int | None = None) -> int:
+    """Return how many columns a line may have: as many as were asked for, the terminal's, or 80 in a pipe."""
+    return max(wanted or shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH)

@@ -3,10 +3,11 @@
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
 from ctxextend.cli.output import Output
 from ctxextend.errors import OutputError, ResizeError
 
@@ -32,11 +33,21 @@ def resize(
     context: typer.Context,
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id."),
+        typer.Argument(
+            metavar="MODEL",
+            autocompletion=complete_model,
+            help="A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.",
+        ),
     ],
     to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="Usable token positions wanted.")],
     method: Annotated[
-        MethodName | None, typer.Option(help="How new rows are made; copy if not given.", rich_help_panel="New rows")
+        MethodName | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="copy",
+            help=f"How new rows are made: {', '.join(get_args(MethodName))} (see methods).",
+            rich_help_panel="New rows",
+        ),
     ] = None,
     keep_first: Annotated[
         int,
@@ -50,13 +61,15 @@ def resize(
     ] = 0,
     scope: Annotated[
         ScopeName | None,
-        typer.Option(help="sinusoidal: make the new rows, or replace all.", rich_help_panel="New rows"),
+        typer.Option(
+            show_default="new", help="sinusoidal: make the new rows, or replace all.", rich_help_panel="New rows"
+        ),
     ] = None,
     part: Annotated[
         str | None,
         typer.Option(
             metavar="PART",
-            help="Of several tables this one: encoder, decoder, … (see families).",
+            help="Of several tables this one: encoder, decoder, ... (see families).",
             rich_help_panel="Which table",
         ),
     ] = None,
@@ -64,6 +77,7 @@ def resize(
         str | None,
         typer.Option(
             metavar="TYPE",
+            autocompletion=complete_model_type,
             help="The model type, in place of config.json's (see families).",
             rich_help_panel="Which table",
         ),
@@ -103,7 +117,9 @@ def resize(
             "-o",
             readable=False,
             metavar="DIR",
-            help="The new folder; ./<name>-<N> if not given.",
+            autocompletion=complete_folder,
+            show_default="<name>-<N>",
+            help="The new folder.",
             rich_help_panel="Files",
         ),
     ] = None,
@@ -134,9 +150,13 @@ def resize(
         bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.", rich_help_panel="Printing")
     ] = False,
 ) -> None:
-    """Give a checkpoint's position table another length and write a new checkpoint.
+    """Write a checkpoint anew with a position table of another length.
 
-    ctxextend resize tiny-gpt2 --to 512
+    Examples:
+        ctxextend resize tiny-gpt2 --to 512
+        ctxextend resize gpt2 --to 4096 --method linear --keep-first 1
+        ctxextend resize path/to/bert --to 2048 --output bert-2048 --dry-run
+        ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
     from ctxextend.plan import plan_recipe
 

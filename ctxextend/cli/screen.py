@@ -1,6 +1,5 @@
 """An inspection as lines for a terminal."""
 
-import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,20 +11,14 @@ from ctxextend.inspection.limits import ClientLimit, Limit
 from ctxextend.inspection.reports import Inspection, TableReport
 from ctxextend.tables.rownumbers import range_words, ranges
 
-__all__ = ["inspection_lines", "row_lines", "terminal_width"]
+__all__ = ["inspection_lines", "row_lines"]
 
 # A table of one model, and the model.
 Shown = tuple[Inspection, TableReport]
 
-NARROWEST = 40
 CHART_LINES = 8
 # Findings of one kind that are told one by one.
 TOLD = 5
-
-
-def terminal_width(wanted: int | None) -> int:
-    """Return the width to draw for: what was asked for, the terminal's, or 80 in a pipe."""
-    return max(wanted or shutil.get_terminal_size((80, 24)).columns, NARROWEST)
 
 
 def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: bool) -> Iterator[Pieces]:
