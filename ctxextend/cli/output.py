@@ -54,6 +54,10 @@ class Output:
     as_json: bool = False
     quiet: bool = False
 
+    def __post_init__(self) -> None:
+        if self.quiet:  # the Hub's client draws bars of its own
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
     def data(self, text: str) -> None:
         """Print what the command was run for; nothing under JSON, where `result` says it."""
         if not self.as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
     AsJson,
     ConfigKey,
@@ -35,9 +36,17 @@ MARGIN = 17
 
 def verify(
     base: Annotated[
-        str, typer.Argument(metavar="BASE", help="The original: a folder, a weights file, a bundled name, or a Hub id.")
+        str,
+        typer.Argument(
+            metavar="BASE",
+            autocompletion=complete_model,
+            help="The original: a folder, a weights file, a bundled name, or a Hub id.",
+        ),
     ],
-    extended: Annotated[str, typer.Argument(metavar="EXTENDED", help="The folder that was made of it.")],
+    extended: Annotated[
+        str,
+        typer.Argument(metavar="EXTENDED", autocompletion=complete_model, help="The checkpoint that was made of it."),
+    ],
     deep: Annotated[
         bool, typer.Option("--deep", help="Also load both in transformers, run them, and compare their outputs.")
     ] = False,
@@ -51,9 +60,14 @@ def verify(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Prove that EXTENDED is BASE with a resized position table and nothing else; exit 3 where it is not.
+    """Prove that a checkpoint is another with a resized table, and nothing else.
 
-    ctxextend verify tiny-gpt2 tiny-gpt2-512
+    Examples:
+        ctxextend verify tiny-gpt2 tiny-gpt2-512
+        ctxextend verify gpt2 gpt2-4096 --deep
+        ctxextend verify path/to/bert bert-2048 --json
+
+    Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
     """
     from ctxextend.proof.verification import verify_subject
     from ctxextend.recipe import Origin, Subject
