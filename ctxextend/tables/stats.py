@@ -15,8 +15,9 @@ __all__ = ["Component", "Repetition", "TableStats", "measure", "outlier_rows", "
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
 
-# Components whose periods are measured.
+# Components whose periods are measured, and the share of the variance below which one is nothing but rounding.
 LEADING = 4
+NOTHING = 1e-12
 # Rows from which the spectrum is taken; of a longer table as many, evenly spaced.
 SPECTRUM_ROWS = 8192
 # Half the rows around a row that it is compared with.
@@ -191,12 +192,11 @@ def _leading(gram: Floats, values: Floats) -> Floats:
     Source: Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 7.6.1.
     """
     found = np.zeros((len(gram), 0))
-    scale = max(float(values[0]), np.finfo(np.float64).tiny)
     squares = np.arange(1, len(gram) + 1) ** 2.0
-    for number, value in enumerate(values[:LEADING], 1):
+    for number, value in enumerate(values[:LEADING][values[:LEADING] > NOTHING * values.sum()], 1):
         shifted = gram.copy()
         # A little beside the eigenvalue: exactly on it there is nothing to solve.
-        shifted.flat[:: len(gram) + 1] -= value + 1e-9 * scale
+        shifted.flat[:: len(gram) + 1] -= value + 1e-9 * values[0]
         # One step does, from any start that is not orthogonal; each has its own, since eigenvalues may be equal.
         vector = np.linalg.solve(shifted, np.cos(number * squares))
         vector -= found @ (found.T @ vector)
@@ -213,8 +213,8 @@ def _components(eigenvalues: Floats, rows: NDArray[np.intp], projected: Floats) 
     total = eigenvalues.sum()
     if not total > 0 or len(rows) < 4:
         return ()
-    wanted = [k for k in range(projected.shape[1]) if eigenvalues[k] > 1e-12 * total]
-    return tuple(Component(float(eigenvalues[k] / total), *_period(rows, projected[:, k])) for k in wanted)
+    shares = (float(eigenvalue / total) for eigenvalue in eigenvalues[: projected.shape[1]])
+    return tuple(Component(share, *_period(rows, projected[:, k])) for k, share in enumerate(shares))
 
 
 def _period(rows: NDArray[np.intp], values: Floats) -> tuple[float, float]:
