@@ -289,9 +289,10 @@ def outlier_rows(stats: TableStats) -> dict[int, str]:
 
 def _beyond(deviations: Floats, floors: Floats, spread: Floats | None = None) -> list[int]:
     spread = deviations if spread is None else spread
-    if np.isnan(spread).all():
+    known = spread[~np.isnan(spread)]
+    if not known.size:
         return []
-    sigma = MAD_TO_SIGMA * float(np.nanmedian(spread))
+    sigma = MAD_TO_SIGMA * float(np.median(known))
     with np.errstate(invalid="ignore"):
         return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLYING * sigma, floors))]
 
@@ -302,10 +303,11 @@ def _local_median(values: Floats) -> Floats:
         return values
     padded = np.pad(values, NEIGHBOURHOOD, constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURHOOD + 1)
-    known = ~np.isnan(windows).all(axis=1)
-    result = np.full(len(values), np.nan)
-    result[known] = np.nanmedian(windows[known], axis=1)
-    return result
+    # Not nanmedian, which would import numpy.ma: sorted, what is missing stands last.
+    known = np.count_nonzero(~np.isnan(windows), axis=1)
+    places = np.stack([(known - 1) // 2, known // 2], axis=1).clip(0)
+    found: Floats = np.take_along_axis(np.sort(windows, axis=1), places, axis=1).mean(axis=1)
+    return found
 
 
 @dataclass(frozen=True)
