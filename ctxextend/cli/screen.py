@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
+from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.limits import ClientLimit, Limit
 from ctxextend.inspection.reports import Inspection, TableReport, spans
 
 __all__ = ["inspection_lines", "row_lines", "terminal_width"]
-
-# A table of one model, and the model.
-Shown = tuple[Inspection, TableReport]
 
 NARROWEST = 40
 CHART_LINES = 8
@@ -35,31 +33,12 @@ def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: 
         width: Characters of a line.
         unicode: Whether charts may use more than ASCII.
     """
-    names = _names(inspections)
-    for group in _groups(inspections):
+    names = short_names(inspections)
+    for group in tables_by_part(inspections):
         yield from _table_lines(group, names, width, unicode=unicode)
     for inspection in inspections:
         title = f"Limits of {names[id(inspection)]}" if len(inspections) > 1 else "Limits"
         yield from _limit_lines(inspection, title, width)
-
-
-def _names(inspections: Sequence[Inspection]) -> dict[int, str]:
-    """Return what each model is called on the screen: the end of its path, where that tells them apart."""
-    short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
-    unique = len(set(short)) == len(short)
-    return {
-        id(inspection): name if unique else inspection.source
-        for inspection, name in zip(inspections, short, strict=True)
-    }
-
-
-def _groups(inspections: Sequence[Inspection]) -> list[list[Shown]]:
-    """Return the tables, those of several models that are the same part together."""
-    groups: dict[str, list[Shown]] = {}
-    for inspection in inspections:
-        for table in inspection.tables:
-            groups.setdefault(table.part, []).append((inspection, table))
-    return list(groups.values())
 
 
 def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unicode: bool) -> Iterator[Pieces]:
