@@ -128,7 +128,9 @@ def _draw_block(block: "SubFigure", drawn: Sequence[Drawn], columns: int) -> Non
     shared, own = block.subfigures(1 + below, 2 - below, **ratios)
     for axes, draw in zip(shared.subplots(1, SHARED), (draw_norms, draw_cosines, draw_spectra), strict=True):
         draw(axes, drawn)
-    grid = own.add_gridspec(_map_lines(drawn), min(len(drawn), SHARED))
-    for number, one in enumerate(drawn):
-        axes = own.add_subplot(grid[divmod(number, SHARED)])
-        draw_map(axes, one, f": {one.name}" if len(drawn) > 1 else "")
+    maps = own.subplots(_map_lines(drawn), min(len(drawn), SHARED), squeeze=False).ravel()
+    for axes in maps[len(drawn) :]:
+        axes.remove()
+    images = [draw_map(axes, one, f": {one.name}" * below) for axes, one in zip(maps, drawn, strict=False)]
+    place = "right" if below else "bottom"
+    own.colorbar(images[0], ax=maps[: len(drawn)], label="cosine similarity", location=place, shrink=0.8)

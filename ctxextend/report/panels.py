@@ -11,6 +11,7 @@ from ctxextend.inspection.reports import TableReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 __all__ = ["Drawn", "draw_cosines", "draw_map", "draw_norms", "draw_spectra", "sampled_cosines"]
 
@@ -19,6 +20,8 @@ Floats = NDArray[np.float64]
 # Positions of a heat map, and components of a spectrum.
 MAP_POSITIONS = 512
 SPECTRUM = 32
+# A share of the variance, in percent, below which there is nothing but rounding.
+LEAST_SHARE = 1e-6
 # Where the highest norm is more than so many medians, equal factors are drawn as equal steps.
 SPREAD = 4.0
 # The share of a component's variance that a sinusoid must explain for its period to be named.
@@ -139,13 +142,16 @@ def _scale_by_factors(axes: "Axes") -> None:
 def draw_spectra(axes: "Axes", drawn: Sequence[Drawn]) -> None:
     """Draw how much of the variance each of the leading components holds."""
     axes.set(title="Spectrum", xlabel="principal component", ylabel="share of the variance (%)")
+    lowest = 10.0
     for one in drawn:
         values = one.table.stats.eigenvalues
         shares = 100 * values[:SPECTRUM] / (values.sum() or 1)
-        shares = shares[shares > 1e-6]
+        shares = shares[shares > LEAST_SHARE]
+        lowest = min([lowest, *(shares / 2)])
         axes.plot(range(1, len(shares) + 1), shares, label=f"{one.name}: {_periods(one.table)}", **one.look)
+    axes.set_ylim(lowest, 100)
+    axes.locator_params(axis="x", integer=True)
     _scale_by_factors(axes)
-    axes.set_ylim(top=100)
     _add_legend(axes, PERIODS)
 
 
@@ -158,7 +164,7 @@ def _periods(table: TableReport) -> str:
     )
 
 
-def draw_map(axes: "Axes", one: Drawn, whose: str) -> None:
+def draw_map(axes: "Axes", one: Drawn, whose: str) -> "AxesImage":
     """Draw the cosines between a table's positions, evenly spaced ones where there are many, as a heat map."""
     cosines, step = sampled_cosines(one.table.values[one.table.offset :])
     # The middle of a square is at the position that it stands for.
@@ -169,7 +175,7 @@ def draw_map(axes: "Axes", one: Drawn, whose: str) -> None:
     axes.grid(visible=False)
     # What has no cosine is left out of the map, and shows what is behind it.
     axes.patch.set(facecolor="white", hatch="xxxx")
-    axes.figure.colorbar(image, ax=axes, label="cosine similarity", location="bottom", shrink=0.8)
+    return image
 
 
 def sampled_cosines(table: NDArray[Any]) -> tuple[Floats, int]:
