@@ -138,7 +138,7 @@ def _figures(table: TableReport) -> Iterator[tuple[str, str]]:
             "spectrum",
             f"effective rank {stats.effective_rank:.1f} of {rank}; {stats.components_for(0.95)} components hold 95 %",
         )
-        yield "periods", "; ".join(_periods(table))
+        yield from zip(("periods", *[""] * len(stats.components)), _periods(table), strict=False)
     yield "mean row", f"{stats.mean_norm:.3g} from zero"
 
 
@@ -207,10 +207,8 @@ def _kinds(table: TableReport) -> Iterator[str]:
         yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
-        yield (
-            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of "
-            f"std {deviation:g} leaves them)"
-        )
+        what = f"({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of std {deviation:g} leaves them)"
+        yield f"untrained by the look of it: {_ranges(rows)} {what}"
     for length, positions in table.seams.items():
         yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
     yield from _outliers(table)
