@@ -99,7 +99,7 @@ def _title(group: Sequence[Shown], names: dict[int, str], width: int) -> str:
 def _said(name: str, table: TableReport) -> str:
     part = f" ({table.part})" if table.part else ""
     front = f"{table.offset} offset rows + " if table.offset else ""
-    size = f"{front}{table.rows - table.offset} positions, {table.hidden_size} wide, {table.dtype}"
+    size = f"{front}{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
     return _printable(f"{name}{part}: {table.name}, {size}")
 
 
