@@ -7,11 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ctxextend.errors import CtxextendError, OutputError
 
-__all__ = ["SCHEMA_VERSION", "STYLES", "Output", "Pieces", "in_colour", "nowhere", "plain", "shows_unicode"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "STYLES",
+    "Output",
+    "Pieces",
+    "in_colour",
+    "nowhere",
+    "plain",
+    "print_styled",
+    "shows_unicode",
+]
 
 SCHEMA_VERSION = 1
 
@@ -54,11 +67,8 @@ class Output:
             _print("\n".join(texts))
             return
         from rich.console import Console
-        from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=True)
-        for line in lines:
-            console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
+        print_styled(Console(highlight=False, soft_wrap=True), lines)
 
     def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
         """Print the JSON object, if JSON was asked for."""
@@ -99,6 +109,14 @@ class Output:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda moved: bar.advance(task, moved)
+
+
+def print_styled(console: "Console", lines: Sequence[Pieces]) -> None:
+    """Print lines to a console of rich, in colour."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
 
 
 def _print(text: str) -> None:
