@@ -16,6 +16,7 @@ __all__ = [
     "finish",
     "open_source",
     "read_range",
+    "same_bytes",
     "stamp",
     "sync_folder",
     "write_all",
@@ -152,6 +153,21 @@ def read_range(path: Path, start: int, length: int) -> bytearray:
     if left:
         raise CheckpointError(f"{path} became shorter while it was read.", "Run the command again.")
     return data
+
+
+def same_bytes(one: Path, other: Path) -> bool:
+    """Whether two files hold the same bytes, read in blocks.
+
+    Raises:
+        CheckpointError: One cannot be read.
+    """
+    with open_source(one) as ours, open_source(other) as theirs:
+        if os.fstat(ours.fileno()).st_size != os.fstat(theirs.fileno()).st_size:
+            return False
+        while block := ours.read(BLOCK):
+            if theirs.read(len(block)) != block:
+                return False
+    return True
 
 
 def stamp(path: Path) -> tuple[int, int] | None:

@@ -1,6 +1,5 @@
 """An inspection as lines for a terminal."""
 
-import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,19 +9,14 @@ import numpy as np
 from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
 from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.limits import ClientLimit, Limit
-from ctxextend.inspection.reports import Inspection, TableReport, spans
+from ctxextend.inspection.reports import Inspection, TableReport
+from ctxextend.tables.rownumbers import range_words, ranges
 
-__all__ = ["inspection_lines", "row_lines", "terminal_width"]
+__all__ = ["inspection_lines", "row_lines"]
 
-NARROWEST = 40
 CHART_LINES = 8
 # Findings of one kind that are told one by one.
 TOLD = 5
-
-
-def terminal_width(wanted: int | None) -> int:
-    """Return the width to draw for: what was asked for, the terminal's, or 80 in a pipe."""
-    return max(wanted or shutil.get_terminal_size((80, 24)).columns, NARROWEST)
 
 
 def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: bool) -> Iterator[Pieces]:
@@ -111,7 +105,7 @@ def _key(shown: list[Shown], names: dict[int, str], *, unicode: bool) -> Pieces:
 
 def _origins(table: TableReport) -> str:
     """Say which positions are new."""
-    new = ", ".join(_range(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
+    new = ", ".join(range_words(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
     return f"new positions: {new}; the others were learned"
 
 
@@ -194,21 +188,21 @@ def _findings(table: TableReport) -> Iterator[str]:
 def _kinds(table: TableReport) -> Iterator[str]:
     stats, repeated = table.stats, table.repetition
     if stats.nonfinite:
-        yield f"NaN or infinity at {_ranges(stats.nonfinite)}"
+        yield f"NaN or infinity at {ranges(stats.nonfinite)}"
     if stats.zeros:
-        yield f"all zero at {_ranges(stats.zeros)}"
+        yield f"all zero at {ranges(stats.zeros)}"
     if repeated.period:
         whole = repeated.start == 0 and repeated.stop == len(stats.norms)
-        where = "" if whole else f" over {_range(repeated.start, repeated.stop)}"
+        where = "" if whole else f" over {range_words(repeated.start, repeated.stop)}"
         yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
     for group in repeated.groups[:TOLD]:
-        yield f"the same row stands at {_ranges(group)}"
+        yield f"the same row stands at {ranges(group)}"
     if len(repeated.groups) > TOLD:
         yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
         what = f"({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of std {deviation:g} leaves them)"
-        yield f"untrained by the look of it: {_ranges(rows)} {what}"
+        yield f"untrained by the look of it: {ranges(rows)} {what}"
     for length, positions in table.seams.items():
         yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
     yield from _outliers(table)
@@ -226,7 +220,7 @@ def _outliers(table: TableReport) -> Iterator[str]:
     for row, why in list(own.items())[:TOLD]:
         yield f"position {row} stands out: {why}"
     if len(own) > TOLD:
-        yield f"and {len(own) - TOLD} more: {_ranges(list(own)[TOLD:])}"
+        yield f"and {len(own) - TOLD} more: {ranges(list(own)[TOLD:])}"
 
 
 def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pieces]:
@@ -296,16 +290,6 @@ def _labelled(items: Iterable[tuple[str, str]], width: int, margin: int = 12) ->
 def _wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pieces]:
     for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  "):
         yield [(line, style)]
-
-
-def _ranges(rows: Iterable[int]) -> str:
-    found = [_range(*span) for span in spans(rows)]
-    more = f" and {len(found) - 2 * TOLD} more" if len(found) > 2 * TOLD else ""
-    return ", ".join(found[: 2 * TOLD]) + more
-
-
-def _range(start: int, stop: int) -> str:
-    return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -165,19 +165,43 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
     width = table.shape[1]
     if len(rows) < 2:
         return np.zeros(0), np.zeros((width, 0))
-    if len(rows) < width:
-        centred = table[rows].astype(np.float64) - mean
-        values, vectors = np.linalg.eigh(centred @ centred.T)
-        leading = centred.T @ vectors[:, ::-1][:, :LEADING]
-        lengths = np.linalg.norm(leading, axis=0)
-        directions = leading / np.where(lengths > 0, lengths, 1)
-    else:
+    if len(rows) >= width:
         gram = np.zeros((width, width))
         for block in _blocks(table, rows):
             gram += (block - mean).T @ (block - mean)
-        values, vectors = np.linalg.eigh(gram)
-        directions = vectors[:, ::-1][:, :LEADING]
-    return np.maximum(values[::-1], 0) / len(rows), directions
+        values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
+        directions = _leading(gram, values)
+    else:
+        gram = np.concatenate([_project(table, rows, mean, (block - mean).T).T for block in _blocks(table, rows)])
+        values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
+        vectors = _leading(gram, values)
+        directions = np.zeros((width, vectors.shape[1]))
+        for start, block in enumerate(_blocks(table, rows)):
+            directions += (block - mean).T @ vectors[start * BLOCK_ROWS : start * BLOCK_ROWS + len(block)]
+        lengths = np.linalg.norm(directions, axis=0)
+        directions /= np.where(lengths > 0, lengths, 1)
+    return np.maximum(values, 0) / len(rows), directions
+
+
+def _leading(gram: Floats, values: Floats) -> Floats:
+    """Return the eigenvectors of the largest eigenvalues, shape (n, k), by inverse iteration.
+
+    All eigenvectors at once would take four times the memory, and only a few are wanted.
+
+    Source: Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 7.6.1.
+    """
+    found = np.zeros((len(gram), 0))
+    scale = max(float(values[0]), np.finfo(np.float64).tiny)
+    squares = np.arange(1, len(gram) + 1) ** 2.0
+    for number, value in enumerate(values[:LEADING], 1):
+        shifted = gram.copy()
+        # A little beside the eigenvalue: exactly on it there is nothing to solve.
+        shifted.flat[:: len(gram) + 1] -= value + 1e-9 * scale
+        # One step does, from any start that is not orthogonal; each has its own, since eigenvalues may be equal.
+        vector = np.linalg.solve(shifted, np.cos(number * squares))
+        vector -= found @ (found.T @ vector)
+        found = np.column_stack([found, vector / np.linalg.norm(vector)])
+    return found
 
 
 def _project(table: Table, rows: NDArray[np.intp], mean: Floats, directions: Floats) -> Floats:
