@@ -3,16 +3,17 @@
 import contextlib
 import importlib.util
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from ctxextend.checkpoints.copying import write_file
 from ctxextend.checkpoints.destination import resolved
+from ctxextend.checkpoints.disk import check_writable
 from ctxextend.errors import OutputError
 
 __all__ = ["FORMATS", "check_figure", "check_suffix", "save"]
 
 FORMATS = (".png", ".svg", ".pdf")
-ELSEWHERE = "Choose another place for the figure."
 
 
 def check_suffix(path: Path) -> None:
@@ -34,10 +35,13 @@ def check_figure(path: Path) -> None:
     check_suffix(path)
     if importlib.util.find_spec("matplotlib") is None:
         raise OutputError("Figures are drawn by matplotlib, which is not installed.", "pip install 'ctxextend[plot]'")
-    if path.is_dir():
-        raise OutputError(f"{path} is a folder.", "Name a file in it.")
-    if not path.absolute().parent.is_dir():
-        raise OutputError(f"There is no folder {path.absolute().parent}.", "Make it, or choose another place.")
+    folder = path.absolute().parent
+    with _explained(path):
+        if path.is_dir():
+            raise OutputError(f"{path} is a folder.", "Name a file in it.")
+        if not folder.is_dir():
+            raise OutputError(f"There is no folder {folder}.", "Make it, or choose another place for the figure.")
+        check_writable(folder)
 
 
 def save(path: Path, data: bytes) -> None:
@@ -46,10 +50,17 @@ def save(path: Path, data: bytes) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    try:
+    with _explained(path):
         _replace(resolved(path), data)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise OutputError(f"{path} could not be written: {error.strerror or error}.", ELSEWHERE) from error
+        message = f"{path} could not be written: {error.strerror or error}."
+        raise OutputError(message, "Choose another place for the figure.") from error
 
 
 def _replace(path: Path, data: bytes) -> None:
