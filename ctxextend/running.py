@@ -61,7 +61,8 @@ def load(folder: Path, model_class: str | None, variant: str | None = None) -> L
     loader: Any = getattr(transformers, model_class or "AutoModel", None)
     if loader is None:
         raise CheckpointError(f"transformers has no class {model_class}.", "Check architectures in config.json.")
-    flags = {"output_loading_info": True, "dtype": torch.float32, "variant": variant}
+    # What does not fit is to be reported, and not only to fail.
+    flags = {"output_loading_info": True, "dtype": torch.float32, "variant": variant, "ignore_mismatched_sizes": True}
     with _quiet():
         try:
             model, info = loader.from_pretrained(folder, **flags)

@@ -61,10 +61,9 @@ class Proof:
             failed = ", ".join(claim.name for claim in self.claims if not claim.holds)
             what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
             return f"NOT PROVED ({failed}): {self.extended} is not {what}."
-        but = f", but for the table, whose {'new rows were' if self.trainable == 'new' else 'rows were'} trained"
-        return (
-            f"Proved: {self.extended} is {self.base} with a resized table and nothing else{but * bool(self.trainable)}."
-        )
+        rows = "new rows" if self.trainable == "new" else "rows"
+        but = f", but for the table, whose {rows} were then trained" if self.trainable else ""
+        return f"Proved: {self.extended} is {self.base} with a resized table and nothing else{but}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, in the words of ``--json``."""

@@ -41,7 +41,9 @@ def check_files(plan: ResizePlan, extended: Checkpoint) -> Claim:
     """
     expected = {name: text for name, text in output_texts(plan, {}).items() if name != plan.checkpoint.index_file}
     wrong = [*_index(extended), *_stale(extended), *_added(plan, extended)]
-    checked = [name for name in sorted({*expected, *plan.copied}) if not _is_harmless(name)]
+    base = plan.checkpoint
+    weights = {base.output_name(file) for file in base.weights}
+    checked = [name for name in sorted({*expected, *plan.copied} - weights) if not _is_harmless(name)]
     for name in checked:
         path = extended.root / name
         if not path.is_file():

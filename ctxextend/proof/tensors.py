@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.buffers import BufferPlan, make_buffer
-from ctxextend.checkpoints.copying import read_range
+from ctxextend.checkpoints.copying import first_difference, read_range
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
 from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile
 from ctxextend.checkpoints.torchfile import TorchFile, tensor_bytes
@@ -23,9 +24,8 @@ __all__ = ["check_tensors"]
 # Called with the bytes compared since the last call, and all that there are.
 Progress = Callable[[int, int], None]
 
-# Bytes that are read of each file at once.
-CHUNK = 1 << 23
-# Chunks that are compared at once.
+# Bytes of each file that are one piece of work, and how many pieces are worked on at once.
+CHUNK = 1 << 25
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -49,10 +49,14 @@ class _Pair:
 
     def differs(self) -> int | None:
         """Return the first byte of the tensor that differs here; None where none does."""
-        ours, theirs = (_read(file, self.name, self.start, self.size) for file in (self.base, self.extended))
-        if np.array_equal(ours, theirs):
-            return None
-        return self.start + int(np.flatnonzero(ours != theirs)[0])
+        if isinstance(self.base, TensorFile) and isinstance(self.extended, TensorFile):
+            first = first_difference(self._range(self.base), self._range(self.extended), self.size)
+            return None if first is None else self.start + first
+        ours, theirs = (_bytes(file, self.name) for file in (self.base, self.extended))
+        return None if np.array_equal(ours, theirs) else int(np.flatnonzero(ours != theirs)[0])
+
+    def _range(self, file: TensorFile) -> tuple[Path, int]:
+        return file.path, file.data_start + file.entries[self.name].start + self.start
 
 
 def check_tensors(plan: ResizePlan, extended: Checkpoint, progress: Progress = lambda moved, total: None) -> Claim:
@@ -120,9 +124,7 @@ def _buffers(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
 def _is_made(buffer: BufferPlan, file: WeightsFile) -> bool:
     entry = file.entries[buffer.name]
     wanted = np.ascontiguousarray(make_buffer(buffer)).view(np.uint8).reshape(-1)
-    return _described(entry) == (buffer.dtype, buffer.shape) and np.array_equal(
-        _read(file, buffer.name, 0, entry.size), wanted
-    )
+    return _described(entry) == (buffer.dtype, buffer.shape) and np.array_equal(_bytes(file, buffer.name), wanted)
 
 
 def _different(
@@ -156,7 +158,9 @@ def _pairs(base: Checkpoint, extended: Checkpoint, entries: Sequence[TensorEntry
             yield _Pair(name, originals[name], holders[name], start, min(step, entry.size - start))
 
 
-def _read(file: WeightsFile, name: str, start: int, size: int) -> NDArray[np.uint8]:
-    if isinstance(file, TensorFile):
-        return np.frombuffer(read_range(file.path, file.data_start + file.entries[name].start + start, size), np.uint8)
-    return tensor_bytes(file, name)[start : start + size]
+def _bytes(file: WeightsFile, name: str) -> NDArray[np.uint8]:
+    """Return all bytes of a tensor, as safetensors writes them."""
+    if isinstance(file, TorchFile):
+        return tensor_bytes(file, name)
+    entry = file.entries[name]
+    return np.frombuffer(read_range(file.path, file.data_start + entry.start, entry.size), np.uint8)

@@ -15,8 +15,9 @@ __all__ = ["Component", "Repetition", "TableStats", "measure", "outlier_rows", "
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
 
-# Components whose periods are measured.
+# Components whose periods are measured, and the share of the variance below which one is nothing but rounding.
 LEADING = 4
+NOTHING = 1e-12
 # Rows from which the spectrum is taken; of a longer table as many, evenly spaced.
 SPECTRUM_ROWS = 8192
 # Half the rows around a row that it is compared with.
@@ -191,12 +192,11 @@ def _leading(gram: Floats, values: Floats) -> Floats:
     Source: Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 7.6.1.
     """
     found = np.zeros((len(gram), 0))
-    scale = max(float(values[0]), np.finfo(np.float64).tiny)
     squares = np.arange(1, len(gram) + 1) ** 2.0
-    for number, value in enumerate(values[:LEADING], 1):
+    for number, value in enumerate(values[:LEADING][values[:LEADING] > NOTHING * values.sum()], 1):
         shifted = gram.copy()
         # A little beside the eigenvalue: exactly on it there is nothing to solve.
-        shifted.flat[:: len(gram) + 1] -= value + 1e-9 * scale
+        shifted.flat[:: len(gram) + 1] -= value + 1e-9 * values[0]
         # One step does, from any start that is not orthogonal; each has its own, since eigenvalues may be equal.
         vector = np.linalg.solve(shifted, np.cos(number * squares))
         vector -= found @ (found.T @ vector)
@@ -213,8 +213,8 @@ def _components(eigenvalues: Floats, rows: NDArray[np.intp], projected: Floats) 
     total = eigenvalues.sum()
     if not total > 0 or len(rows) < 4:
         return ()
-    wanted = [k for k in range(projected.shape[1]) if eigenvalues[k] > 1e-12 * total]
-    return tuple(Component(float(eigenvalues[k] / total), *_period(rows, projected[:, k])) for k in wanted)
+    shares = (float(eigenvalue / total) for eigenvalue in eigenvalues[: projected.shape[1]])
+    return tuple(Component(share, *_period(rows, projected[:, k])) for k, share in enumerate(shares))
 
 
 def _period(rows: NDArray[np.intp], values: Floats) -> tuple[float, float]:
@@ -289,9 +289,10 @@ def outlier_rows(stats: TableStats) -> dict[int, str]:
 
 def _beyond(deviations: Floats, floors: Floats, spread: Floats | None = None) -> list[int]:
     spread = deviations if spread is None else spread
-    if np.isnan(spread).all():
+    known = spread[~np.isnan(spread)]
+    if not known.size:
         return []
-    sigma = MAD_TO_SIGMA * float(np.nanmedian(spread))
+    sigma = MAD_TO_SIGMA * float(np.median(known))
     with np.errstate(invalid="ignore"):
         return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLYING * sigma, floors))]
 
@@ -302,10 +303,11 @@ def _local_median(values: Floats) -> Floats:
         return values
     padded = np.pad(values, NEIGHBOURHOOD, constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURHOOD + 1)
-    known = ~np.isnan(windows).all(axis=1)
-    result = np.full(len(values), np.nan)
-    result[known] = np.nanmedian(windows[known], axis=1)
-    return result
+    # Not nanmedian, which would import numpy.ma: sorted, what is missing stands last.
+    known = np.count_nonzero(~np.isnan(windows), axis=1)
+    places = np.stack([(known - 1) // 2, known // 2], axis=1).clip(0)
+    found: Floats = np.take_along_axis(np.sort(windows, axis=1), places, axis=1).mean(axis=1)
+    return found
 
 
 @dataclass(frozen=True)
