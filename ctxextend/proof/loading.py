@@ -1,7 +1,7 @@
 """Whether a resized checkpoint loads and runs in transformers, and what became of short texts."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
@@ -10,13 +10,11 @@ from ctxextend.proof.claims import Claim, listed
 from ctxextend.running import Loaded, largest_difference, load, read_text
 from ctxextend.tableplan import TablePlan
 
-if TYPE_CHECKING:
-    import torch
-
 __all__ = ["check_loading"]
 
-# What a model gives for texts, by the table that they are read with and their length; None where no text alone will do.
-Outputs = Mapping[tuple[str, int], "torch.Tensor | None"]
+# The tensor that a model gives for a text, by the table that it is read with and its length; None where no text alone
+# will do.
+Outputs = Mapping[tuple[str, int], Any]
 
 
 def check_loading(plan: ResizePlan, extended: Checkpoint, trainable: str | None) -> list[Claim]:
