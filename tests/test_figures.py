@@ -232,6 +232,17 @@ def test_plot_tables_shows_hostile_names_as_they_can_be_shown(tmp_path: Path) ->
         ElementTree.fromstring((tmp_path / "figure.svg").read_text())
 
 
+def test_plot_tables_names_models_whose_names_begin_with_an_underscore(tmp_path: Path) -> None:
+    found = [save_table(tmp_path / name, normal(12, 4)) for name in ("_one", "two")]
+    assert [label.partition(":")[0].strip() for label in legend(axes_of(*found)[2])] == ["_one", "two"]
+
+
+def test_plot_tables_draws_each_of_many_models_in_its_own_way(tmp_path: Path) -> None:
+    found = [save_table(tmp_path / f"table{number}", normal(12, 4)) for number in range(12)]
+    lines = axes_of(*found)[2].lines
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 12
+
+
 def test_sampled_cosines_are_the_cosines() -> None:
     cosines, step = sampled_cosines(np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]], dtype=np.float16))
     assert step == 1

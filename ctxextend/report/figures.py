@@ -29,7 +29,8 @@ CHARACTERS = 11
 
 # Dark and wide below, light and thin above: curves that are equal over a stretch are both seen, in grey too.
 COLOURS = ("#0b3c7d", "#f28e2b", "#7a1f5c", "#59a14f", "#9c9c9c")
-MARKERS = ("o", "s", "^", "D", "v")
+# One more than colours, so that the two together differ for longer.
+MARKERS = ("o", "s", "^", "D", "v", "P")
 BELOW, ABOVE = 2.4, 1.1
 
 STYLE: dict[str, Any] = {
@@ -113,6 +114,7 @@ def _drawn(group: Sequence[Shown], names: dict[int, str]) -> list[Drawn]:
     for number, (inspection, table) in enumerate(group):
         name = _printable(names[id(inspection)])
         name = name if len(name) <= NAME else f"…{name[1 - NAME :]}"
+        name = f" {name}" if name.startswith("_") else name  # matplotlib leaves such labels out of legends
         width = BELOW if number == 0 and len(group) > 1 else ABOVE
         marks = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         found.append(Drawn(table, name, *marks, width, number))
