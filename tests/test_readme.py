@@ -1,24 +1,34 @@
 """The README's command blocks, all of them run; `make readme` writes their true output into it."""
 
+import io
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 
-from ctxextend import list_families, list_methods
+from ctxextend import list_families, list_methods, resize
 from ctxextend.cli.app import app
 from ctxextend.cli.helptext import sections, summary
+from ctxextend.cli.output import print_styled
+from ctxextend.cli.screen import inspection_lines
+from ctxextend.inspection.reports import inspect
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+SCREEN = ROOT / "docs" / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
+# Fonts of another site, which an image must not ask for.
+FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+WIDTH = 100
 SECONDS = re.compile(r"\b\d+\.\d+ s\b")
 
 
@@ -109,6 +119,32 @@ def rendered(text: str, folder: Path) -> str:
     return BLOCK.sub(render, text)
 
 
+def screen(folder: Path) -> str:
+    """Return what inspect shows of a resized table as an SVG image of a terminal."""
+    name = "tiny-gpt2-512"
+    resize("tiny-gpt2", to=512, output=folder / name)
+    found = replace(inspect(folder / name), source=name)
+    # Stated, so that neither the terminal nor the environment has a say.
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=WIDTH,
+        height=WIDTH,
+        color_system="truecolor",
+        force_terminal=True,
+        force_jupyter=False,
+        no_color=False,
+    )
+    print_styled(console, list(inspection_lines([found], WIDTH, unicode=True)))
+    image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")
+    return FONTS.sub("", image)
+
+
+def test_readme_shows_the_screen_of_inspect_as_it_is(tmp_path: Path) -> None:
+    assert f"]({SCREEN.relative_to(ROOT).as_posix()})" in README.read_text()
+    assert SCREEN.read_text() == screen(tmp_path)
+
+
 def test_readme_shows_the_true_output_of_every_command(tmp_path: Path) -> None:
     text = README.read_text()
     assert len(blocks("console")) >= 5
@@ -167,3 +203,5 @@ def test_readme_shows_the_flags(flag: str) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         README.write_text(with_generated(rendered(README.read_text(), Path(temporary))))
+    with tempfile.TemporaryDirectory() as temporary:
+        SCREEN.write_text(screen(Path(temporary)))

@@ -21,6 +21,7 @@ from ctxextend.cli.options import (
     usage_errors,
 )
 from ctxextend.cli.output import Output, shows_unicode, terminal_width
+from ctxextend.errors import OutputError
 
 if TYPE_CHECKING:
     from ctxextend.inspection.reports import Inspection
@@ -49,7 +50,7 @@ def inspect(
         typer.Option(
             metavar="FILE",
             readable=False,
-            help="Write a figure (.png, .svg), by matplotlib.",
+            help="Write a figure (.png, .svg, .pdf); needs ctxextend[plot].",
             rich_help_panel=SHOW,
         ),
     ] = None,
@@ -83,6 +84,8 @@ def inspect(
     from ctxextend.recipe import Origin, Subject
 
     sink, chosen = Output(as_json, quiet), _rows(rows)
+    if plot is not None:
+        _check_plot(plot)
     with usage_errors():
         origin = Origin(revision, subfolder, variant, family)
         subjects = [Subject(model, origin, table, config_key, offset) for model in models]
@@ -97,6 +100,17 @@ def inspect(
     _show(sink, found, chosen, width)
     values = [inspection.as_dict() | _row_values(inspection, chosen) for inspection in found]
     sink.result("inspect", {"models": values})
+
+
+def _check_plot(plot: Path) -> None:
+    """Refuse a figure that cannot be before a model is read for it."""
+    from ctxextend.report.saving import check_figure, check_suffix
+
+    try:
+        check_suffix(plot)
+    except OutputError as error:
+        raise typer.BadParameter(str(error)) from error
+    check_figure(plot)
 
 
 def _rows(text: str | None) -> slice | None:

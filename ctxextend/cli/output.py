@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ctxextend.errors import CtxextendError, OutputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -20,6 +23,7 @@ __all__ = [
     "in_colour",
     "nowhere",
     "plain",
+    "print_styled",
     "shows_unicode",
     "terminal_width",
 ]
@@ -72,11 +76,8 @@ class Output:
             _print("\n".join(texts))
             return
         from rich.console import Console
-        from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=True)
-        for line in lines:
-            console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
+        print_styled(Console(highlight=False, soft_wrap=True), lines)
 
     def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
         """Print the JSON object, if JSON was asked for."""
@@ -121,6 +122,14 @@ class Output:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
             yield lambda moved, total: bar.update(task, advance=moved, total=total)
+
+
+def print_styled(console: "Console", lines: Sequence[Pieces]) -> None:
+    """Print lines to a console of rich, in colour."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
 
 
 def _print(text: str) -> None:

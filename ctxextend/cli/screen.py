@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
+from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.limits import ClientLimit, Limit
 from ctxextend.inspection.reports import Inspection, TableReport
 from ctxextend.tables.rownumbers import range_words, ranges
 
 __all__ = ["inspection_lines", "row_lines"]
-
-# A table of one model, and the model.
-Shown = tuple[Inspection, TableReport]
 
 CHART_LINES = 8
 # Findings of one kind that are told one by one.
@@ -29,31 +27,12 @@ def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: 
         width: Characters of a line.
         unicode: Whether charts may use more than ASCII.
     """
-    names = _names(inspections)
-    for group in _groups(inspections):
+    names = short_names(inspections)
+    for group in tables_by_part(inspections):
         yield from _table_lines(group, names, width, unicode=unicode)
     for inspection in inspections:
         title = f"Limits of {names[id(inspection)]}" if len(inspections) > 1 else "Limits"
         yield from _limit_lines(inspection, title, width)
-
-
-def _names(inspections: Sequence[Inspection]) -> dict[int, str]:
-    """Return what each model is called on the screen: the end of its path, where that tells them apart."""
-    short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
-    unique = len(set(short)) == len(short)
-    return {
-        id(inspection): name if unique else inspection.source
-        for inspection, name in zip(inspections, short, strict=True)
-    }
-
-
-def _groups(inspections: Sequence[Inspection]) -> list[list[Shown]]:
-    """Return the tables, those of several models that are the same part together."""
-    groups: dict[str, list[Shown]] = {}
-    for inspection in inspections:
-        for table in inspection.tables:
-            groups.setdefault(table.part, []).append((inspection, table))
-    return list(groups.values())
 
 
 def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unicode: bool) -> Iterator[Pieces]:
@@ -153,7 +132,7 @@ def _figures(table: TableReport) -> Iterator[tuple[str, str]]:
             "spectrum",
             f"effective rank {stats.effective_rank:.1f} of {rank}; {stats.components_for(0.95)} components hold 95 %",
         )
-        yield "periods", "; ".join(_periods(table))
+        yield from zip(("periods", *[""] * len(stats.components)), _periods(table), strict=False)
     yield "mean row", f"{stats.mean_norm:.3g} from zero"
 
 
@@ -222,10 +201,8 @@ def _kinds(table: TableReport) -> Iterator[str]:
         yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
-        yield (
-            f"untrained by the look of it: {ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of "
-            f"std {deviation:g} leaves them)"
-        )
+        what = f"({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of std {deviation:g} leaves them)"
+        yield f"untrained by the look of it: {ranges(rows)} {what}"
     for length, positions in table.seams.items():
         yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
     yield from _outliers(table)
