@@ -60,7 +60,7 @@ def verify(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Prove that a checkpoint is another with a resized table, and nothing else.
+    """Prove that a checkpoint is another with a resized table alone.
 
     Examples:
         ctxextend verify tiny-gpt2 tiny-gpt2-512

@@ -99,8 +99,10 @@ class TableStats:
 
         Source: Gao et al. 2017, "A theory of multineuronal dimensionality, dynamics and measurement", bioRxiv 214262.
         """
-        squares = float(np.square(self.eigenvalues).sum())
-        return float(self.eigenvalues.sum() ** 2 / squares) if squares > 0 else 0.0
+        if not self.eigenvalues.size or not self.eigenvalues[0] > 0:
+            return 0.0
+        shares = self.eigenvalues / self.eigenvalues[0]  # the squares of large ones would be no numbers any more
+        return float(shares.sum() ** 2 / np.square(shares).sum())
 
     def components_for(self, share: float) -> int:
         """Return how many leading components hold a share (0 to 1) of the variance around the mean row."""
@@ -194,9 +196,9 @@ def _leading(gram: Floats, values: Floats) -> Floats:
     found = np.zeros((len(gram), 0))
     squares = np.arange(1, len(gram) + 1) ** 2.0
     for number, value in enumerate(values[:LEADING][values[:LEADING] > NOTHING * values.sum()], 1):
-        shifted = gram.copy()
+        shifted = gram / values[0]
         # A little beside the eigenvalue: exactly on it there is nothing to solve.
-        shifted.flat[:: len(gram) + 1] -= value + 1e-9 * values[0]
+        shifted.flat[:: len(gram) + 1] -= value / values[0] + 1e-9
         # One step does, from any start that is not orthogonal; each has its own, since eigenvalues may be equal.
         vector = np.linalg.solve(shifted, np.cos(number * squares))
         vector -= found @ (found.T @ vector)
