@@ -11,12 +11,11 @@ from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.limits import Edit
 from ctxextend.checkpoints.weights import WeightsFile
 from ctxextend.families.architecture import Architecture
-from ctxextend.recipe import Recipe
+from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.tableplan import TablePlan
 
-__all__ = ["CARD_FILE", "RECIPE_FILE", "Changes"]
+__all__ = ["CARD_FILE", "Changes"]
 
-RECIPE_FILE = "ctxextend.yaml"
 CARD_FILE = "README.md"
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ctxextend.changes import CARD_FILE, RECIPE_FILE, Changes
+from ctxextend.changes import CARD_FILE, Changes
 from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
+from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 

@@ -58,20 +58,25 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
     Raises:
         OutputError: As `ResizePlan.execute`.
     """
-    from ctxextend.running import continue_text, failure_at, load_causal, same_logits
+    from ctxextend.running import continue_text, largest_difference, load, read_text
 
     plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
-    resized = load_causal(plan.execute(output, force=force).output)
-    original = load_causal(plan.checkpoint.root)
-    before, after = plan.max_len_before, plan.max_len_after
+    folders = plan.execute(output, force=force).output, plan.checkpoint.root
+    resized, original = (load(folder, plan.checkpoint.model_class).model for folder in folders)
+    before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
+    texts: list[Any] = [read_text(model, table, before) for model in (original, resized)]
+    try:
+        failure = f"it did not: {read_text(original, table, before + 1)}"
+    except (IndexError, RuntimeError) as error:
+        failure = f"{type(error).__name__}: {error}"
     within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
     return Demo(
         source=DEMO_SOURCE,
         method=plan.method,
         max_len_before=before,
         max_len_after=after,
-        failure_before=failure_at(original, before + 1) or "it did not fail",
-        same_outputs=same_logits(original, resized, before),
+        failure_before=failure,
+        same_outputs=largest_difference(*texts) == 0,
         tokens=tokens,
         text_within=within,
         text_beyond=beyond,

@@ -7,12 +7,38 @@ from typing import Any
 
 import yaml
 
-from ctxextend.errors import CtxextendError, RecipeError, ResizeError
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.tables.methods import MethodOptions
 
-__all__ = ["DEFAULT_METHOD", "Origin", "Recipe", "Resize", "Subject", "WrittenRecipe", "flag_words", "read_recipe"]
+__all__ = [
+    "DEFAULT_METHOD",
+    "RECIPE_FILE",
+    "Origin",
+    "Recipe",
+    "Resize",
+    "Subject",
+    "WrittenRecipe",
+    "flag_words",
+    "read_recipe",
+    "written_recipe",
+]
 
 DEFAULT_METHOD = "copy"
+
+# What lies beside every output.
+RECIPE_FILE = "ctxextend.yaml"
+
+# What may be trained after a resize: new rows, whole tables, or everything.
+TRAINABLE = ("new", "positions", "all")
+
+# The types that values have in a file.
+ORIGIN_TYPES = dict.fromkeys(("revision", "subfolder", "variant", "family"), str)
+RESIZE_TYPES = {
+    **dict.fromkeys(("to", "keep_first", "drop_last", "offset"), int),
+    **dict.fromkeys(("method", "scope", "part", "table", "config_key"), str),
+    "mend_limits": bool,
+}
 
 
 @dataclass(frozen=True)
@@ -212,6 +238,21 @@ class WrittenRecipe:
         return {str(table.get("name")): table for table in listed}
 
 
+def written_recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
+    """Return the recipe that lies beside a checkpoint's weights; None where there is none.
+
+    Raises:
+        RecipeError: It cannot be read.
+    """
+    if RECIPE_FILE not in checkpoint.copied:
+        return None
+    try:
+        text = checkpoint.text(RECIPE_FILE)
+    except CheckpointError as error:
+        raise RecipeError(error.message, error.hint) from error
+    return read_recipe(text, str(checkpoint.root / RECIPE_FILE))
+
+
 def read_recipe(text: str, where: str) -> WrittenRecipe:
     """Read the recipe that lies beside an output.
 
@@ -224,13 +265,30 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
     """
     try:
         content = yaml.safe_load(text)
-        origin = {name: content.get(name) for name in ("revision", "subfolder", "variant", "family")}
+        _check_types(content, {"source": str, "resize": dict, "train": dict, "provenance": dict, **ORIGIN_TYPES})
+        _check_types(content["resize"], RESIZE_TYPES)
+        origin = {name: content.get(name) for name in ORIGIN_TYPES}
         recipe = Recipe(content["source"], Resize(**content["resize"]), Origin(**origin))
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError, CtxextendError) as error:
-        said = " ".join(str(error).split())
-        raise RecipeError(
-            f"{where} is no recipe of a resize: {said}", "Make the output again, or move it away."
-        ) from None
-    train, provenance = content.get("train"), content.get("provenance")
-    trainable = str(train.get("trainable", "all")) if isinstance(train, Mapping) else None
-    return WrittenRecipe(recipe, trainable, provenance if isinstance(provenance, Mapping) else {})
+        trainable = _trainable(content.get("train"))
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
+        message = f"{where} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
+        raise RecipeError(message, "Make the output again, or move that file away.") from None
+    return WrittenRecipe(recipe, trainable, content.get("provenance") or {})
+
+
+def _check_types(values: Any, types: Mapping[str, type]) -> None:
+    """Raise TypeError where a value is of another type than its key asks for; what is left out may be null too."""
+    if not isinstance(values, dict):
+        raise TypeError(f"{values!r:.60} is no mapping")
+    for name, wanted in types.items():
+        value = values.get(name)
+        if value is not None and type(value) is not wanted:
+            raise TypeError(f"{name} is {value!r:.60}, which is no {wanted.__name__}")
+
+
+def _trainable(train: Any) -> str | None:
+    if train is None:
+        return None
+    if train.get("trainable") not in TRAINABLE:
+        raise ValueError(f"train.trainable is {train.get('trainable')!r:.60}, and not one of {', '.join(TRAINABLE)}")
+    return str(train["trainable"])

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -19,13 +18,13 @@ from jsonschema import Draft202012Validator
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
-from ctxextend import Proof, ResizeError, SourceError, VerificationError, plan_resize, resize, verify
+from ctxextend import CheckpointError, Proof, ResizeError, SourceError, VerificationError, plan_resize, resize, verify
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import app
-from ctxextend.proof.claims import listed
 from ctxextend.proof.verification import check_output
+from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
-from tests import pico
+from tests import pico, tiny
 
 MakePico = Callable[..., pico.Pico]
 TINY = BUNDLED["tiny-gpt2"]
@@ -113,11 +112,11 @@ def test_verify_proves_shorter_and_equal_tables(sharded: Path, tmp_path: Path, t
 @pytest.mark.parametrize("flags", [{}, {"method": "linear", "keep_first": 1}, {"method": "sinusoidal", "scope": "all"}])
 def test_verify_finds_the_method_without_a_recipe(sharded: Path, tmp_path: Path, flags: dict[str, Any]) -> None:
     out = resize(sharded, to=NEW, output=tmp_path / "out", **flags).output
-    (out / "ctxextend.yaml").unlink()
+    (out / RECIPE_FILE).unlink()
     proof = verify(sharded, out)
     assert proof.is_proved, failed(proof)
     assert proof.method == flags.get("method", "copy")
-    assert "every method was tried" in proof.notes[0]
+    assert "Every method was tried" in proof.notes[0]
     if flags.get("keep_first"):
         assert "--keep-first 1" in " ".join(proof.claims[1].evidence)
 
@@ -162,9 +161,41 @@ def test_verify_deep_catches_a_model_that_does_not_load_or_run(pair: tuple[Path,
     base, out = pair
     pico.edit_json(out / "config.json", n_positions=600)
     found = failed(verify(base, out, deep=True))
-    assert "mismatched keys: transformer.wpe.weight" in found["loads"]
+    assert "mismatched key: transformer.wpe.weight" in found["loads"]
     pico.edit_json(out / "config.json", n_positions=NEW, n_layer=5)
-    assert "missing keys: transformer.h.4" in failed(verify(base, out, deep=True))["loads"]
+    assert "missing key: transformer.h.4" in failed(verify(base, out, deep=True))["loads"]
+
+
+def test_verify_deep_tells_a_failing_model_from_a_bug(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    out = resize(source, to=40, output=tmp_path / "out").output
+    pico.edit_json(out / "config.json", vocab_size=20)
+    assert {"files", "loads", "outputs"} <= set(failed(verify(source, out, deep=True)))
+    pico.edit_json(out / "config.json", vocab_size=32, n_positions=4)
+    found = failed(verify(source, out, deep=True))
+    assert "a text of 40 tokens fails: " in found["runs"]
+    assert "fails (" in found["outputs"]
+
+
+def test_verify_deep_compares_with_an_original_that_lacks_tensors_or_holds_nan(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2").folder
+    rewrite(source, "transformer.ln_f.bias", lambda tensor: tensor * float("nan"))
+    proof = verify(source, resize(source, to=40, output=tmp_path / "nan").output, deep=True)
+    assert proof.is_proved, failed(proof)
+    pico.edit_json(source / "config.json", n_layer=3)
+    proof = verify(source, resize(source, to=40, output=tmp_path / "layers").output, deep=True)
+    assert proof.is_proved, failed(proof)
+    assert "not compared: the original lacks tensors" in proof.claims[-1].evidence[0]
+
+
+def test_verify_deep_says_what_cannot_be_loaded(make_pico: MakePico, tmp_path: Path) -> None:
+    alone = Path(shutil.copy(make_pico("gpt2").folder / "model.safetensors", tmp_path / "mine.safetensors"))
+    out = resize(alone, to=40, family="gpt2", output=tmp_path / "out").output
+    assert verify(alone, out, family="gpt2").is_proved
+    with pytest.raises(CheckpointError, match="without --deep"):
+        verify(alone, out, family="gpt2", deep=True)
 
 
 def test_verify_deep_catches_other_outputs(pair: tuple[Path, Path]) -> None:
@@ -242,13 +273,13 @@ def test_verify_catches_one_row_that_no_method_makes(pair: tuple[Path, Path]) ->
     rewrite(out, TABLE, changed)
     expected = f"{TABLE}: 1 of 512 rows are neither learned nor made by copy: 300"
     assert expected in failed(verify(base, out))["table"]
-    (out / "ctxextend.yaml").unlink()
+    (out / RECIPE_FILE).unlink()
     assert expected in failed(verify(base, out))["table"]
 
 
 def test_verify_catches_a_recipe_that_names_another_method(pair: tuple[Path, Path]) -> None:
     base, out = pair
-    recipe = out / "ctxextend.yaml"
+    recipe = out / RECIPE_FILE
     recipe.write_text(recipe.read_text().replace("method: copy", "method: linear", 1))
     assert "neither learned nor made by linear" in failed(verify(base, out))["table"]
 
@@ -305,14 +336,51 @@ CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an index that leaves a tensor out": (lambda out: edit(out / INDEX, _unlisted), "files", f"does not list {OTHER}"),
     "a vocabulary that changed": (_vocabulary, "files", "tokenizer.json: model.vocab.the is missing"),
     "a tokenizer that is gone": (lambda out: (out / "tokenizer.json").unlink(), "files", "tokenizer.json is missing"),
+    "a tokenizer file of another encoding": (
+        lambda out: (out / "tokenizer_config.json").write_text((out / "tokenizer_config.json").read_text(), "utf-16"),
+        "files",
+        "tokenizer_config.json is not UTF-8",
+    ),
+    "a key that stands twice": (
+        lambda out: (out / "tokenizer_config.json").write_text(
+            (out / "tokenizer_config.json").read_text().replace("{", '{"model_max_length": 5,', 1)
+        ),
+        "files",
+        "stands twice",
+    ),
+    "a list in a side file that changed": (
+        lambda out: edit(out / "config.json", lambda config: config | {"architectures": ["GPT2Model"]}),
+        "files",
+        'config.json: architectures.0 is "GPT2Model", and should be "GPT2LMHeadModel"',
+    ),
+    "an index that says more": (
+        lambda out: edit(out / INDEX, lambda index: index | {"other": 1}),
+        "files",
+        f"{INDEX}: other is 1, and should be missing",
+    ),
+    "an index whose metadata is no object": (
+        lambda out: edit(out / INDEX, lambda index: index | {"metadata": "x"}),
+        "files",
+        f"{INDEX}: metadata is",
+    ),
+    "weights that say that they are another framework's": (
+        lambda out: save_file(load_file(holder(out, OTHER)), holder(out, OTHER), metadata={"format": "tf"}),
+        "tensors",
+        "has the __metadata__ {'format': 'tf'}",
+    ),
+    "a pickle beside": (
+        lambda out: (out / "training_args.bin").write_bytes(b"x"),
+        "files",
+        "training_args.bin is not in the original",
+    ),
     "stale weights beside": (
         lambda out: (out / "pytorch_model.bin").write_bytes(b"old"),
         "files",
         "pytorch_model.bin lies beside: PyTorch weights, not rewritten",
     ),
-    "code beside": (lambda out: (out / "modeling.py").write_text("1"), "files", "not in the original: modeling.py"),
-    "a tensor that is gone": (_missing, "tensors", f"missing: {OTHER}"),
-    "a tensor that was added": (_added, "tensors", "not in the original: transformer.h.0.attn.bias"),
+    "code beside": (lambda out: (out / "modeling.py").write_text("1"), "files", "modeling.py is not in the original"),
+    "a tensor that is gone": (_missing, "tensors", f"{OTHER} is missing"),
+    "a tensor that was added": (_added, "tensors", "transformer.h.0.attn.bias is not in the original"),
     "a tensor of another dtype": (
         lambda out: rewrite(out, OTHER, lambda tensor: tensor.half()),
         "tensors",
@@ -387,11 +455,121 @@ def test_verify_lets_pass_what_no_model_obeys(change: Callable[[Path], object], 
     assert proof.is_proved, failed(proof)
 
 
+def test_verify_does_not_let_a_recipe_choose_what_is_compared(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    rewrite(out, "transformer.wte.weight", lambda tensor: tensor * 0 + 7)
+    lie = {"to": 1024, "table": "transformer.wte.weight", "config_key": "vocab_size"}
+    for train in ({}, {"train": {"trainable": "positions"}}):
+        (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": lie, **train}))
+        assert "transformer.wte.weight differs" in failed(verify(base, out))["tensors"]
+
+
+def test_verify_reads_the_original_as_it_was_named(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    recipe = out / RECIPE_FILE
+    recipe.write_text(f"subfolder: old\nvariant: fp16\nrevision: refs/pr/1\n{recipe.read_text()}")
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+
+
+def test_verify_believes_no_training_of_a_table_that_the_recipe_alone_names(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="own")
+    by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
+    out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
+    train(out, "positions", {TABLE: lambda table: table + 1})
+    assert "that proves nothing" in failed(verify(source, out))["table"]
+    assert verify(source, out, **by_hand).is_proved
+
+
+BAD_RECIPES = {
+    "no mapping": "- 1",
+    "no YAML": "a: [",
+    "a date that is none": "a: 2024-13-45",
+    "a number that is none": "a: !!int x",
+    "a tag": "!!python/object/apply:os.system ['id']",
+    "a length that is text": "source: x\nresize: {to: '512'}",
+    "a length that is true": "source: x\nresize: {to: true}",
+    "an offset that is text": "source: x\nresize: {to: 512, table: x, config_key: y, offset: '2'}",
+    "a sub-folder that is a number": "source: x\nsubfolder: 3\nresize: {to: 512}",
+    "an unknown key": "source: x\nresize: {to: 512, length: 3}",
+    "no resize": "source: x",
+    "training of an unknown kind": "source: x\nresize: {to: 512}\ntrain: {trainable: banana}",
+    "training that says nothing": "source: x\nresize: {to: 512}\ntrain: {}",
+    "training that is a list": "source: x\nresize: {to: 512}\ntrain: [new]",
+    "a number of 8,000 digits": "source: x\nresize: {to: 0x" + "f" * 8000 + "}",
+}
+
+
+@pytest.mark.parametrize("name", sorted(BAD_RECIPES))
+def test_verify_tries_every_method_where_the_recipe_cannot_be_read(name: str, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    (out / RECIPE_FILE).write_text(BAD_RECIPES[name])
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+    assert "Every method was tried" in proof.notes[0]
+    rewrite(out, TABLE, lambda table: table + 1)
+    assert set(failed(verify(base, out))) == {"table"}
+
+
+@pytest.mark.parametrize("flags", [{"keep_first": 5}, {"drop_last": 7}, {"keep_first": 3, "drop_last": 4}])
+@pytest.mark.parametrize("method", ["copy", "linear"])
+def test_verify_finds_which_rows_were_left_out_without_a_recipe(
+    method: str, flags: dict[str, Any], sharded: Path, tmp_path: Path
+) -> None:
+    out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
+    (out / RECIPE_FILE).unlink()
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.method == method
+    for flag, value in flags.items():
+        assert f"--{flag.replace('_', '-')} {value}" in proof.claims[1].evidence[0]
+
+
+@pytest.mark.parametrize("part", [None, "encoder", "decoder"])
+def test_verify_finds_the_part_without_a_recipe(part: str | None, tmp_path: Path) -> None:
+    config = tiny.shrink(tiny.make_config("led"))
+    transformers.LEDForConditionalGeneration(config).save_pretrained(tmp_path / "led")
+    length = 4 * config.max_encoder_position_embeddings
+    out = resize(tmp_path / "led", to=length, part=part, output=tmp_path / "out").output
+    (out / RECIPE_FILE).unlink()
+    proof = verify(tmp_path / "led", out)
+    assert proof.is_proved, failed(proof)
+    assert sum("rows are what copy makes" in text for text in proof.claims[1].evidence) == (2 if part is None else 1)
+
+
+def test_verify_proves_mended_limits_where_the_recipe_asks_for_them(sharded: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(sharded, base)
+    pico.edit_json(base / "tokenizer_config.json", model_max_length=64)
+    out = resize(base, to=128, mend_limits=True, output=tmp_path / "out").output
+    assert verify(base, out).is_proved
+    (out / RECIPE_FILE).unlink()
+    assert "model_max_length is 128, and should be 64" in failed(verify(base, out))["files"]  # nobody asked for it
+
+
+@pytest.mark.parametrize("trainable", ["new", "positions"])
+def test_verify_catches_trained_rows_that_are_no_numbers(trainable: str, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, trainable, {TABLE: lambda table: torch.cat([table[:300], table[300:] * float("nan")])})
+    assert "212 rows hold NaN or infinity: 300-511" in failed(verify(base, out))["table"]
+
+
+def test_verify_catches_moved_rows_under_linear_though_new_ones_alone_were_trained(
+    sharded: Path, tmp_path: Path
+) -> None:
+    out = resize(sharded, to=NEW, method="linear", output=tmp_path / "out").output
+    train(out, "new", {TABLE: lambda table: torch.randn_like(table)})
+    assert "rows are not what linear makes" in failed(verify(sharded, out))["table"]
+
+
 def train(out: Path, trainable: str, changes: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> None:
     """Change tensors as training would, and say so in the recipe."""
     for name, change in changes.items():
         rewrite(out, name, change)
-    recipe = out / "ctxextend.yaml"
+    recipe = out / RECIPE_FILE
     recipe.write_text(recipe.read_text().replace("provenance:", f"train:\n  trainable: {trainable}\nprovenance:", 1))
 
 
@@ -408,7 +586,7 @@ def test_verify_proves_trained_tables_but_for_their_rows(pair: tuple[Path, Path]
 def test_verify_catches_learned_rows_that_training_new_ones_moved(pair: tuple[Path, Path]) -> None:
     base, out = pair
     train(out, "new", {TABLE: lambda table: table + 0.1})
-    assert "128 of 512 rows are learned rows that changed" in failed(verify(base, out))["table"]
+    assert "128 of 512 rows are not what copy makes of the learned ones" in failed(verify(base, out))["table"]
 
 
 def test_verify_proves_a_table_that_was_trained_whole(pair: tuple[Path, Path]) -> None:
@@ -428,17 +606,31 @@ def test_verify_says_that_a_model_trained_whole_is_no_pure_resize(pair: tuple[Pa
     assert proof.conclusion.endswith("is not a pure resize.")
 
 
-@pytest.mark.parametrize("form", ["bin", "file", "sentence"])
+def test_verify_says_so_too_where_nothing_else_moved(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "all", {})
+    assert "everything was trained" in failed(verify(base, out))["tensors"]
+
+
+@pytest.mark.parametrize("form", ["bin", "file", "sentence", "variant", "variant in shards", "alone"])
 def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("bert", base=True).folder
+    source, flags = make_pico("bert", base=True).folder, dict[str, Any]()
+    if form.startswith("variant"):
+        model, flags = transformers.BertModel.from_pretrained(source), {"variant": "fp16"}
+        (source / "model.safetensors").unlink()
+        model.save_pretrained(source, variant="fp16", max_shard_size="2KB" if "shards" in form else "1GB")
+    if form == "alone":
+        source = Path(shutil.copy(source / "model.safetensors", tmp_path / "mine.safetensors"))
+        flags = {"family": "bert"}
     if form == "bin":
         torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
         (source / "model.safetensors").unlink()
     if form == "sentence":
         source = pico.nest(source, tmp_path / "sentence")
     reference = source / "model.safetensors" if form == "file" else source
-    out = resize(reference, to=40, output=tmp_path / "out").output
-    proof = verify(reference, out)
+    plan = plan_resize(reference, to=40, **flags)
+    out = plan.execute(tmp_path / "out", check=lambda folder: check_output(plan, folder)).output
+    proof = verify(reference, out, **flags)
     assert proof.is_proved, failed(proof)
 
 
@@ -447,8 +639,10 @@ def test_verify_takes_family_and_table_from_the_recipe(make_pico: MakePico, tmp_
     pico.edit_json(source / "config.json", model_type="own")
     by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
     out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
-    assert verify(source, out).is_proved
-    (out / "ctxextend.yaml").unlink()
+    proof = verify(source, out)
+    assert proof.is_proved
+    assert f"is taken from the recipe: --table {TABLE}" in proof.notes[0]
+    (out / RECIPE_FILE).unlink()
     assert verify(source, out, **by_hand).is_proved
 
 
@@ -550,8 +744,3 @@ def test_check_output_takes_what_cannot_be_read_for_a_failure(sharded: Path, tmp
     (out / "config.json").write_text("[]")
     with pytest.raises(VerificationError, match="could not be verified"):
         check_output(plan, out)
-
-
-def test_listed_names_the_first_and_counts_the_rest() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(map(str, np.arange(10))) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"

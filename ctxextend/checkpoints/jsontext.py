@@ -9,7 +9,7 @@ from typing import Any
 
 from ctxextend.errors import CheckpointError
 
-__all__ = ["delete", "edit", "load_object", "parse_object", "read_bytes", "read_member", "read_text"]
+__all__ = ["delete", "edit", "load_object", "parse_json", "parse_object", "read_bytes", "read_member", "read_text"]
 
 Keys = Sequence[str]
 
@@ -62,14 +62,23 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     Raises:
         CheckpointError: `text` is not JSON, is not an object, or states a key twice.
     """
-    try:
-        value = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.") from None
+    value = parse_json(text, where)
     if not isinstance(value, dict):
         raise CheckpointError(f"{where} holds a JSON {type(value).__name__}, not an object.", "Fetch the file again.")
     return value
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parse one JSON value; `where` names it in messages.
+
+    Raises:
+        CheckpointError: `text` is not JSON, or states a key twice.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ctxextend.errors import OutputError
 
 if TYPE_CHECKING:
     from ctxextend.plan import ResizePlan, ResizeResult
+    from ctxextend.recipe import Recipe
 __all__ = ["resize"]
 
 # The registry's names, which a test compares: importing it would bring numpy into --help.
@@ -33,8 +34,8 @@ ScopeName = Literal["new", "all"]
 
 # What to type next, each shown only once the app has the command.
 NEXT_COMMANDS = {
-    "inspect": "to look: ctxextend inspect {output}",
-    "verify": "to prove: ctxextend verify {source} {output}",
+    "inspect": "to look: ctxextend inspect {output}{described}",
+    "verify": "to prove: ctxextend verify {source} {output}{origin}{described}",
     "train": "to train: ctxextend train {output} --data TEXT --steps 200",
 }
 
@@ -149,15 +150,20 @@ def resize(
 
 def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, proves: bool) -> "ResizeResult":
     """Carry the plan out under one bar, which goes on where the output is then proved."""
-    with sink.progress("Writing") as progress:
+    if not proves:
+        with sink.progress("Writing") as progress:
+            return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write))
+    from ctxextend.proof.tensors import bytes_to_compare
+    from ctxextend.proof.verification import check_output
 
-        def check(folder: Path) -> None:
-            from ctxextend.proof.verification import check_output
-
-            check_output(plan, folder, progress=lambda moved, more: progress(moved, plan.bytes_to_write + more))
-
-        flags = {"check": check} if proves else {}
-        return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write), **flags)
+    total = plan.bytes_to_write + bytes_to_compare(plan)
+    with sink.progress("Writing and proving") as progress:
+        return plan.execute(
+            output,
+            force=force,
+            progress=lambda moved: progress(moved, total),
+            check=lambda folder: check_output(plan, folder, progress=lambda moved, _: progress(moved, total)),
+        )
 
 
 def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: bool) -> None:
@@ -197,12 +203,28 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, v
 
 
 def _last_line(result: "ResizeResult", commands: list[str]) -> str:
-    output, source = shlex.quote(str(result.output)), shlex.quote(result.plan.recipe.source)
-    steps = [text.format(output=output, source=source) for name, text in NEXT_COMMANDS.items() if name in commands]
+    output, words = shlex.quote(str(result.output)), _source_words(result.plan.recipe)
+    steps = [text.format(output=output, **words) for name, text in NEXT_COMMANDS.items() if name in commands]
     if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter and _class(result):
         steps.append(f"to load: python -c {_load(result)}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"
+
+
+def _source_words(recipe: "Recipe") -> dict[str, str]:
+    """Return the source, and the flags that say which part of it was taken and what it is, as they are typed."""
+    from ctxextend.recipe import flag_words
+
+    origin, settings = recipe.origin, recipe.resize
+    flags: dict[str, dict[str, Any]] = {
+        "origin": {"revision": origin.revision, "subfolder": origin.subfolder, "variant": origin.variant},
+        "described": {
+            **{"family": origin.family, "table": settings.table, "config-key": settings.config_key},
+            "offset": settings.offset or None,
+        },
+    }
+    typed = {name: shlex.join(["", *flag_words(values)])[2:] for name, values in flags.items()}
+    return {"source": shlex.quote(recipe.source), **typed}
 
 
 def _class(result: "ResizeResult") -> str | None:

@@ -75,7 +75,7 @@ def verify(
     sink = Output(as_json, quiet)
     with usage_errors():
         origin = Origin(revision, subfolder, variant, family)
-        subject = Subject(base, origin, table, config_key, offset, "verify")
+        subject = Subject(base, origin, table, config_key, offset, "verify", (extended,))
     with sink.progress("Comparing") as progress:
         proof = verify_subject(subject, extended, deep=deep, progress=progress)
     for note in proof.notes:

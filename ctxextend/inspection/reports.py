@@ -16,7 +16,7 @@ from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import RecipeError, ResizeError
 from ctxextend.families.architecture import Architecture, nested
 from ctxextend.inspection.limits import ClientLimit, Limit, Measured, client_limits, find_limits, readers, with_mends
-from ctxextend.recipe import Origin, Subject, WrittenRecipe, flag_words, read_recipe
+from ctxextend.recipe import Origin, Subject, WrittenRecipe, flag_words, written_recipe
 from ctxextend.recognition import recognize
 from ctxextend.tableplan import check_rows, describe_table, find_tables
 from ctxextend.tables.rownumbers import Span, spans
@@ -30,9 +30,8 @@ from ctxextend.tables.stats import (
     untrained_rows,
 )
 
-__all__ = ["Inspection", "TableReport", "inspect", "inspect_subject", "written_recipe"]
+__all__ = ["Inspection", "TableReport", "inspect", "inspect_subject"]
 
-RECIPE_FILE = "ctxextend.yaml"
 # What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing.
 INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_DEVIATION = 0.02
@@ -305,17 +304,6 @@ def _mend(subject: Subject, table: Measured, *, with_part: bool) -> str:
         **{"table": subject.table, "offset": subject.offset or None, "config-key": subject.config_key},
     }
     return shlex.join(["ctxextend", "resize", subject.source, *flag_words(flags), "--mend-limits"])
-
-
-def written_recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
-    """Return the recipe that lies beside a checkpoint's weights; None where there is none.
-
-    Raises:
-        RecipeError: It cannot be read.
-    """
-    if RECIPE_FILE not in checkpoint.copied:
-        return None
-    return read_recipe(checkpoint.text(RECIPE_FILE), str(checkpoint.root / RECIPE_FILE))
 
 
 def _parameters(checkpoint: Checkpoint, tables: list[Measured]) -> int:

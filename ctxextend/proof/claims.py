@@ -1,13 +1,9 @@
 """What is claimed of a resized checkpoint, and whether it was found to hold."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Claim", "Proof", "listed"]
-
-# How many of a kind are named one by one.
-NAMED = 8
+__all__ = ["Claim", "Proof"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,7 @@ class Proof:
         trainable: What was trained after the resize, by its recipe: ``new``, ``positions`` or ``all``; else None.
         claims: Every claim, in the order in which it was looked at.
         notes: What else should be known, such as how the rows' method was found.
+        is_changed: Whether any table has another length than in the original.
     """
 
     base: str
@@ -48,6 +45,7 @@ class Proof:
     trainable: str | None
     claims: tuple[Claim, ...]
     notes: tuple[str, ...] = ()
+    is_changed: bool = True
 
     @property
     def is_proved(self) -> bool:
@@ -61,6 +59,8 @@ class Proof:
             failed = ", ".join(claim.name for claim in self.claims if not claim.holds)
             what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
             return f"NOT PROVED ({failed}): {self.extended} is not {what}."
+        if not self.is_changed and not self.trainable:
+            return f"Proved: {self.extended} has the tables and all else of {self.base}: nothing was resized."
         rows = "new rows" if self.trainable == "new" else "rows"
         but = f", but for the table, whose {rows} were then trained" if self.trainable else ""
         return f"Proved: {self.extended} is {self.base} with a resized table and nothing else{but}."
@@ -77,10 +77,3 @@ class Proof:
             "conclusion": self.conclusion,
             "notes": list(self.notes),
         }
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names in a row, the first few one by one."""
-    found = list(names)
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return ", ".join(found[:NAMED]) + more

@@ -1,15 +1,18 @@
 """Which resize a checkpoint is said, or seen, to have come from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CtxextendError, RecipeError, ResizeError
-from ctxextend.inspection.reports import written_recipe
 from ctxextend.plan import ResizePlan, plan_checkpoint
-from ctxextend.proof.rows import rows_made
-from ctxextend.recipe import Recipe, Resize, Subject, WrittenRecipe
+from ctxextend.proof.rows import Read, made_rows
+from ctxextend.recipe import Recipe, Resize, Subject, WrittenRecipe, written_recipe
 from ctxextend.recognition import recognize
 from ctxextend.tableplan import find_tables
 from ctxextend.tables.methods import METHODS, SCOPES, MethodOptions
@@ -18,10 +21,6 @@ __all__ = ["NEAREST", "Expectation", "find_expectation"]
 
 # Said of a method that does not make all rows, where none does.
 NEAREST = "the nearest of all methods"
-
-# How many rows at either end a method may have left out, where no recipe says it.
-FIRST_TRIED = (0, 1, 20)
-LAST_TRIED = (0, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,16 @@ class Expectation:
     notes: tuple[str, ...] = ()
 
 
+class _OtherSourceError(Exception):
+    """The recipe beside a checkpoint is not of a resize of this original."""
+
+
 def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Expectation:
     """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method.
+
+    What the original is, is for the user to say: a recipe could choose what is compared, and so prove anything.
+    Only where the original does not tell its own type is the table that the recipe names taken, which a note says, and
+    then nothing that was trained is believed.
 
     Args:
         base: The original.
@@ -52,87 +59,160 @@ def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -
     Raises:
         CtxextendError: The original cannot be resized at all, or not to any length that the other has.
     """
-    notes: tuple[str, ...] = ()
     try:
         written = written_recipe(extended)
-        if written is not None:
-            return _by_recipe(base, subject, extended, written)
-        notes = ("No recipe lies beside it: every method was tried.",)
     except RecipeError as error:
-        notes = (f"{error.message}. Every method was tried.",)
-    except _OtherSourceError as error:
-        notes = (f"{error} Every method was tried.",)
-    return replace(_by_trying(base, subject, extended), notes=notes)
-
-
-class _OtherSourceError(Exception):
-    """The recipe beside a checkpoint is not of a resize of this original."""
-
-
-def _by_recipe(base: Checkpoint, subject: Subject, extended: Checkpoint, written: WrittenRecipe) -> Expectation:
-    settings = written.recipe.resize
-    if subject.table is not None:
-        settings = replace(settings, table=subject.table, config_key=subject.config_key, offset=subject.offset)
+        return _by_trying(base, _known(base, subject, None), extended, f"{error.message}.")
+    known = _known(base, subject, written)
+    notes = () if known is subject else (f"What the table is, is taken from the recipe: {_told(known)}.",)
+    if written is None:
+        return _by_trying(base, known, extended, "No recipe lies beside it.")
     try:
+        found = _by_recipe(base, known, written)
+    except _OtherSourceError as error:
+        return _by_trying(base, known, extended, str(error), *notes)
+    if notes and found.trainable:
+        raise ResizeError(
+            "The recipe alone says what the table is, and that it was trained: that proves nothing.",
+            "Say yourself what it is, with --family or --table.",
+        )
+    return replace(found, notes=notes)
+
+
+def _known(base: Checkpoint, subject: Subject, written: WrittenRecipe | None) -> Subject:
+    """Return the subject, completed by the recipe where neither the original nor the user says what it is."""
+    try:
+        recognize(base, subject)
+    except CtxextendError:
+        if written is None or subject.table is not None or subject.origin.family is not None:
+            raise
+        settings, family = written.recipe.resize, written.recipe.origin.family
+        described: dict[str, Any] = {
+            "table": settings.table,
+            "config_key": settings.config_key,
+            "offset": settings.offset,
+        }
+        completed = replace(subject, origin=replace(subject.origin, family=family), **described)
+        with suppress(CtxextendError):
+            recognize(base, completed)
+            return completed
+        raise
+    return subject
+
+
+def _told(subject: Subject) -> str:
+    return f"--table {subject.table}" if subject.table else f"--family {subject.origin.family}"
+
+
+def _by_recipe(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Expectation:
+    described: dict[str, Any] = {"table": subject.table, "config_key": subject.config_key, "offset": subject.offset}
+    try:
+        settings = replace(written.recipe.resize, **described)
         plan = plan_checkpoint(Recipe(subject.source, settings, subject.origin), base)
     except CtxextendError as error:
         raise _OtherSourceError(f"The recipe beside it does not fit {subject.source}: {error.message}") from error
     for table in plan.tables:
-        said = written.tables.get(table.name, {})
-        if said.get("rows_before", table.rows_before) != table.rows_before:
-            raise _OtherSourceError(f"The recipe beside it is of a table that had {said['rows_before']} rows.")
+        said = written.tables.get(table.name, {}).get("rows_before", table.rows_before)
+        if said != table.rows_before:
+            raise _OtherSourceError(f"The recipe beside it is of a table that had {said} rows.")
     return Expectation(plan, written.trainable, "by its recipe")
 
 
-def _by_trying(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Expectation:
+def _by_trying(base: Checkpoint, subject: Subject, extended: Checkpoint, *notes: str) -> Expectation:
     """Return the first resize that makes exactly the tables that are there, or that which makes the most rows."""
+    notes = (f"{notes[0]} Every method was tried.", *notes[1:])
     best: tuple[int, ResizePlan] | None = None
-    for settings in _lengths(base, subject, extended):
-        for plan in _plans(base, subject, settings):
-            made = rows_made(plan, extended)
+    for plan in _plans_by_length(base, subject, extended):
+        tables = {table.name: Read.of(plan, table, extended) for table in plan.tables}
+        for settings in _settings(plan, tables):
+            tried = replace(plan, recipe=replace(plan.recipe, resize=settings))
+            made = _count(tried, tables)
             if made == sum(table.rows_after for table in plan.tables):
-                return Expectation(plan, None, f"found by trying: {_words(plan.recipe.resize)}")
-            best = (made, plan) if best is None or made > best[0] else best
+                return Expectation(tried, None, _words(tried), notes)
+            best = (made, tried) if best is None or made > best[0] else best
     if best is None:
-        raise ResizeError("No resize gives tables of these lengths.")
-    return Expectation(best[1], None, NEAREST)
+        raise ResizeError("No resize of BASE gives tables of these lengths and dtypes.", "Compare both with inspect.")
+    return Expectation(best[1], None, NEAREST, notes)
 
 
-def _words(settings: Resize) -> str:
-    return " ".join(["--method", settings.options.method, *_flag_words(settings)])
+def _count(plan: ResizePlan, tables: Mapping[str, Read]) -> int:
+    """Return how many rows are as a plan makes them; -1 where it cannot make any."""
+    try:
+        return sum(int(made_rows(plan, table).is_made.sum()) for table in tables.values())
+    except ResizeError:
+        return -1
 
 
-def _flag_words(settings: Resize) -> Iterator[str]:
-    options = settings.options
-    for flag, value in (("keep-first", options.keep_first), ("drop-last", options.drop_last), ("scope", options.scope)):
-        if value:
-            yield f"--{flag} {value}"
+def _words(plan: ResizePlan) -> str:
+    options = plan.recipe.resize.options
+    flags = {"keep-first": options.keep_first, "drop-last": options.drop_last, "scope": options.flags.get("scope")}
+    given = "".join(f" --{flag} {value}" for flag, value in flags.items() if value)
+    return f"found by trying{given}" if plan.makes_rows else "found by trying"
 
 
-def _lengths(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Iterator[Resize]:
-    """Yield the lengths, and the parts, that would give the tables the rows that they have."""
-    architecture = recognize(base, subject)
-    described = subject.table, subject.config_key, subject.offset
-    found = find_tables(architecture, frozenset(base.names), str(base.root))
-    there = [(place, extended.holder(name).entries[name].shape[0]) for place, name in found if name in extended.names]
-    for to in dict.fromkeys(place.positions(rows) for place, rows in there if place.positions(rows) > 0):
-        for part in dict.fromkeys((None, *(place.part or None for place, _ in found))):
-            if part is None or subject.table is None:
-                yield Resize(to, None, 0, 0, None, part, *described)
+def _plans_by_length(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Iterator[ResizePlan]:
+    """Yield the resizes, by `copy`, that give every table of the original the rows that it has in the other."""
+    found = find_tables(recognize(base, subject), frozenset(base.names), str(base.root))
+    before = {name: base.holder(name).entries[name] for _, name in found}
+    there = {name: extended.holder(name).entries[name] for name in before if name in extended.names}
+    after = {name: entry.shape[0] for name, entry in there.items() if len(entry.shape) == 2}
+    lengths = dict.fromkeys(place.positions(after[name]) for place, name in found if name in after)
+    parts = dict.fromkeys((None, *(place.part or None for place, _ in found))) if subject.table is None else (None,)
+    for to in lengths:
+        for part in parts:
+            with suppress(CtxextendError):
+                settings = Resize(to, None, 0, 0, None, part, subject.table, subject.config_key, subject.offset)
+                plan = plan_checkpoint(Recipe(subject.source, settings, subject.origin), base)
+                given = {name: entry.shape[0] for name, entry in before.items()}
+                given |= {table.name: table.rows_after for table in plan.tables}
+                if given == after and all(there[name].dtype == before[name].dtype for name in after):
+                    yield plan
 
 
-def _plans(base: Checkpoint, subject: Subject, settings: Resize) -> Iterator[ResizePlan]:
-    """Yield the plan for every method and its flags; for a table that gets no new rows the one that there is."""
-    for wanted in (settings, *(replace(settings, **asdict(options)) for options in _options())):
-        with suppress(CtxextendError):
-            yield plan_checkpoint(Recipe(subject.source, wanted, subject.origin), base)
+def _settings(plan: ResizePlan, tables: Mapping[str, Read]) -> Iterator[Resize]:
+    """Yield what may have been asked for: every method, and the flags of which its rows show traces."""
+    settings = plan.recipe.resize
+    yield settings
+    for options in _options(next(iter(tables.values()))) if plan.makes_rows else ():
+        yield replace(settings, **asdict(options))
 
 
-def _options() -> Iterator[MethodOptions]:
-    """Yield every method, first as it is without flags, then with those that leave rows out."""
-    flags = [(first, last) for first in FIRST_TRIED for last in LAST_TRIED]
-    for first, last in sorted(flags, key=sum):
+def _options(table: Read) -> Iterator[MethodOptions]:
+    flags = dict.fromkeys([(0, 0), *_traces(table)])
+    for keep_first, drop_last in flags:
         for method in METHODS.values():
             for scope in SCOPES if "scope" in method.flags else (None,):
-                if scope != "all" or not last:
-                    yield MethodOptions(method.name, first, last, scope)
+                with suppress(ResizeError):
+                    yield MethodOptions(method.name, keep_first, drop_last, scope)
+
+
+def _traces(table: Read) -> Iterator[tuple[int, int]]:
+    """Yield counts of rows that may have been kept first and dropped last, as the rows themselves show.
+
+    Under `copy` the first new row is the learned one behind those that were dropped, counted from the first that was
+    not kept, and where the copies begin anew the last source row has just stood. Under `linear` the kept rows and the
+    first source row stay, and the last row is the last source row.
+    """
+    before, after = (rows[table.plan.offset :] for rows in (table.before, table.after))
+    learned = len(before)
+    places = {row.tobytes(): place for place, row in reversed(list(enumerate(before)))}
+    found = [places.get(row.tobytes()) for row in after[learned : 2 * learned + 1]]
+    first = found[0] if found else None
+    if first is not None:
+        breaks = (step for step in range(1, len(found)) if found[step] != first + step)
+        run = next(breaks, None)
+        start = found[run] if run is not None else first
+        if start is not None:
+            yield start, learned - first - run if run is not None and first + run <= learned else 0
+            yield start, first - start
+    same = _leading_equal(before, after)
+    last = places.get(after[-1].tobytes())
+    dropped = learned - 1 - last if last is not None else 0
+    yield from ((kept, dropped) for kept in (0, same - 1, same) if 0 <= kept < learned)
+    yield from ((kept, 0) for kept in (1, same - 1) if 0 <= kept < learned)
+
+
+def _leading_equal(before: NDArray[Any], after: NDArray[Any]) -> int:
+    ours, theirs = (np.ascontiguousarray(rows).view(np.uint8) for rows in (before, after[: len(before)]))
+    differing = np.flatnonzero((ours != theirs).any(axis=1))
+    return int(differing[0]) if differing.size else len(before)

@@ -5,24 +5,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.changes import CARD_FILE, RECIPE_FILE
+from ctxextend.changes import CARD_FILE
 from ctxextend.checkpoints.copying import same_bytes
 from ctxextend.checkpoints.filenames import NOT_OURS, matches
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.jsontext import read_bytes
+from ctxextend.checkpoints.jsontext import parse_json, read_bytes
+from ctxextend.errors import CheckpointError
+from ctxextend.families.architecture import nested
 from ctxextend.outputtexts import output_texts
 from ctxextend.plan import ResizePlan
-from ctxextend.proof.claims import Claim, listed
+from ctxextend.proof.claims import Claim
+from ctxextend.recipe import RECIPE_FILE
 
 __all__ = ["check_files"]
 
-# Keys that transformers writes of itself, and that no model obeys.
+# Keys of config files that transformers writes of itself, and that no model obeys.
 STAMPS = {("transformers_version",), ("_name_or_path",)}
 
 # Files that may come, go and change without changing what the model does.
 HARMLESS = (
-    *(CARD_FILE, RECIPE_FILE, "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
-    *("training_args.bin", "trainer_state.json", "train_log.jsonl"),
+    *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl"),
+    *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
 )
 
 
@@ -39,19 +42,14 @@ def check_files(plan: ResizePlan, extended: Checkpoint) -> Claim:
     Raises:
         CheckpointError: A file of the original cannot be read.
     """
-    expected = {name: text for name, text in output_texts(plan, {}).items() if name != plan.checkpoint.index_file}
-    wrong = [*_index(extended), *_stale(extended), *_added(plan, extended)]
-    base = plan.checkpoint
-    weights = {base.output_name(file) for file in base.weights}
-    checked = [name for name in sorted({*expected, *plan.copied} - weights) if not _is_harmless(name)]
+    base, expected = plan.checkpoint, output_texts(plan, {})
+    not_compared = {base.output_name(file) for file in base.weights}
+    if _shards(extended) != not_compared:  # saved in other shards, it has an index of its own
+        not_compared.add(base.index_file)
+    checked = [name for name in sorted({*expected, *plan.copied} - not_compared) if not _is_harmless(name)]
+    wrong = [*_index(extended), *_stale(extended), *_added(plan, extended), *_variant(plan, extended)]
     for name in checked:
-        path = extended.root / name
-        if not path.is_file():
-            wrong.append(f"{name} is missing")
-        elif name in expected:
-            wrong += _json_faults(name, expected[name], read_bytes(path), plan)
-        elif not same_bytes(plan.checkpoint.root / name, path):
-            wrong += _json_faults(name, read_bytes(plan.checkpoint.root / name), read_bytes(path), plan)
+        wrong += _faults(plan, extended, name, expected.get(name))
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
     states = f"the new length is stated everywhere ({edits})" if edits else "no length had to change"
     fine = f"{len(checked)} files compared: {states}, and nothing else in them changed; no stale weights lie beside"
@@ -62,16 +60,19 @@ def _is_harmless(name: str) -> bool:
     return any(matches(PurePosixPath(name), pattern) for pattern in HARMLESS)
 
 
+def _shards(checkpoint: Checkpoint) -> set[str]:
+    return {checkpoint.relative(file) for file in checkpoint.weights}
+
+
 def _index(extended: Checkpoint) -> Iterator[str]:
     """Yield what is wrong with an index of shards: it must list every tensor, and their bytes."""
     index = extended.index
     if index is None:
         return
-    listed_names = set(index["weight_map"])
-    unlisted = [name for name in extended.names if name not in listed_names]
-    if unlisted:
-        yield f"{extended.index_file} does not list {listed(unlisted)}"
-    stated = (index.get("metadata") or {}).get("total_size")
+    unlisted = (name for name in extended.names if name not in index["weight_map"])
+    yield from (f"{extended.index_file} does not list {name}" for name in unlisted)
+    metadata = index.get("metadata")
+    stated = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     size = sum(entry.size for file in extended.weights for entry in file.entries.values())
     if stated is not None and stated != size:
         yield f"{extended.index_file} states a total_size of {stated}, and the tensors have {size} bytes"
@@ -84,32 +85,67 @@ def _stale(extended: Checkpoint) -> Iterator[str]:
 
 
 def _added(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
-    added = [name for name in extended.copied if name not in plan.output_files and not _is_harmless(name)]
-    if added:
-        yield f"not in the original: {listed(added)}"
+    for name in extended.copied:
+        if name not in plan.output_files and not _is_harmless(name) and not _is_wanted_config(plan, extended, name):
+            yield f"{name} is not in the original"
 
 
-def _json_faults(name: str, wanted: bytes, found: bytes, plan: ResizePlan) -> Iterator[str]:
-    """Yield how a file differs; a JSON file by its values."""
-    if wanted == found:
+def _is_wanted_config(plan: ResizePlan, extended: Checkpoint, name: str) -> bool:
+    """Whether a file is the config.json that weights alone want, and states the new lengths."""
+    if plan.checkpoint.has_config or name != extended.config_file:
+        return False
+    lengths = {table.place.length_paths[0]: table.place.key_value(table.max_len_after) for table in plan.tables}
+    return all(nested(extended.config, path) == length for path, length in lengths.items())
+
+
+def _variant(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
+    ours, theirs = plan.checkpoint.stored.variant, extended.stored.variant
+    if ours != theirs:
+        yield f"its weights are the variant {theirs}, and should be {ours or 'plain ones'}"
+
+
+def _faults(plan: ResizePlan, extended: Checkpoint, name: str, wanted: bytes | None) -> Iterator[str]:
+    """Yield how one file differs from what it should be, which is what it was where nothing else is given."""
+    path, original = extended.root / name, plan.checkpoint.root / name
+    if not path.is_file():
+        yield f"{name} is missing"
         return
     try:
-        ours, theirs = json.loads(wanted), json.loads(found)
-    except (ValueError, RecursionError):
-        yield f"{name} is not what it was, byte for byte"
-        return
-    edits = {edit.path: edit.after for edit in plan.edits if edit.file == name}
-    for path, before, after in _differences(ours, theirs):
-        if path not in STAMPS:
+        if wanted is None and same_bytes(original, path):
+            return
+        wanted, found = read_bytes(original) if wanted is None else wanted, read_bytes(path)
+        if wanted == found:
+            return
+        if path.suffix != ".json":
+            yield f"{name} is not what it was, byte for byte"
+            return
+        yield from _json_faults(plan, name, *(_parsed(text, name) for text in (wanted, found)))
+    except CheckpointError as error:
+        yield error.message
+
+
+def _parsed(text: bytes, name: str) -> Any:
+    try:
+        return parse_json(text.decode("utf-8"), name)
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{name} is not UTF-8 text (byte {error.start}).") from None
+
+
+def _json_faults(plan: ResizePlan, name: str, wanted: Any, found: Any) -> Iterator[str]:
+    edits = {edit.path for edit in plan.edits if edit.file == name}
+    stamps = STAMPS if PurePosixPath(name).name == "config.json" else set()
+    for path, before, after in _differences(wanted, found):
+        if path not in stamps:
             why = " (the new length)" if any(path[: len(edit)] == edit for edit in edits) else ""
             yield f"{name}: {'.'.join(path)} is {_shown(after)}, and should be {_shown(before)}{why}"
 
 
 def _differences(ours: Any, theirs: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Yield where two JSON values differ: the path of keys, what it should be, and what it is."""
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        for key in dict.fromkeys((*ours, *theirs)):
-            yield from _differences(ours.get(key, _MISSING), theirs.get(key, _MISSING), (*path, key))
+    if type(ours) is type(theirs) and isinstance(ours, dict | list):
+        pairs = [dict(enumerate(value)) if isinstance(value, list) else value for value in (ours, theirs)]
+        for key in dict.fromkeys((*pairs[0], *pairs[1])):
+            yield from _differences(pairs[0].get(key, _MISSING), pairs[1].get(key, _MISSING), (*path, str(key)))
     elif type(ours) is not type(theirs) or ours != theirs:
         yield path, ours, theirs
 

@@ -1,19 +1,20 @@
 """Whether a resized checkpoint loads and runs in transformers, and what became of short texts."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.plan import ResizePlan
-from ctxextend.proof.claims import Claim, listed
+from ctxextend.proof.claims import Claim
 from ctxextend.running import Loaded, largest_difference, load, read_text
 from ctxextend.tableplan import TablePlan
 
 __all__ = ["check_loading"]
 
-# The tensor that a model gives for a text, by the table that it is read with and its length; None where no text alone
-# will do.
+# What a model gives for a text, by the table that it is read with and its length: a tensor; None where no text alone
+# will do; or what torch says where it fails.
 Outputs = Mapping[tuple[str, int], Any]
 
 
@@ -26,32 +27,57 @@ def check_loading(plan: ResizePlan, extended: Checkpoint, trainable: str | None)
         plan: What the resize should have changed.
         extended: What it is said to have become.
         trainable: What was trained after it; else None.
+
+    Raises:
+        CheckpointError: The original cannot be loaded, so that there is nothing to compare with.
     """
-    base = plan.checkpoint
-    if base.is_adapter or not base.has_config:
-        why = "an adapter" if base.is_adapter else "weights without a config.json"
-        return [Claim("loads", False, (f"{why} cannot be loaded alone: verify without --deep",))]
     original, before = _original(plan)
     try:
-        loaded = load(extended.root / extended.model, base.model_class, extended.stored.variant)
+        loaded = load(extended.root / extended.model, plan.checkpoint.model_class, extended.stored.variant)
     except CheckpointError as error:
         return [Claim("loads", False, (error.message,))]
-    return [_loads(loaded, original), _runs(plan, loaded), *_outputs(plan, loaded, before, trainable)]
+    after = _read(plan, loaded, [*_old_lengths(plan), plan.max_len_after])
+    return [_loads(loaded, original), _runs(plan, after, before), *_outputs(plan, before, after, original, trainable)]
 
 
 def _original(plan: ResizePlan) -> tuple[Loaded | None, Outputs]:
-    """Return what transformers said of the original, without its model, and what that gives at old lengths."""
+    """Return what transformers said of the original, without its model, and what that gives at old lengths.
+
+    Raises:
+        CheckpointError: It cannot be loaded.
+    """
     base = plan.checkpoint
+    if base.is_adapter or not base.has_config:
+        what = "an adapter" if base.is_adapter else "a weights file without a config.json"
+        raise CheckpointError(f"{base.root} is {what}, which transformers cannot load alone.", WITHOUT)
+    if base.stored.config is not None:  # one of nanoGPT's, which transformers cannot read
+        return None, {}
     try:
         loaded = load(base.root / base.model, base.model_class, base.stored.variant)
-    except CheckpointError:  # such as one of nanoGPT's, which transformers cannot read
-        return None, {}
-    given = {
-        (table.name, length): read_text(loaded.model, _parameter(loaded, table), length)
-        for table in plan.tables
-        for length in _old_lengths(table)
-    }
-    return Loaded(None, loaded.missing, loaded.unexpected, loaded.mismatched), given
+    except CheckpointError as error:
+        raise CheckpointError(error.message, WITHOUT) from error
+    return replace(loaded, model=None), _read(plan, loaded, _old_lengths(plan))
+
+
+WITHOUT = "Verify it without --deep."
+
+
+def _old_lengths(plan: ResizePlan) -> list[int]:
+    """Return lengths that every table could and can read: one module may read several."""
+    shared = min(min(table.max_len_before, table.max_len_after) for table in plan.tables)
+    return sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
+
+
+def _read(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs:
+    found: dict[tuple[str, int], Any] = {}
+    for table in plan.tables:
+        name = _parameter(loaded, table)
+        for length in lengths:
+            try:
+                found[table.name, length] = read_text(loaded.model, name, length)
+            except (IndexError, RuntimeError, ValueError) as error:
+                found[table.name, length] = f"{type(error).__name__}: {error}"[:200]
+    return found
 
 
 def _parameter(loaded: Loaded, table: TablePlan) -> str:
@@ -60,67 +86,74 @@ def _parameter(loaded: Loaded, table: TablePlan) -> str:
     return next((name for name in table.place.names if name in names), table.name)
 
 
-def _old_lengths(table: TablePlan) -> list[int]:
-    shared = min(table.max_len_before, table.max_len_after)
-    return sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
-
-
 def _loads(loaded: Loaded, original: Loaded | None) -> Claim:
     """Compare what transformers says of the two: a key that the original lacks too is no fault of the resize."""
-    wrong, known = [], []
+    wrong: list[str] = []
+    known: list[str] = []
     for kind in ("missing", "unexpected", "mismatched"):
-        keys, before = getattr(loaded, kind), getattr(original, kind) if original else ()
-        new = [key for key in keys if key not in before]
-        wrong += [f"{kind} keys: {listed(new)}"] if new else []
-        known += [f"{kind} in the original too: {listed(before)}"] if before else []
-    fine = "it loads in transformers with no missing, unexpected or mismatched key"
-    return Claim("loads", not wrong, (*(wrong or [f"{fine}{' of its own' * bool(known)}"]), *known))
+        before = getattr(original, kind) if original else ()
+        wrong += [f"{kind} key: {key}" for key in getattr(loaded, kind) if key not in before]
+        known += [f"{kind} in the original too: {key}" for key in before]
+    own = " of its own" if known else ""
+    return Claim("loads", not wrong, (*(wrong or [f"it has no missing, unexpected or mismatched key{own}"]), *known))
 
 
-def _runs(plan: ResizePlan, loaded: Loaded) -> Claim:
-    wrong, found = [], []
+def _runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Claim:
+    wrong: list[str] = []
+    found: list[str] = []
+    length = plan.max_len_after
+    was_finite = all(output.isfinite().all() for output in before.values() if hasattr(output, "isfinite"))
     for table in plan.tables:
-        length = table.max_len_after
-        try:
-            output = read_text(loaded.model, _parameter(loaded, table), length)
-        except (IndexError, RuntimeError, ValueError) as error:
-            wrong.append(f"{table.name}: a text of {length} tokens fails: {type(error).__name__}: {error}"[:300])
-            continue
-        if output is None:
+        output = after[table.name, length]
+        if isinstance(output, str):
+            wrong.append(f"{table.name}: a text of {length} tokens fails: {output}")
+        elif output is None:
             found.append(f"{table.name}: not run, since nothing around it reads a text alone")
-        elif not output.isfinite().all():
+        elif was_finite and not output.isfinite().all():
             wrong.append(f"{table.name}: a text of {length} tokens gives NaN or infinity")
         else:
             found.append(f"{table.name}: a text of {length} tokens runs")
     return Claim("runs", not wrong, (*wrong, *found))
 
 
-def _outputs(plan: ResizePlan, loaded: Loaded, before: Outputs, trainable: str | None) -> Iterator[Claim]:
+def _outputs(
+    plan: ResizePlan, before: Outputs, after: Outputs, original: Loaded | None, trainable: str | None
+) -> Iterator[Claim]:
     """Compare what both give for texts that the original could read."""
-    if not any(output is not None for output in before.values()):
+    if original is None or original.missing or original.mismatched:
+        why = "transformers cannot read the original" if original is None else "the original lacks tensors"
+        yield Claim("outputs", True, (f"not compared: {why}",))
         return
-    differences: dict[str, float] = {}
-    for table in plan.tables:
-        for length in _old_lengths(table):
-            old = before.get((table.name, length))
-            new = None if old is None else read_text(loaded.model, _parameter(loaded, table), length)
-            if old is not None and new is not None:
-                text = f"{length} tokens" + f" ({table.part})" * bool(table.part)
-                differences[text] = largest_difference(old, new)
-    must = trainable in (None, "new") and (not plan.makes_rows or plan.recipe.resize.options.keeps_learned_rows)
-    equal = not any(differences.values())
-    yield Claim("outputs", equal or not must, (_told(differences, equal=equal, must=must), *_shown(differences, equal)))
+    parts = {table.name: f" ({table.part})" * bool(table.part) for table in plan.tables}
+    differences = {
+        f"{length} tokens{parts[name]}": _difference(output, after[name, length])
+        for (name, length), output in before.items()
+        if hasattr(output, "shape")
+    }
+    if differences:
+        keeps = not plan.makes_rows or plan.recipe.resize.options.keeps_learned_rows
+        yield _compared(differences, must=trainable in (None, "new") and keeps)
 
 
-def _told(differences: Mapping[str, float], *, equal: bool, must: bool) -> str:
+def _difference(old: Any, new: Any) -> float | str:
+    """Return the largest difference of two outputs; in words where they cannot be compared."""
+    if not hasattr(new, "shape"):
+        return f"fails ({new})"
+    return (
+        largest_difference(old, new) if old.shape == new.shape else f"{list(new.shape)} in place of {list(old.shape)}"
+    )
+
+
+def _compared(differences: Mapping[str, float | str], *, must: bool) -> Claim:
     lengths = ", ".join(differences)
-    if equal:
-        return f"texts of {lengths} give exactly what the original gives, bit for bit"
-    if must:
-        return "short texts should give exactly what the original gives, and they do not"
-    return f"short texts now behave differently: the outputs differ by up to {max(differences.values()):.3g}"
-
-
-def _shown(differences: Mapping[str, float], equal: bool) -> Iterator[Any]:
-    if not equal:
-        yield "largest difference: " + "; ".join(f"{value:.3g} at {text}" for text, value in differences.items())
+    numbers = [difference for difference in differences.values() if not isinstance(difference, str)]
+    if not any(differences.values()):
+        return Claim("outputs", True, (f"texts of {lengths} give exactly what the original gives, bit for bit",))
+    shown = (f"{value:.3g}" if not isinstance(value, str) else value for value in differences.values())
+    listed = "largest difference: " + "; ".join(
+        f"{value} at {text}" for text, value in zip(differences, shown, strict=True)
+    )
+    if must or len(numbers) < len(differences):
+        return Claim("outputs", False, ("short texts should give what the original gives, and they do not", listed))
+    told = f"short texts now behave differently: the outputs differ by up to {max(numbers):.3g}"
+    return Claim("outputs", True, (told, listed))

@@ -13,36 +13,71 @@ from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim
 from ctxextend.tableplan import TablePlan
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.resizing import nonfinite_rows
 from ctxextend.tables.rownumbers import ranges
 
-__all__ = ["check_tables", "rows_made"]
+__all__ = ["Made", "Read", "check_tables", "made_rows"]
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A table as it was, as its method makes it, and as it is.
+class Read:
+    """A table as it was and as it is.
 
     Attributes:
         plan: What should have become of it.
         before: Shape (rows_before, hidden_size).
-        made: Shape (rows_after, hidden_size).
         after: Shape (rows_after, hidden_size).
-        is_made: Of each row whether it is as its method makes it, shape (rows_after,).
     """
 
     plan: TablePlan
     before: Table
-    made: Table
     after: Table
-    is_made: Mask
+
+    @classmethod
+    def of(cls, plan: ResizePlan, table: TablePlan, extended: Checkpoint) -> "Read":
+        """Read a table of both checkpoints.
+
+        Raises:
+            CheckpointError: One cannot be read.
+        """
+        before = read_floats(plan.checkpoint.holder(table.name), table.name)
+        return cls(table, before, read_floats(extended.holder(table.name), table.name))
 
     @property
     def shared(self) -> int:
-        """Rows that both tables have."""
+        """Rows that both have."""
         return min(len(self.before), len(self.after))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A table beside what its method makes.
+
+    Attributes:
+        read: As it was and as it is.
+        rows: As its method makes it, shape (rows_after, hidden_size).
+        is_made: Of each row whether it is so, shape (rows_after,).
+    """
+
+    read: Read
+    rows: Table
+    is_made: Mask
+
+
+def made_rows(plan: ResizePlan, read: Read) -> Made:
+    """Make a table again, and compare: bit for bit, or within its method's tolerance where a row is made.
+
+    Raises:
+        ResizeError: The flags leave no row to make new ones from, or the table does not fit in memory.
+    """
+    rows = plan.resized(read.plan, read.before)
+    is_made = _equal(rows, read.after)
+    if plan.makes_rows and (tolerance := METHODS[plan.method].tolerance):
+        is_made |= _near(rows, read.after, tolerance) & ~_kept(plan, read)
+    return Made(read, rows, is_made)
 
 
 def check_tables(plan: ResizePlan, extended: Checkpoint, trainable: str | None, how: str) -> Claim:
@@ -63,18 +98,11 @@ def check_tables(plan: ResizePlan, extended: Checkpoint, trainable: str | None, 
     for table in plan.tables:
         faults = list(_described(table, extended))
         if not faults:
-            rows = _rows(plan, table, extended)
-            faults = list(_untrue(plan, rows, trainable))
-            found += [_told(plan, rows, trainable, how), *_learned(rows)]
+            made = made_rows(plan, Read.of(plan, table, extended))
+            faults = [*_untrue(plan, made, trainable), *_nonfinite(made)]
+            found += [_told(plan, made, trainable, how), *_learned(made.read)]
         wrong += faults
     return Claim("table", not wrong, (*wrong, *found))
-
-
-def rows_made(plan: ResizePlan, extended: Checkpoint) -> int:
-    """Return how many rows of all tables are as the plan makes them; -1 where a table is of another shape or dtype."""
-    if any(fault for table in plan.tables for fault in _described(table, extended)):
-        return -1
-    return sum(int(_rows(plan, table, extended).is_made.sum()) for table in plan.tables)
 
 
 def _described(table: TablePlan, extended: Checkpoint) -> Iterator[str]:
@@ -87,14 +115,6 @@ def _described(table: TablePlan, extended: Checkpoint) -> Iterator[str]:
         yield f"{table.name} is {entry.dtype} {list(entry.shape)}, and should be {wanted}"
 
 
-def _rows(plan: ResizePlan, table: TablePlan, extended: Checkpoint) -> _Rows:
-    before = read_floats(plan.checkpoint.holder(table.name), table.name)
-    after = read_floats(extended.holder(table.name), table.name)
-    made = plan.resized(table, before)
-    tolerance = METHODS[plan.method].tolerance if plan.makes_rows else 0.0
-    return _Rows(table, before, made, after, _equal(made, after) | _near(made, after, tolerance))
-
-
 def _equal(one: Table, other: Table) -> Mask:
     """Return of each row whether two tables have the same bytes there."""
     ours, theirs = (np.ascontiguousarray(table).view(np.uint8) for table in (one, other))
@@ -104,54 +124,58 @@ def _equal(one: Table, other: Table) -> Mask:
 
 def _near(made: Table, after: Table, tolerance: float) -> Mask:
     """Return of each row whether it differs by no more than a share of the median norm."""
-    if not tolerance:
-        return np.zeros(len(made), dtype=np.bool_)
     norm = np.median(np.linalg.norm(made.astype(np.float64), axis=1))
     found: Mask = np.linalg.norm(made.astype(np.float64) - after.astype(np.float64), axis=1) <= tolerance * norm
     return found
 
 
-def _kept(plan: ResizePlan, rows: _Rows) -> Mask:
+def _kept(plan: ResizePlan, read: Read) -> Mask:
     """Return of each row whether the method promises that it is the learned one."""
-    options, kept = plan.recipe.resize.options, np.zeros(len(rows.after), dtype=np.bool_)
-    is_whole = not plan.makes_rows or options.keeps_learned_rows
-    kept[: rows.shared if is_whole else rows.plan.offset + options.keep_first] = True
+    options, kept = plan.recipe.resize.options, np.zeros(len(read.after), dtype=np.bool_)
+    kept[: read.shared if options.keeps_learned_rows else read.plan.offset + options.keep_first] = True
     return kept
 
 
-def _untrue(plan: ResizePlan, rows: _Rows, trainable: str | None) -> Iterator[str]:
+def _untrue(plan: ResizePlan, made: Made, trainable: str | None) -> Iterator[str]:
     """Yield what is not as it should be; of a trained table only the rows that were not trained count."""
-    if trainable is None:
-        must, why = np.ones(len(rows.after), dtype=np.bool_), f"neither learned nor made by {plan.method}"
-    elif trainable == "new":
-        must, why = _kept(plan, rows), "learned rows that changed, though new ones alone were trained"
-    else:
-        return
-    bad = np.flatnonzero(must & ~rows.is_made)
+    must, why = np.ones(len(made.rows), dtype=np.bool_), f"neither learned nor made by {plan.method}"
+    if trainable == "new":
+        must[made.read.shared :] = False
+        why = f"not what {plan.method} makes of the learned ones, though new rows alone were trained"
+    elif trainable is not None:
+        must[:] = False
+    bad = np.flatnonzero(must & ~made.is_made)
     if bad.size:
-        yield f"{rows.plan.name}: {len(bad)} of {len(rows.after)} rows are {why}: {ranges(bad.tolist())}"
+        yield f"{made.read.plan.name}: {len(bad)} of {len(made.rows)} rows are {why}: {ranges(bad.tolist())}"
 
 
-def _told(plan: ResizePlan, rows: _Rows, trainable: str | None, how: str) -> str:
-    table = rows.plan
+def _nonfinite(made: Made) -> Iterator[str]:
+    """Yield the rows that hold no numbers, where the method makes numbers: training can leave such."""
+    bad = sorted({*nonfinite_rows(made.read.after)} - {*nonfinite_rows(made.rows)})
+    if bad:
+        yield f"{made.read.plan.name}: {len(bad)} rows hold NaN or infinity: {ranges(bad)}"
+
+
+def _told(plan: ResizePlan, made: Made, trainable: str | None, how: str) -> str:
+    table, total, count = made.read.plan, len(made.rows), int(made.is_made.sum())
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
     if trainable is not None:
-        trained = int((~rows.is_made).sum())
-        return f"{size}, made by {plan.method} ({how}), then trained: {trained} rows are no longer what it made"
-    count = f"{int(rows.is_made.sum())} of {len(rows.after)} rows are what {plan.method} makes ({how})"
+        return f"{size}, made by {plan.method} ({how}), then trained: {total - count} rows are no longer what it made"
     tolerance = METHODS[plan.method].tolerance if plan.makes_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
-    return f"{size}; {count}, {exact}"
+    what = f"what {plan.method} makes" if plan.is_changed else "what they were"
+    return f"{size}; {count} of {total} rows are {what} ({how}), {exact}"
 
 
-def _learned(rows: _Rows) -> Iterator[str]:
+def _learned(read: Read) -> Iterator[str]:
     """Yield what became of the learned rows: equal, or moved and by how much."""
-    old, new = rows.before[: rows.shared], rows.after[: rows.shared]
-    same = _equal(old, new)
-    text = f"{int(same.sum())} of {rows.shared} learned rows are bit-equal"
-    if not same.all():
-        moved = np.linalg.norm(new[~same].astype(np.float64) - old[~same].astype(np.float64), axis=1)
-        norm = float(np.median(np.linalg.norm(old.astype(np.float64), axis=1)))
-        where = ranges(np.flatnonzero(~same).tolist())
-        text += f"; rows {where} moved by up to {moved.max():.3g} (their median norm was {norm:.3g})"
+    old, new = read.before[: read.shared], read.after[: read.shared]
+    moved = ~_equal(old, new)
+    text = f"{int((~moved).sum())} of {read.shared} learned rows are bit-equal"
+    if moved.any():
+        with np.errstate(invalid="ignore", over="ignore"):
+            far = np.linalg.norm(new[moved].astype(np.float64) - old[moved].astype(np.float64), axis=1).max()
+            norm = np.median(np.linalg.norm(old.astype(np.float64), axis=1))
+        where = ranges(np.flatnonzero(moved).tolist())
+        text += f"; rows {where} moved by up to {far:.3g} (their median norm was {norm:.3g})"
     yield text

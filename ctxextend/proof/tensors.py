@@ -17,9 +17,9 @@ from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
 from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile
 from ctxextend.checkpoints.torchfile import TorchFile, tensor_bytes
 from ctxextend.plan import ResizePlan
-from ctxextend.proof.claims import Claim, listed
+from ctxextend.proof.claims import Claim
 
-__all__ = ["check_tensors"]
+__all__ = ["bytes_to_compare", "check_tensors"]
 
 # Called with the bytes compared since the last call, and all that there are.
 Progress = Callable[[int, int], None]
@@ -59,6 +59,11 @@ class _Pair:
         return file.path, file.data_start + file.entries[self.name].start + self.start
 
 
+def bytes_to_compare(plan: ResizePlan) -> int:
+    """Return how many bytes of the original `check_tensors` reads."""
+    return sum(entry.size for entry in _kept(plan).values())
+
+
 def check_tensors(plan: ResizePlan, extended: Checkpoint, progress: Progress = lambda moved, total: None) -> Claim:
     """Compare every tensor but the tables and dropped buffers: name, dtype, shape and bytes, all of them read.
 
@@ -73,6 +78,7 @@ def check_tensors(plan: ResizePlan, extended: Checkpoint, progress: Progress = l
     kept = _kept(plan)
     there = {entry.name: entry for file in extended.weights for entry in file.entries.values()}
     wrong = [*_misdescribed(kept, there), *_unexpected(plan, kept, there), *_buffers(plan, extended)]
+    wrong += _metadata(plan.checkpoint, extended)
     same = [entry for name, entry in kept.items() if name in there and _described(entry) == _described(there[name])]
     wrong += _different(plan.checkpoint, extended, same, progress)
     size = sum(entry.size for entry in same)
@@ -93,9 +99,7 @@ def _described(entry: TensorEntry) -> tuple[str, tuple[int, ...]]:
 
 
 def _misdescribed(kept: dict[str, TensorEntry], there: dict[str, TensorEntry]) -> Iterator[str]:
-    missing = [name for name in kept if name not in there]
-    if missing:
-        yield f"missing: {listed(missing)}"
+    yield from (f"{name} is missing" for name in kept if name not in there)
     for name, entry in kept.items():
         if name in there and _described(entry) != _described(there[name]):
             ours, theirs = (f"{one.dtype} {list(one.shape)}" for one in (entry, there[name]))
@@ -104,21 +108,28 @@ def _misdescribed(kept: dict[str, TensorEntry], there: dict[str, TensorEntry]) -
 
 def _unexpected(plan: ResizePlan, kept: dict[str, TensorEntry], there: dict[str, TensorEntry]) -> Iterator[str]:
     known = {*kept, *(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.remade)}
-    added = [name for name in there if name not in known]
-    if added:
-        yield f"not in the original: {listed(added)}"
+    yield from (f"{name} is not in the original" for name in there if name not in known)
 
 
 def _buffers(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
     """Yield the position buffers that are not what the new length asks for."""
     for name in plan.dropped:
-        if name in extended.names and plan.is_changed:
+        if name in extended.names:
             yield f"{name} is a position buffer of the old file and should be gone"
     for buffer in plan.remade:
         if buffer.name not in extended.names:
             yield f"{buffer.name} is missing"
         elif not _is_made(buffer, extended.holder(buffer.name)):
             yield f"{buffer.name} is not the position buffer of the new length"
+
+
+def _metadata(base: Checkpoint, extended: Checkpoint) -> Iterator[str]:
+    """Yield the files whose __metadata__ is another: transformers reads the format of the tensors from it."""
+    there = {extended.relative(file): file.header.get("__metadata__") for file in extended.weights}
+    for file in base.weights:
+        name, wanted = base.output_name(file), file.header.get("__metadata__")
+        if there.get(name, wanted) != wanted:
+            yield f"{name} has the __metadata__ {there[name]}, and should have {wanted}"
 
 
 def _is_made(buffer: BufferPlan, file: WeightsFile) -> bool:

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, resolve_source
+from ctxextend.checkpoints.weightnames import READABLE, VARIANT_FILE
 from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, VerificationError
-from ctxextend.inspection.reports import written_recipe
 from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim, Proof
 from ctxextend.proof.expectations import NEAREST, Expectation, find_expectation
@@ -21,6 +20,9 @@ __all__ = ["check_output", "verify", "verify_subject"]
 
 # Called with the bytes compared since the last call, and all that there are.
 Progress = Callable[[int, int], None]
+
+NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
+PURE = "its recipe says that everything was trained, so it is not a pure resize"
 
 
 def verify(
@@ -44,25 +46,27 @@ def verify(
 
     Args:
         base: The original, as in `plan_resize`.
-        extended: The resized checkpoint: a folder, a bundled name, or a Hub id.
+        extended: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
         deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
         table: As in `plan_resize`, of the original.
         config_key: As in `plan_resize`, of the original.
         offset: As in `plan_resize`, of the original.
-        revision: As in `plan_resize`, of the original; what the recipe says where it names the same source.
-        subfolder: Like `revision`.
-        variant: Like `revision`.
-        family: Like `revision`.
+        revision: As in `plan_resize`, of the original.
+        subfolder: As in `plan_resize`, of the original.
+        variant: As in `plan_resize`, of the original.
+        family: As in `plan_resize`, of the original; where its own type is not known, what the recipe says, which
+            then stands among the notes.
 
     Raises:
         SourceError: Nothing is at one of the references.
-        CheckpointError: A file of the original is missing or malformed.
+        CheckpointError: A file of the original is missing or malformed, or transformers cannot load it.
         UnsupportedModelError: The original has no learned position table that is known here.
         ResizeError: Flags have no meaning together.
     """
     origin = Origin(revision, subfolder, variant, family)
-    subject = Subject(os.fspath(base), origin, table, config_key, offset, "verify")
-    return verify_subject(subject, os.fspath(extended), deep=deep)
+    reference = os.fspath(extended)
+    subject = Subject(os.fspath(base), origin, table, config_key, offset, "verify", (reference,))
+    return verify_subject(subject, reference, deep=deep)
 
 
 def verify_subject(
@@ -79,19 +83,19 @@ def verify_subject(
     Raises:
         CtxextendError: As `verify`.
     """
-    source = resolve_source(reference)
+    origin = subject.origin
+    source = resolve_source(subject.source, origin.revision, origin.subfolder, origin.variant)
+    base = open_checkpoint(source, origin.variant)
+    names = subject.source, reference
     try:
-        extended = _open(source)
-        subject = _completed(subject, extended)
+        extended = _open(resolve_source(reference, variant=None), base)
     except CheckpointError as error:
-        _base(subject)
-        return Proof(subject.source, reference, None, None, (Claim("readable", False, (error.message,)),))
-    base = _base(subject)
+        return Proof(*names, None, None, (Claim("readable", False, tuple(filter(None, vars(error).values()))),))
     try:
         expectation = find_expectation(base, subject, extended)
     except ResizeError as error:
-        return Proof(subject.source, reference, None, None, (Claim("table", False, (error.message,)),))
-    return _prove(expectation, extended, (subject.source, reference), deep=deep, progress=progress)
+        return Proof(*names, None, None, (Claim("table", False, (error.message,)),))
+    return _prove(expectation, extended, names, deep=deep, progress=progress)
 
 
 def check_output(
@@ -108,68 +112,43 @@ def check_output(
     Raises:
         VerificationError: It is not what was planned.
     """
+    names = plan.recipe.source, "the output"
     try:
-        extended = open_checkpoint(Source(str(folder), "folder", folder, folder.name), plan.checkpoint.stored.variant)
-        names = plan.recipe.source, "the output"
+        extended = _open(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
         proof = _prove(Expectation(plan, None, "as planned"), extended, names, deep=deep, progress=progress)
     except CtxextendError as error:
-        raise VerificationError(f"The output could not be verified: {error.message}", KEPT_NOTHING) from error
+        raise VerificationError(f"The output could not be verified: {error.message}", NOTHING_KEPT) from error
     failed = [f"{claim.name}: {claim.evidence[0]}" for claim in proof.claims if not claim.holds]
     if failed:
-        raise VerificationError(f"The output is not what was planned. {' '.join(failed)}", KEPT_NOTHING)
+        raise VerificationError(f"The output is not what was planned. {'; '.join(failed)}.", NOTHING_KEPT)
 
 
-KEPT_NOTHING = "Nothing was kept. Run the command again; if it fails again, check the disk and the memory."
-
-
-def _open(source: Source) -> Checkpoint:
-    """Open the resized checkpoint, in the variant of which it holds weights."""
-    try:
-        return open_checkpoint(source)
-    except CheckpointError:
-        variants = {path.name.split(".")[1] for path in source.folder.glob("model.*.safetensors")}
-        if len(variants) != 1:
-            raise
-        return open_checkpoint(source, variants.pop())
-
-
-def _completed(subject: Subject, extended: Checkpoint) -> Subject:
-    """Return the subject with what the recipe says of the same source."""
-    try:
-        written = written_recipe(extended)
-    except CtxextendError:
-        return subject
-    if written is None:
-        return subject
-    recipe, given = written.recipe, subject.origin
-    if subject.table is None and given.family is None:
-        settings = recipe.resize
-        subject = replace(subject, table=settings.table, config_key=settings.config_key, offset=settings.offset)
-    family = None if subject.table else given.family or recipe.origin.family
-    said = recipe.origin if recipe.source == subject.source else Origin()
-    revision = given.revision or said.revision
-    origin = Origin(revision, given.subfolder or said.subfolder, given.variant or said.variant, family)
-    return replace(subject, origin=origin)
-
-
-def _base(subject: Subject) -> Checkpoint:
-    origin = subject.origin
-    source = resolve_source(subject.source, origin.revision, origin.subfolder, origin.variant)
-    return open_checkpoint(source, origin.variant)
+def _open(source: Source, base: Checkpoint) -> Checkpoint:
+    """Open the resized checkpoint: the variant that the original is, or else the one that it holds, or its one file."""
+    model = source.folder / base.model
+    files = [path for path in model.glob("*.*") if path.suffix in READABLE] if source.file is None else []
+    found = {match["variant"] for path in files if (match := VARIANT_FILE.fullmatch(path.name))}
+    wanted = base.stored.variant if base.stored.variant in found else None
+    plain = [path for path in files if VARIANT_FILE.fullmatch(path.name) is None]
+    if wanted is None and len(found) == 1 and not plain:
+        wanted = found.pop()
+    if len(files) == 1 and not base.has_config and not base.is_adapter:
+        source = resolve_source(files[0])
+    return open_checkpoint(source, wanted)
 
 
 def _prove(
     expectation: Expectation, extended: Checkpoint, names: tuple[str, str], *, deep: bool, progress: Progress
 ) -> Proof:
     plan, trainable = expectation.plan, expectation.trainable
-    claims = [
-        check_tensors(plan, extended, progress),
-        check_tables(plan, extended, trainable, expectation.how),
-        check_files(plan, extended),
-    ]
+    tensors = check_tensors(plan, extended, progress)
+    if trainable == "all":
+        tensors = Claim("tensors", False, (PURE, *tensors.evidence))
+    tables = check_tables(plan, extended, trainable, expectation.how)
+    claims = [tensors, tables, check_files(plan, extended)]
     if deep:
         from ctxextend.proof.loading import check_loading
 
         claims += check_loading(plan, extended, trainable)
-    found = plan.method if claims[1].holds or expectation.how != NEAREST else None
-    return Proof(*names, found, trainable, tuple(claims), expectation.notes)
+    method = plan.method if tables.holds or expectation.how != NEAREST else None
+    return Proof(*names, method, trainable, tuple(claims), expectation.notes, plan.is_changed)
