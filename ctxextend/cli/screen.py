@@ -229,8 +229,8 @@ def _kinds(table: TableReport) -> Iterator[str]:
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
         yield (
-            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of "
-            f"std {deviation:g} leaves them)"
+            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser "
+            f"of std {deviation:g} leaves them)"
         )
     for length, positions in table.seams.items():
         yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
