@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.limits import StatedLimit, stated_limits
 from ctxextend.checkpoints.tensorfile import TensorEntry
 from ctxextend.families.architecture import Architecture, Place, nested
@@ -39,6 +40,9 @@ TOKENIZER_FILES = {
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
     "sentencepiece.bpe.model",
 }
+
+# The keys by which transformers and sentence-transformers cut.
+CUTTING_KEYS = ("model_max_length", "max_len", "max_seq_length")
 
 # Stands behind a key that the config leaves out, so that transformers' default holds.
 LEFT_OUT = " (left out)"
@@ -252,11 +256,14 @@ def _beyond(table: Measured) -> str:
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:
-    """Return the config that sentence-transformers obeys; None where it obeys none: that needs a modules.json."""
+    """Return the config that sentence-transformers obeys, the first that says anything.
+
+    None where it obeys none: that needs a modules.json.
+    """
     if "modules.json" not in checkpoint.copied:
         return None
     paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
-    return next((path for path in paths if path in checkpoint.copied), None)
+    return next((path for path in paths if path in checkpoint.copied and load_object(checkpoint.root / path)), None)
 
 
 def client_limits(
@@ -277,7 +284,7 @@ def client_limits(
     folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
     names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
     own = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
-    by_client = {limit.client: limit for limit in own if limit.key in ("model_max_length", "max_seq_length")}
+    by_client = {limit.client: limit for limit in own if limit.key in CUTTING_KEYS}
     tokenizer_limit, sentence = by_client.get(TRANSFORMERS), by_client.get(SENTENCE_TRANSFORMERS)
     if names & TOKENIZER_FILES:
         yield _client(TRANSFORMERS, tokenizer_limit, table)
