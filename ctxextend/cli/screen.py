@@ -276,6 +276,8 @@ def _limit_row(limit: Limit) -> tuple[str, str, str, str]:
 
 
 def _client_text(client: ClientLimit) -> str:
+    if client.beyond == "not loaded":
+        return f"the model does not load ({client.decided_by})"
     beyond = {
         "cut": "longer texts are cut",
         "fails": "longer texts fail in the model",

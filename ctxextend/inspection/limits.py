@@ -35,6 +35,8 @@ SENTENCE_CONFIGS = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
+NOT_LOADED = "the model does not load"
+
 # What a folder holds that AutoTokenizer can load.
 TOKENIZER_FILES = {
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
@@ -99,6 +101,11 @@ class Limit:
     why: str = ""
     mend: str | None = None
 
+    @property
+    def stops_loading(self) -> bool:
+        """Whether no model can be made of config and weights because of it."""
+        return self.why.endswith(NOT_LOADED)
+
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         endless = isinstance(self.value, float)  # 1e400 is read as an infinity, for which JSON has no word
@@ -111,10 +118,10 @@ class ClientLimit:
 
     Attributes:
         client: ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone.
-        tokens: How many tokens of a text it reads; None where it cuts nowhere.
+        tokens: How many tokens of a text it reads; None where it cuts nowhere, 0 where the model does not load.
         decided_by: The place that decides it.
         beyond: What becomes of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares
-            that), or ``not cut``.
+            that), ``not cut``, or ``not loaded``.
     """
 
     client: str
@@ -185,7 +192,7 @@ def _config_limit(checkpoint: Checkpoint, table: Measured, key: str, value: Any,
     is_length = isinstance(value, int) and not isinstance(value, bool)
     agrees = is_length and table.place.rows(value) == table.rows
     tokens = table.place.positions(table.place.rows(value)) if is_length else None
-    why = "" if agrees else f"{table.name} has {table.rows} rows: the model does not load"
+    why = "" if agrees else f"{table.name} has {table.rows} rows: {NOT_LOADED}"
     why = "nothing reads it" if why and client == NOBODY else why
     return Limit(checkpoint.config_file, key, value, tokens, client, table.name, agrees, why)
 
@@ -235,6 +242,8 @@ def _side_limit(checkpoint: Checkpoint, stated: StatedLimit, table: Measured) ->
     may_be_less = stated.kind in ("padding", "generation")
     agrees = tokens == positions or (may_be_less and (tokens is None or tokens < positions))
     why = "" if agrees else _against(tokens, table)
+    if not agrees and stated.kind == "padding":
+        why = f"every text is padded to {tokens} tokens, and those beyond the table's {positions} {_beyond(table)}"
     why = "nothing reads it" if why and client == NOBODY else why
     key = ".".join(stated.path)
     return Limit(stated.file, key, stated.value, tokens, client, table.name, agrees, why)
@@ -287,9 +296,10 @@ def client_limits(
     by_client = {limit.client: limit for limit in own if limit.key in CUTTING_KEYS}
     tokenizer_limit, sentence = by_client.get(TRANSFORMERS), by_client.get(SENTENCE_TRANSFORMERS)
     if names & TOKENIZER_FILES:
-        yield _client(TRANSFORMERS, tokenizer_limit, table)
+        obstacle = next((limit for limit in limits if limit.stops_loading), None)
+        yield _client(TRANSFORMERS, tokenizer_limit, table, obstacle)
         if not tokenizer:
-            yield _client(SENTENCE_TRANSFORMERS, sentence or _capped(tokenizer_limit, own, table), table)
+            yield _client(SENTENCE_TRANSFORMERS, sentence or _capped(tokenizer_limit, own, table), table, obstacle)
     if "tokenizer.json" in names:
         truncation = next((limit for limit in own if limit.key == "truncation.max_length"), None)
         where = f"{truncation.file} {truncation.key}" if truncation else "tokenizer.json, which states no truncation"
@@ -309,7 +319,9 @@ def _capped(tokenizer_limit: Limit | None, limits: list[Limit], table: Measured)
     return min(stated, key=lambda limit: limit.tokens or 0, default=None)
 
 
-def _client(client: str, limit: Limit | None, table: Measured) -> ClientLimit:
+def _client(client: str, limit: Limit | None, table: Measured, obstacle: Limit | None) -> ClientLimit:
+    if obstacle is not None:
+        return ClientLimit(client, 0, f"{obstacle.file} {obstacle.key}", "not loaded")
     positions = table.positions
     if limit is None or limit.tokens is None or limit.tokens > positions:
         beyond = "last position" if table.place.table.clamps else "fails"
