@@ -131,7 +131,10 @@ def lacks(*names: str) -> Edit:
 
 
 def is_named(name: str) -> Edit:
-    return lambda folder: (folder / "sentence_bert_config.json").replace(folder / name) and None
+    def rename(folder: Path) -> None:
+        (folder / "sentence_bert_config.json").rename(folder / name)
+
+    return rename
 
 
 def truncates(length: int | None) -> Edit:
@@ -287,9 +290,8 @@ def dress(folder: Path, **settings: Any) -> None:
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 2)])
     names = ["input_ids", "attention_mask"]
     special = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=names, **special, **settings).save_pretrained(
-        folder
-    )
+    backend: Any = PreTrainedTokenizerFast
+    backend(tokenizer_object=tokenizer, model_input_names=names, **special, **settings).save_pretrained(folder)
 
 
 DISTILBERT: dict[str, Any] = {
