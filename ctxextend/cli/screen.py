@@ -17,9 +17,12 @@ __all__ = ["inspection_lines", "row_lines", "terminal_width"]
 Shown = tuple[Inspection, TableReport]
 
 NARROWEST = 40
+NARROWEST_COLUMN = 16
 CHART_LINES = 8
 # Findings of one kind that are told one by one.
 TOLD = 5
+# What stands in front of a model's name.
+LOOK_AT = "Look at, in "
 
 
 def terminal_width(wanted: int | None) -> int:
@@ -35,7 +38,7 @@ def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: 
         width: Characters of a line.
         unicode: Whether charts may use more than ASCII.
     """
-    names = _names(inspections)
+    names = _names(inspections, width - len(LOOK_AT))
     for group in _groups(inspections):
         yield from _table_lines(group, names, width, unicode=unicode)
     for inspection in inspections:
@@ -43,14 +46,11 @@ def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: 
         yield from _limit_lines(inspection, title, width)
 
 
-def _names(inspections: Sequence[Inspection]) -> dict[int, str]:
-    """Return what each model is called on the screen: the end of its path, where that tells them apart."""
+def _names(inspections: Sequence[Inspection], room: int) -> dict[int, str]:
+    """Return what each model is called on the screen: the end of its path, or more of it to tell them apart."""
     short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
-    unique = len(set(short)) == len(short)
-    return {
-        id(inspection): name if unique else inspection.source
-        for inspection, name in zip(inspections, short, strict=True)
-    }
+    names = short if len(set(short)) == len(short) else [inspection.source for inspection in inspections]
+    return {id(inspection): _end(name, room) for inspection, name in zip(inspections, names, strict=True)}
 
 
 def _groups(inspections: Sequence[Inspection]) -> list[list[Shown]]:
@@ -67,7 +67,7 @@ def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unico
         yield from _what(inspection, table, width)
     yield []
     for pair in [group] if len(group) <= 2 else [[shown] for shown in group]:
-        yield from _profile(pair, names, width, unicode=unicode)
+        yield from _profile(pair, names if len(group) > 1 else {}, width, unicode=unicode)
     yield []
     if len(group) == 1:
         yield from _labelled(_figures(group[0][1]), width)
@@ -75,7 +75,7 @@ def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unico
         yield from _columns(group, names, width)
     yield []
     for inspection, table in group:
-        yield [("Look at" if len(group) == 1 else f"Look at, in {names[id(inspection)]}", "title")]
+        yield [("Look at" if len(group) == 1 else f"{LOOK_AT}{names[id(inspection)]}", "title")]
         for finding in _findings(table):
             yield from _wrapped("  ", finding, width)
     yield []
@@ -96,13 +96,19 @@ def _what(inspection: Inspection, table: TableReport, width: int) -> Iterator[Pi
 
 
 def _profile(shown: list[Shown], names: dict[int, str], width: int, *, unicode: bool) -> Iterator[Pieces]:
-    """Yield the norms over the positions as a chart, with a key to what is what."""
+    """Yield the norms over the positions as a chart, with a key to what is what, by names where there are any."""
     curves = [_curve(table, second=number > 0) for number, (_, table) in enumerate(shown)]
-    yield _key(shown, names, unicode=unicode)
+    marks = ("\u28ff", "\u2588") if unicode else ("*", "o")
+    parts = [[("Norm of each row, by position", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]]
+    for (inspection, table), mark, style in zip(shown, marks, ("learned", "second"), strict=False):
+        name = names.get(id(inspection))
+        parts += [[(f"  {mark} {name}", style)]] if name else []
+        parts += _key(table, style)
+    yield from _flowed(parts, width)
     yield from draw(curves, width, CHART_LINES, unicode=unicode)
     for inspection, table in shown:
         if table.new_rows:
-            origin = f"{names[id(inspection)]}: " if len(shown) > 1 else ""
+            origin = f"{names[id(inspection)]}: " if names else ""
             yield from _wrapped("", f"{origin}{_origins(table)}", width, "faint")
 
 
@@ -115,19 +121,23 @@ def _curve(table: TableReport, *, second: bool) -> Curve:
     )
 
 
-def _key(shown: list[Shown], names: dict[int, str], *, unicode: bool) -> Pieces:
-    marks = ("\u28ff", "\u2588") if unicode else ("*", "o")
-    curves = [_curve(table, second=False) for _, table in shown]
-    pieces = [("Norm of each row, by position", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]
-    for number, (inspection, table) in enumerate(shown):
-        style = ("learned", "second")[number]
-        if len(shown) > 1:
-            pieces += [(f"  {marks[number]} {names[id(inspection)]}", style)]
-        if table.new_rows:
-            pieces += [("  learned", style), (" new", "new")]
-        if table.offset:
-            pieces += [(f"  {table.offset} offset row{'s' * (table.offset > 1)} in front", "offset")]
-    return pieces
+def _key(table: TableReport, style: str) -> Iterator[Pieces]:
+    """Yield what the colours of a curve mean."""
+    if table.new_rows:
+        yield [("  learned", style), (" new", "new")]
+    if table.offset:
+        yield [(f"  {table.offset} offset row{'s' * (table.offset > 1)} in front", "offset")]
+
+
+def _flowed(parts: Iterable[Pieces], width: int) -> Iterator[Pieces]:
+    """Yield parts behind one another, in as many lines as that takes."""
+    line: Pieces = []
+    for part in parts:
+        if line and sum(len(text) for text, _ in (*line, *part)) > width:
+            yield line
+            line = []
+        line = [*line, *part]
+    yield line
 
 
 def _origins(table: TableReport) -> str:
@@ -173,17 +183,17 @@ def _periods(table: TableReport) -> Iterator[str]:
 
 
 def _columns(group: list[Shown], names: dict[int, str], width: int) -> Iterator[Pieces]:
-    """Yield the figures of several tables, one column each."""
-    figures = [dict(_short_figures(table)) for _, table in group]
-    labels = list(dict.fromkeys(label for column in figures for label in column))
-    margin = max(map(len, labels)) + 2
-    room = max((width - margin) // len(group), 10)
-    yield [
-        (" " * margin, ""),
-        *((f"{_end(names[id(inspection)], room - 2):>{room}}", "title") for inspection, _ in group),
-    ]
-    for label in labels:
-        yield [(f"{label:<{margin}}", "label"), *((f"{column.get(label, '-'):>{room}}", "") for column in figures)]
+    """Yield the figures of several tables, one column each, and as many columns side by side as fit."""
+    columns = [(names[id(inspection)], dict(_short_figures(table))) for inspection, table in group]
+    labels = list(dict.fromkeys(label for _, figures in columns for label in figures))
+    margin = max(map(len, labels)) + 1
+    fitting = max((width - margin) // NARROWEST_COLUMN, 1)
+    for start in range(0, len(columns), fitting):
+        beside = columns[start : start + fitting]
+        room = max((width - margin) // len(beside), NARROWEST_COLUMN)
+        yield [(" " * margin, ""), *((f"{_end(name, room - 2):>{room}}", "title") for name, _ in beside)]
+        for label in labels:
+            yield [(f"{label:<{margin}}", "label"), *((f"{found.get(label, '-'):>{room}}", "") for _, found in beside)]
 
 
 def _short_figures(table: TableReport) -> Iterator[tuple[str, str]]:
