@@ -187,10 +187,10 @@ def _columns(group: list[Shown], names: dict[int, str], width: int) -> Iterator[
     columns = [(names[id(inspection)], dict(_short_figures(table))) for inspection, table in group]
     labels = list(dict.fromkeys(label for _, figures in columns for label in figures))
     margin = max(map(len, labels)) + 1
-    fitting = max((width - margin) // NARROWEST_COLUMN, 1)
+    fitting = min(max((width - margin) // NARROWEST_COLUMN, 1), len(columns))
+    room = max((width - margin) // fitting, NARROWEST_COLUMN)
     for start in range(0, len(columns), fitting):
         beside = columns[start : start + fitting]
-        room = max((width - margin) // len(beside), NARROWEST_COLUMN)
         yield [(" " * margin, ""), *((f"{_end(name, room - 2):>{room}}", "title") for name, _ in beside)]
         for label in labels:
             yield [(f"{label:<{margin}}", "label"), *((f"{found.get(label, '-'):>{room}}", "") for _, found in beside)]
