@@ -18,6 +18,7 @@ Shown = tuple[Inspection, TableReport]
 
 NARROWEST = 40
 NARROWEST_COLUMN = 16
+CLIENT_MARGIN = 22
 CHART_LINES = 8
 # Findings of one kind that are told one by one.
 TOLD = 5
@@ -273,7 +274,7 @@ def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pie
         if limit.why:
             yield from _wrapped("    ", limit.why, width, style)
     for client in inspection.clients:
-        yield from _labelled([(client.client, _client_text(client))], width, 22)
+        yield from _labelled([(client.client, _client_text(client))], width, CLIENT_MARGIN)
     for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
         yield [("mend: ", "label"), (mend, "command")]
 
@@ -323,14 +324,16 @@ def _row_text(figures: Mapping[str, Any]) -> str:
 
 def _labelled(items: Iterable[tuple[str, str]], width: int, margin: int = 12) -> Iterator[Pieces]:
     for label, text in items:
-        lines = textwrap.wrap(text, max(width - margin, 20)) or [""]
+        lines = textwrap.wrap(text, max(width - margin, NARROWEST - CLIENT_MARGIN), break_on_hyphens=False) or [""]
         yield [(f"{label:<{margin}}", "label"), (lines[0], "")]
         yield from ([(" " * margin + line, "")] for line in lines[1:])
 
 
 def _wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pieces]:
-    for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  "):
-        yield [(line, style)]
+    behind = indent + "  "
+    # Hyphens stand in ranges and names, which stay whole.
+    lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False)
+    yield from ([(line, style)] for line in lines)
 
 
 def _ranges(rows: Iterable[int]) -> str:
