@@ -289,9 +289,9 @@ def dress(folder: Path, **settings: Any) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 2)])
     names = ["input_ids", "attention_mask"]
-    special = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    special = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"} | settings
     backend: Any = PreTrainedTokenizerFast
-    backend(tokenizer_object=tokenizer, model_input_names=names, **special, **settings).save_pretrained(folder)
+    backend(tokenizer_object=tokenizer, model_input_names=names, **special).save_pretrained(folder)
 
 
 DISTILBERT: dict[str, Any] = {
@@ -325,6 +325,36 @@ def test_inspect_claims_what_each_family_does(
         assert wrong(inspect(output)) == {}
         assert claims(output) == observed(output, 16)
         assert claims(output)[SENTENCE] == claims(output)[TRANSFORMERS] == (16, "cut")
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert"])
+def test_inspect_says_nothing_of_sentence_transformers_where_it_cannot_pad(
+    model_type: str, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico(model_type, base=True).folder
+    dress(folder, model_max_length=16, pad_token=None)
+    assert claims(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
+    assert by_transformers(folder, 16) == (16, "cut")
+    with pytest.raises(ValueError, match="padding token"):
+        SentenceTransformer(str(folder), device="cpu").encode("the")
+
+
+def test_inspect_says_where_long_texts_share_the_last_position(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        **{"hidden_size": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "vocab_size": 32, "pad_token_id": 1},
+        **{"num_encoder_attention_heads": 2, "num_decoder_attention_heads": 2, "encoder_ffn_dim": 8},
+        **{"decoder_ffn_dim": 8, "max_position_embeddings": 18},
+    }
+    model = transformers.ProphetNetModel(transformers.ProphetNetConfig(**sizes)).train(False)
+    model.save_pretrained(tmp_path / "prophetnet")
+    dress(tmp_path / "prophetnet")
+    assert claims(tmp_path / "prophetnet")[TRANSFORMERS] == (16, "last position")
+    tokens = torch.full((1, 30), 4)
+    read = []
+    model.encoder.position_embeddings.register_forward_hook(lambda *call: read.append(call[2][1]))
+    with torch.no_grad():
+        model.encoder(input_ids=tokens)
+    assert read[0][0].tolist() == [*range(2, 17), *[17] * 15]
 
 
 def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(

@@ -282,7 +282,9 @@ def client_limits(
 
     transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
     ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, offset rows
-    included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore.
+    included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore. Where no
+    file of the tokenizer states a padding token, and no modules.json makes it a sentence encoder, the second is left
+    out: it would fail at every text.
 
     Args:
         checkpoint: The checkpoint.
@@ -298,13 +300,22 @@ def client_limits(
     if names & TOKENIZER_FILES:
         obstacle = next((limit for limit in limits if limit.stops_loading), None)
         yield _client(TRANSFORMERS, tokenizer_limit, table, obstacle)
-        if not tokenizer:
+        if not tokenizer and _can_pad(checkpoint, folders):
             yield _client(SENTENCE_TRANSFORMERS, sentence or _capped(tokenizer_limit, own, table), table, obstacle)
     if "tokenizer.json" in names:
         truncation = next((limit for limit in own if limit.key == "truncation.max_length"), None)
         where = f"{truncation.file} {truncation.key}" if truncation else "tokenizer.json, which states no truncation"
         tokens = truncation.tokens if truncation else None
         yield ClientLimit(TOKENIZERS, tokens, where, "cut" if truncation else "not cut")
+
+
+def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
+    """Whether sentence-transformers can read texts: it pads them all, and GPT-2's tokenizer has nothing to pad with."""
+    stating = ("tokenizer_config.json", "special_tokens_map.json")
+    paths = (path for path in map(PurePosixPath, checkpoint.copied) if path.name in stating and path.parent in folders)
+    return "modules.json" in checkpoint.copied or any(
+        load_object(checkpoint.root / path).get("pad_token") is not None for path in paths
+    )
 
 
 def _capped(tokenizer_limit: Limit | None, limits: list[Limit], table: Measured) -> Limit | None:
