@@ -505,25 +505,23 @@ def test_inspect_of_bart_states_the_shared_key_once(tmp_path: Path) -> None:
     assert wrong(inspect(mended(tmp_path / "bart"))) == {}
 
 
-def test_inspect_of_clip_states_the_nested_key(tmp_path: Path) -> None:
-    text_config: dict[str, Any] = {
-        "max_position_embeddings": 16,
-        "vocab_size": 32,
-        "eos_token_id": 2,
-        "bos_token_id": 0,
-        **SIZES,
-    }
+def save_clip(folder: Path) -> Path:
+    text_config = {"max_position_embeddings": 16, "vocab_size": 32, "eos_token_id": 2, "bos_token_id": 0, **SIZES}
     vision = {"image_size": 32, "patch_size": 16, **SIZES}
-    config = transformers.CLIPConfig(text_config=text_config, vision_config=vision, projection_dim=8)
-    transformers.CLIPModel(config).save_pretrained(tmp_path / "clip")
-    found = inspect(tmp_path / "clip")
-    assert "text_config.max_position_embeddings" in [limit.key for limit in found.limits]
-    assert wrong(found) == {}
-    values = json.loads((tmp_path / "clip" / "config.json").read_text())
+    config: Any = transformers.CLIPConfig(text_config=text_config, vision_config=vision, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_inspect_of_clip_states_the_nested_key(tmp_path: Path) -> None:
+    folder = save_clip(tmp_path / "clip")
+    assert "text_config.max_position_embeddings" in [limit.key for limit in inspect(folder).limits]
+    assert wrong(inspect(folder)) == {}
+    values = json.loads((folder / "config.json").read_text())
     values["text_config"]["max_position_embeddings"] = 24
-    (tmp_path / "clip" / "config.json").write_text(json.dumps(values))
-    assert wrong(inspect(tmp_path / "clip")) == {"config.json text_config.max_position_embeddings": 24}
-    assert wrong(inspect(mended(tmp_path / "clip"))) == {}
+    (folder / "config.json").write_text(json.dumps(values))
+    assert wrong(inspect(folder)) == {"config.json text_config.max_position_embeddings": 24}
+    assert wrong(inspect(mended(folder))) == {}
 
 
 def test_inspect_shows_the_keys_that_nobody_reads_and_mends_them(make_pico: Callable[..., pico.Pico]) -> None:
@@ -532,6 +530,48 @@ def test_inspect_shows_the_keys_that_nobody_reads_and_mends_them(make_pico: Call
     (limit,) = (limit for limit in inspect(folder).limits if limit.key == "n_ctx")
     assert (limit.agrees, limit.client, limit.tokens, limit.why) == (False, "none", 8, "nothing reads it")
     assert wrong(inspect(mended(folder))) == {}
+
+
+def loads(model_class: Any, folder: Path) -> bool:
+    try:
+        model_class.from_pretrained(folder)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("own", "alias"), [(16, 16), (99, 16), (16, 99), (99, 99)])
+def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(
+    own: int, alias: int, make_pico: Callable[..., pico.Pico]
+) -> None:
+    source = make_pico("gpt2", base=True)
+    dress(source.folder, model_max_length=16)
+    pico.edit_json(source.folder / "config.json", n_positions=own, max_position_embeddings=alias)
+    found = {limit.key: limit for limit in inspect(source.folder).limits}
+    assert (found["n_positions"].client, found["max_position_embeddings"].client) == ("none", TRANSFORMERS)
+    assert loads(source.model_class, source.folder) == (alias == 16)
+    assert claims(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
+    if (own, alias) != (16, 16):
+        assert wrong(inspect(mended(source.folder))) == {}
+
+
+@pytest.mark.parametrize(("own", "overriding"), [(24, 16), (16, 24)])
+def test_inspect_goes_by_the_copy_of_a_config_that_transformers_obeys(
+    own: int, overriding: int, tmp_path: Path
+) -> None:
+    folder = save_clip(tmp_path / "clip")
+    values = json.loads((folder / "config.json").read_text())
+    values["text_config_dict"] = values["text_config"] | {"max_position_embeddings": overriding}
+    values["text_config"]["max_position_embeddings"] = own
+    (folder / "config.json").write_text(json.dumps(values))
+    found = {limit.key: limit.client for limit in inspect(folder).limits}
+    assert found["text_config.max_position_embeddings"] == "none"
+    assert found["text_config_dict.max_position_embeddings"] == TRANSFORMERS
+    assert loads(transformers.CLIPModel, folder) == (overriding == 16)
+    assert any(limit.stops_loading for limit in inspect(folder).limits) == (overriding != 16)
+    output = mended(folder)
+    assert wrong(inspect(output)) == {}
+    assert loads(transformers.CLIPModel, output)
 
 
 def test_inspect_of_a_length_that_the_config_leaves_out(tmp_path: Path) -> None:

@@ -180,8 +180,8 @@ def _config_limits(checkpoint: Checkpoint, table: Measured) -> Iterator[Limit]:
     for path in place.length_paths:
         value = nested(checkpoint.config, path)
         if value is not None:
-            unread = any(path[-len(key.split(".")) :] == tuple(key.split(".")) for key in place.table.unused_keys)
-            yield _config_limit(checkpoint, table, ".".join(path), value, NOBODY if unread else TRANSFORMERS)
+            client = TRANSFORMERS if path == place.obeyed_path else NOBODY
+            yield _config_limit(checkpoint, table, ".".join(path), value, client)
     default = place.family.defaults.get(place.table.config_key)
     if place.stated(place.obeyed_key) is None and default is not None:
         limit = _config_limit(checkpoint, table, f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)
