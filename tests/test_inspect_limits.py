@@ -460,6 +460,19 @@ def save_led(folder: Path, encoder: int, decoder: int) -> Path:
     return folder
 
 
+def test_inspect_mend_repeats_how_the_checkpoint_was_named(make_pico: Callable[..., pico.Pico], tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="a repo/it's small")
+    source.load().save_pretrained(source.folder, variant="fp16")
+    pico.edit_json(source.folder / "tokenizer_config.json", model_max_length=5)
+    where: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "family": "gpt2"}
+    (mend,) = {limit.mend for limit in inspect(tmp_path / "a repo", **where).limits if limit.mend}
+    flags = ["--subfolder", "it's small", "--variant", "fp16", "--family", "gpt2", "--to", "16", "--mend-limits"]
+    assert shlex.split(mend) == ["ctxextend", "resize", str(tmp_path / "a repo"), *flags]
+    done = CliRunner().invoke(app, [*shlex.split(mend)[1:], "-o", "out"])
+    assert done.exit_code == 0, done.output
+    assert wrong(inspect("out", variant="fp16")) == {}
+
+
 def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> None:
     folder = save_led(tmp_path / "led", 32, 16)
     dress(folder, model_max_length=10)

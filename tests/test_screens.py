@@ -155,6 +155,14 @@ def test_inspect_screen_says_which_rows_are_new(make_pico: MakePico) -> None:
     assert "new positions: 16-39; the others were learned" in text
 
 
+@pytest.mark.parametrize(("to", "mend"), [(8, False), (16, True)])
+def test_inspect_screen_says_nothing_of_a_method_that_made_no_row(to: int, mend: bool, make_pico: MakePico) -> None:
+    output = resize(make_pico("gpt2").folder, to=to, mend_limits=mend, output="out").output
+    text = inspect(output, "--width", 80)
+    assert text.startswith("out (gpt2)\n")
+    assert "new" not in text
+
+
 # Colours
 
 

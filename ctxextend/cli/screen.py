@@ -84,7 +84,7 @@ def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unico
 
 def _what(inspection: Inspection, table: TableReport, width: int) -> Iterator[Pieces]:
     part = f", {table.part}" if table.part else ""
-    made = f", made by {inspection.method}" if inspection.method and table.new_rows is not None else ""
+    made = f", made by {inspection.method}" if inspection.method and table.new_rows else ""
     yield [(inspection.source, "title"), (f" ({inspection.family}{part}{made})", "")]
     ahead = table.rows - table.offset - table.positions
     parts = [f"{table.offset} offset"] * bool(table.offset) + [f"{table.positions} positions"]
