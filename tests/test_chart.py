@@ -139,6 +139,11 @@ def test_draw_where_one_row_towers_takes_equal_factors_for_equal_steps() -> None
     assert float(lines[HEIGHT // 2].split("┤")[0]) == pytest.approx(10)
 
 
+def test_draw_of_the_widest_span_of_numbers() -> None:
+    lines = texts(draw([curve([5e-324, 1.0, 1.0, 1.7e308])], 60, HEIGHT))
+    assert [lines[row].split("┤")[0].strip() for row in (0, HEIGHT - 1)] == ["1.7e+308", "4.94e-324"]
+
+
 @pytest.mark.parametrize("values", [[math.nan] * 5, [math.inf], [0.0] * 5, [7.0]])
 def test_draw_of_nothing_or_one_height(values: list[float]) -> None:
     lines = draw([curve(values)], 60, HEIGHT)
