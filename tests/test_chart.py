@@ -139,6 +139,12 @@ def test_draw_where_one_row_towers_takes_equal_factors_for_equal_steps() -> None
     assert float(lines[HEIGHT // 2].split("┤")[0]) == pytest.approx(10)
 
 
+@pytest.mark.parametrize("values", [[1.0] * 50 + [5.0] * 50, [5.0] * 50 + [1.0] * 50])
+def test_draw_leaves_no_gap_at_a_step(values: list[float]) -> None:
+    found = dots(draw([curve(values)], 80, HEIGHT))
+    assert set().union(*found.values()) == set(range(4 * HEIGHT))
+
+
 def test_draw_of_the_widest_span_of_numbers() -> None:
     lines = texts(draw([curve([5e-324, 1.0, 1.0, 1.7e308])], 60, HEIGHT))
     assert [lines[row].split("┤")[0].strip() for row in (0, HEIGHT - 1)] == ["1.7e+308", "4.94e-324"]

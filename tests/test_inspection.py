@@ -99,10 +99,11 @@ def test_inspect_tells_new_rows_from_learned_ones(
     assert all(np.array_equal(table.values[row], old[row]) for row in kept)
 
 
-def test_inspect_of_a_shorter_table_has_no_new_rows(make_pico: MakePico) -> None:
-    table = only(inspect(resize(make_pico("gpt2").folder, to=8, output="out").output))
+@pytest.mark.parametrize("to", [8, 16])
+def test_inspect_of_a_table_that_did_not_grow_has_no_new_rows(to: int, make_pico: MakePico) -> None:
+    table = only(inspect(resize(make_pico("gpt2").folder, to=to, output="out").output))
     assert table.new_rows == ()
-    assert {table.origin(row) for row in range(8)} == {"learned"}
+    assert {table.origin(row) for row in range(to)} == {"learned"}
 
 
 @pytest.mark.parametrize("text", ["", "[", "source: x\nresize: {to: 3}\n", "source: x\nresize: {to: -1}\n"])
@@ -117,6 +118,13 @@ def test_inspect_of_a_resize_finds_its_tiles_and_seams() -> None:
     assert (table.repetition.period, table.repetition.copies) == (128, 4)
     assert table.seams == {128: (128, 256, 384)}
     assert table.untrained == {}
+
+
+@pytest.mark.parametrize(("method", "positions"), [("copy", (100, 200)), ("sinusoidal", (100,))])
+def test_inspect_finds_the_seams_of_the_length_before(method: str, positions: tuple[int, ...]) -> None:
+    short = resize("tiny-gpt2", to=100, output="short").output
+    table = only(inspect(resize(short, to=300, method=method, output="out").output))
+    assert table.seams[100] == positions
 
 
 @pytest.mark.parametrize("method", ["linear", "sinusoidal"])

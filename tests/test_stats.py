@@ -327,6 +327,14 @@ def test_outlier_rows_finds_a_row_that_was_scaled_or_turned(row: int) -> None:
     assert "cosine" in outlier_rows(measure(turned))[row]
 
 
+def test_outlier_rows_goes_by_the_rows_around() -> None:
+    table = smooth(600)[88:]
+    table *= (np.linspace(1, 6, 512) / np.linalg.norm(table, axis=1))[:, None]
+    assert outlier_rows(measure(table)) == {}
+    table[10] *= 3  # in the midst of the table that would be nothing
+    assert list(outlier_rows(measure(table))) == [10]
+
+
 def test_outlier_rows_leaves_empty_rows_to_others() -> None:
     table = smooth(200)[40:]
     table[50], table[60] = 0, np.nan
@@ -461,3 +469,10 @@ def test_untrained_rows_of_narrow_or_smooth_tables_are_none() -> None:
     assert untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
     for table in (sinusoids(512, 128), smooth(512, 128), np.zeros((9, 64)), np.full((9, 64), np.nan)):
         assert untrained_rows(table, measure(table), DEVIATIONS) == {}
+
+
+def test_untrained_rows_have_a_mean_of_zero() -> None:
+    table = normal(200, 128, 1, 0.02)
+    assert 50 in untrained_rows(table, measure(table), DEVIATIONS)
+    table[50] = np.abs(table[50])
+    assert 50 not in untrained_rows(table, measure(table), DEVIATIONS)
