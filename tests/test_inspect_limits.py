@@ -307,7 +307,7 @@ def distilbert(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert", "distilbert"])
-@pytest.mark.parametrize("limit", [None, 10, 16, 17, 64])
+@pytest.mark.parametrize("limit", [None, 10, 17])
 def test_inspect_claims_what_each_family_does(
     model_type: str, limit: int | None, make_pico: Callable[..., pico.Pico], request: pytest.FixtureRequest
 ) -> None:
@@ -320,11 +320,10 @@ def test_inspect_claims_what_each_family_does(
     expected = {TRANSFORMERS: cut or (16, "fails"), SENTENCE: cut or capped, TOKENIZERS: (None, "not cut")}
     assert claims(folder) == expected
     assert observed(folder, 16) == expected
-    if limit != 16:
-        output = mended(folder)
-        assert wrong(inspect(output)) == {}
-        assert claims(output) == observed(output, 16)
-        assert claims(output)[SENTENCE] == claims(output)[TRANSFORMERS] == (16, "cut")
+    output = mended(folder)
+    assert wrong(inspect(output)) == {}
+    assert claims(output) == observed(output, 16)
+    assert claims(output)[SENTENCE] == claims(output)[TRANSFORMERS] == (16, "cut")
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "bert"])
