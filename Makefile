@@ -25,7 +25,8 @@ readme: $(VENV)/installed-dev
 	$(BIN)/python -m tests.test_readme
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/resize.py
+	$(BIN)/python -m benchmarks.resize
+	$(BIN)/python -m benchmarks.inspect
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,18 +3,18 @@
 Each route runs as a whole process, in turn with the others, and what it wrote is deleted before the next begins.
 Reported are medians of wall time and of peak resident memory, and ratios to ctxextend.
 
-    python benchmarks/resize.py [--rounds 5] [--folder DIR]
+    python -m benchmarks.resize [--rounds 5] [--folder DIR]
 """
 
 import argparse
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from benchmarks.measuring import measure, report
 
 TRANSFORMERS_ROUTE = """
 import sys, torch
@@ -48,17 +48,6 @@ def routes(source: Path, output: Path) -> dict[str, list[str]]:
     }
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Run a process to its end; return its seconds and its peak resident memory in MB."""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    if status:
-        raise SystemExit(f"failed: {' '.join(command)[:200]}")
-    return seconds, usage.ru_maxrss / 1024
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
@@ -75,19 +64,6 @@ def main() -> None:
                 results[name].append(measure(command))
                 shutil.rmtree(output)
     report(results)
-
-
-def report(results: dict[str, list[tuple[float, float]]]) -> None:
-    medians = {
-        name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in results.items()
-    }
-    base_seconds, base_memory = next(iter(medians.values()))
-    print("| route | seconds, median (min - max) | x | peak memory, MB | x |")
-    print("|---|---:|---:|---:|---:|")
-    for name, (seconds, memory) in medians.items():
-        times = [run[0] for run in results[name]]
-        spread = f"{seconds:.2f} ({min(times):.2f} - {max(times):.2f})"
-        print(f"| {name} | {spread} | {seconds / base_seconds:.2f} | {memory:.0f} | {memory / base_memory:.1f} |")
 
 
 if __name__ == "__main__":

@@ -30,16 +30,22 @@ if TYPE_CHECKING:
     from ctxextend.inspection.reports import Inspection, TableReport, inspect
     from ctxextend.model import extend_model
     from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
+    from ctxextend.proof.claims import Claim, Proof
+    from ctxextend.proof.verification import verify
     from ctxextend.tableplan import TablePlan
+    from ctxextend.tables.methods import Method, list_methods
 
 __all__ = [
     "CheckpointError",
+    "Claim",
     "ClientLimit",
     "CtxextendError",
     "FamilyTable",
     "Inspection",
     "Limit",
+    "Method",
     "OutputError",
+    "Proof",
     "RecipeError",
     "ResizeError",
     "ResizePlan",
@@ -53,18 +59,25 @@ __all__ = [
     "extend_model",
     "inspect",
     "list_families",
+    "list_methods",
     "plan_resize",
     "resize",
+    "verify",
 ]
 
 _HOMES = {
     "ClientLimit": "ctxextend.inspection.limits",
+    "Claim": "ctxextend.proof.claims",
+    "Proof": "ctxextend.proof.claims",
+    "verify": "ctxextend.proof.verification",
     "Inspection": "ctxextend.inspection.reports",
     "Limit": "ctxextend.inspection.limits",
     "TableReport": "ctxextend.inspection.reports",
     "inspect": "ctxextend.inspection.reports",
     "FamilyTable": "ctxextend.families.listing",
+    "Method": "ctxextend.tables.methods",
     "list_families": "ctxextend.families.listing",
+    "list_methods": "ctxextend.tables.methods",
     "ResizePlan": "ctxextend.plan",
     "ResizeResult": "ctxextend.plan",
     "TablePlan": "ctxextend.tableplan",

@@ -1,7 +1,6 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
-__all__ = ["continue_text", "extend_model", "failure_at", "load_causal", "same_logits"]
+__all__ = ["extend_model"]
 
 
 def extend_model(
@@ -125,64 +124,3 @@ def _set_parameters(model: "torch.nn.Module", weights: Mapping[str, "torch.Tenso
         if id(parameter) in made:
             owner, _, own_name = name.rpartition(".")
             setattr(model.get_submodule(owner), own_name, made[id(parameter)])
-
-
-def load_causal(folder: Path) -> Any:
-    """Load a checkpoint's causal language model for reading, without transformers' own bars and notes."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    return AutoModelForCausalLM.from_pretrained(folder).train(False)
-
-
-def continue_text(model: Any, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
-    """Let a causal language model write until a text is `length` tokens long, sampling with a fixed seed.
-
-    Args:
-        model: From `load_causal`, of a folder that holds its tokenizer too.
-        prompt: How the text begins; fewer than `boundary` tokens.
-        length: Tokens wanted, the prompt's included.
-        boundary: The token position at which the text is parted in two.
-        seed: Of torch's generator.
-
-    Returns:
-        The text before the boundary, the text behind it, and how many tokens there are.
-    """
-    import torch
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
-    prompt_ids = tokenizer(prompt, return_tensors="pt")
-    torch.manual_seed(seed)
-    ids = model.generate(
-        **prompt_ids,
-        max_new_tokens=length - prompt_ids["input_ids"].shape[1],
-        suppress_tokens=[tokenizer.eos_token_id],
-        do_sample=True,
-        temperature=0.7,
-        pad_token_id=tokenizer.eos_token_id,
-    )[0]
-    return str(tokenizer.decode(ids[:boundary])), str(tokenizer.decode(ids[boundary:])), len(ids)
-
-
-def failure_at(model: Any, length: int) -> str | None:
-    """Return what transformers says when a causal language model reads `length` tokens; None where it can."""
-    import torch
-
-    try:
-        with torch.no_grad():
-            model(input_ids=torch.zeros(1, length, dtype=torch.long))
-    except (IndexError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def same_logits(one: Any, other: Any, length: int) -> bool:
-    """Whether two causal language models give equal logits, bit for bit, for the same `length` tokens."""
-    import torch
-
-    tokens = torch.arange(length).unsqueeze(0) % one.config.vocab_size
-    with torch.no_grad():
-        return torch.equal(one(input_ids=tokens).logits, other(input_ids=tokens).logits)

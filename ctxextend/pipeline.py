@@ -58,7 +58,7 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
     Raises:
         OutputError: As `ResizePlan.execute`.
     """
-    from ctxextend.model import continue_text, failure_at, load_causal, same_logits
+    from ctxextend.running import continue_text, failure_at, load_causal, same_logits
 
     plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
     resized = load_causal(plan.execute(output, force=force).output)

@@ -32,7 +32,7 @@ from ctxextend.recognition import recognize
 from ctxextend.tableplan import TablePlan, find_tables, plan_tables
 from ctxextend.tables.resizing import resize_behind
 
-__all__ = ["ResizePlan", "ResizeResult", "plan_recipe", "plan_resize", "resize"]
+__all__ = ["ResizePlan", "ResizeResult", "plan_checkpoint", "plan_recipe", "plan_resize", "resize"]
 
 Progress = Callable[[int], None]
 
@@ -83,6 +83,7 @@ class ResizePlan(Changes):
         *,
         force: bool = False,
         progress: Progress = lambda written: None,
+        check: Callable[[Path], None] = lambda folder: None,
     ) -> "ResizeResult":
         """Write the new checkpoint: complete under its name in one rename, or not at all.
 
@@ -90,6 +91,7 @@ class ResizePlan(Changes):
             output: The new folder; None is `default_output`.
             force: Replace an existing checkpoint folder at the last moment.
             progress: Called with the bytes written since the last call.
+            check: Called with the finished folder before it takes its name; where it raises, nothing is left.
 
         Raises:
             OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
@@ -106,6 +108,7 @@ class ResizePlan(Changes):
             self._write_rest(staged, hashes, progress)
             self.checkpoint.check_unchanged()
             size = sum((staged / name).stat().st_size for name in self.output_files)
+            check(staged)
         return ResizeResult(self, folder, (*self.warnings, *warnings), size, time.perf_counter() - began)
 
     def _output(self, output: str | os.PathLike[str] | None) -> Path:
@@ -118,7 +121,7 @@ class ResizePlan(Changes):
             tensors = {}
             for table in self.tables_in(file):
                 before = read_floats(file, table.name)
-                tensors[table.name] = self._resized(table, before)
+                tensors[table.name] = self.resized(table, before)
                 hashes[table.name] = _sha256(before), _sha256(tensors[table.name])
                 warnings += nonfinite(table, before, tensors[table.name])
             tensors |= {plan.name: make_buffer(plan) for plan in self.remade if plan.name in file.entries}
@@ -136,7 +139,19 @@ class ResizePlan(Changes):
             write_file(folder / name, text, mode)
             progress(len(text))
 
-    def _resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
+    def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
+        """Return a table's rows at its new length.
+
+        Args:
+            table: One of `tables`.
+            before: Its rows now, shape (rows_before, hidden_size).
+
+        Returns:
+            Shape (rows_after, hidden_size), the dtype of `before`.
+
+        Raises:
+            ResizeError: It does not fit in memory.
+        """
         try:
             return resize_behind(before, table.offset, table.rows_after - table.offset, self.recipe.resize.options)
         except MemoryError:
@@ -253,7 +268,15 @@ def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
     """
     origin = recipe.origin
     source = source or resolve_source(recipe.source, origin.revision, origin.subfolder, origin.variant)
-    checkpoint = open_checkpoint(source, origin.variant)
+    return plan_checkpoint(recipe, open_checkpoint(source, origin.variant))
+
+
+def plan_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> ResizePlan:
+    """Plan what a recipe asks for of a checkpoint that is open already; see `plan_resize`.
+
+    Raises:
+        CtxextendError: As `plan_resize`, but for the SourceError.
+    """
     architecture = recognize(checkpoint, recipe.subject)
     found = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))
     tables = plan_tables(checkpoint, found, recipe.resize)

@@ -60,6 +60,19 @@ def make(folder: Path, model_type: str, *, base: bool = False, dtype: Any = torc
     return Pico(folder, model_class)
 
 
+def make_bart(folder: Path) -> Path:
+    """Save a model with random weights and two tables, an encoder's and a decoder's, each with two offset rows."""
+    torch.manual_seed(0)
+    layers: dict[str, Any] = {
+        f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
+    }
+    config = transformers.BartConfig(
+        max_position_embeddings=16, d_model=WIDTH, encoder_ffn_dim=16, decoder_ffn_dim=16, vocab_size=32, **layers
+    )
+    transformers.BartModel(config).save_pretrained(folder)
+    return folder
+
+
 def shard(folder: Path, max_shard_size: str = "2KB") -> list[str]:
     """Save a checkpoint again in shards, with an index; return their names."""
     model = transformers.AutoModelForPreTraining.from_pretrained(folder)

@@ -17,7 +17,7 @@ from ctxextend import __version__, plan_resize, resize
 from ctxextend.cli import resize as resize_command
 from ctxextend.cli.app import app
 from ctxextend.cli.output import plain
-from ctxextend.tables.methods import METHODS, SCOPES
+from ctxextend.tables.methods import METHODS, SCOPES, list_methods
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -71,7 +71,7 @@ def test_resize_quiet_prints_nothing_but_the_output() -> None:
 JSON_KEYS = {
     *("schema_version", "command", "warnings", "source", "revision", "family", "method", "keep_first", "drop_last"),
     *("scope", "output", "max_len_before", "max_len_after", "tables", "config", "files", "bytes_written", "seconds"),
-    *("dry_run", "edits", "dropped", "remade", "bytes_to_write", "notes"),
+    *("dry_run", "edits", "dropped", "remade", "bytes_to_write", "notes", "verified"),
 }
 
 
@@ -278,6 +278,26 @@ def test_help_names_every_option_and_no_argument_shows_help() -> None:
     for flag in (*flags, "--dry-run", "--json", "--quiet"):
         assert flag in text
     assert "resize" in run().output
+
+
+def test_methods_prints_a_block_for_each_method() -> None:
+    blocks = run("methods").stdout.split("\n\n")
+    assert [block.splitlines()[0] for block in blocks] == list(METHODS)
+    for block, method in zip(blocks, list_methods(), strict=True):
+        text = " ".join(block.split())
+        stays = "stay, bit for bit" if method.keeps_learned_rows else "change"
+        assert f"does {method.summary} learned rows {stays} " in text
+        assert f"use when {method.when} source {method.source}" in text
+        assert all(f"--{flag} (default: {default})" in text for flag, default in method.flags.items())
+
+
+def test_methods_json_lists_the_registry() -> None:
+    values = json.loads(run("methods", "--json").stdout)
+    assert values == {
+        **{"schema_version": 1, "command": "methods", "warnings": []},
+        "methods": [method.as_dict() for method in list_methods()],
+    }
+    assert {"name", "summary", "keeps_learned_rows", "flags", "when", "source"} <= set(values["methods"][0])
 
 
 def test_choices_of_the_command_line_are_the_registrys() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend import UnsupportedModelError, extend_model, resize
+from ctxextend import UnsupportedModelError, extend_model, inspect, resize, verify
 from ctxextend.families.architecture import Architecture, Place
 from ctxextend.families.entries import FAMILIES
 from ctxextend.families.lookup import find_architecture, is_known
@@ -283,6 +283,7 @@ def check_resize(small: Small, folder: Path) -> None:
     """Resize a model's checkpoint by `copy`, and demand all that is promised of the result."""
     small.model.save_pretrained(folder / "source")
     result = resize(folder / "source", to=small.new, output=folder / "output")
+    check_proof(folder)
     loaded = pico.Pico(folder / "output", small.model_class).load()
     extended = pico.Pico(folder / "source", small.model_class).load()
     extend_model(extended, to=small.new)
@@ -298,6 +299,15 @@ def check_resize(small: Small, folder: Path) -> None:
         assert torch.equal(expected, found), f"{name}: outputs at the old length changed"
         check_past_the_old_end(small, place, reader, after, new)
     check_same_state(extended, loaded)
+
+
+def check_proof(folder: Path) -> None:
+    """Demand that the result is proved to be one, and that every place that states a length agrees with it."""
+    proof = verify(folder / "source", folder / "output")
+    assert proof.is_proved, [claim for claim in proof.claims if not claim.holds]
+    inspection = inspect(folder / "output")
+    assert [limit for limit in inspection.limits if not limit.agrees] == []
+    assert all(table.new_rows for table in inspection.tables)
 
 
 def check_past_the_old_end(small: Small, place: Place, reader: zoo.Reader, length: int, new: torch.Tensor) -> None:

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,20 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each may import from those before it, and from itself.
 LAYERS = [
     *("errors", "version", "tables", "families", "checkpoints", "recipe", "recognition", "tableplan", "configedits"),
-    *(
-        "buffers",
-        "changes",
-        "outputtexts",
-        "cautions",
-        "plan",
-        "inspection",
-        "skeletons",
-        "model",
-        "pipeline",
-        "report",
-        "cli",
-    ),
-    *("__init__", "__main__"),
+    *("buffers", "changes", "outputtexts", "cautions", "plan", "inspection", "running", "proof", "skeletons", "model"),
+    *("pipeline", "report", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Who may import what from outside at all, at the top or at use; numpy and the standard library are free.
@@ -37,7 +26,8 @@ ALLOWED = {
     "recipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},
     "skeletons": {"torch"},
-    "model": {"ml_dtypes", "torch", "transformers"},
+    "running": {"torch", "transformers"},
+    "model": {"ml_dtypes", "torch"},
     "report": {"matplotlib"},
     "cli": {"typer", "rich"},
 }
@@ -96,13 +86,39 @@ def command(*arguments: str) -> str:
     )
 
 
+def seconds(command: list[str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
 def test_import_of_the_package_is_light() -> None:
     assert not loaded_after("import ctxextend") & {*HEAVY, "numpy", "yaml", "typer", "rich", "huggingface_hub"}
 
 
 def test_help_imports_neither_numpy_nor_torch() -> None:
-    for arguments in (("--help",), ("resize", "--help"), ("--version",)):
-        assert not loaded_after(command(*arguments)) & {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub"}
+    for arguments in (("--help",), ("resize", "--help"), ("methods", "--help"), ("--version",)):
+        assert not loaded_after(command(*arguments)) & {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub", "rich"}
+
+
+@pytest.mark.parametrize("typed", ["resize ti", "families ro", "demo -o x", "resize --method "])
+def test_completion_imports_neither_numpy_nor_torch(typed: str) -> None:
+    asked = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": "2"}
+    loaded = loaded_after(f"import os; os.environ |= {asked}\n{command()}")
+    assert "ctxextend" in loaded
+    assert not loaded & {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub", "rich"}
+
+
+def test_methods_imports_neither_torch_nor_transformers() -> None:
+    assert not loaded_after(command("methods")) & HEAVY
+
+
+def test_help_starts_as_fast_as_the_libraries_that_show_it() -> None:
+    ours = [sys.executable, "-m", "ctxextend", "--help"]
+    theirs = [sys.executable, "-c", "import typer, rich.console"]
+    times = [(seconds(ours), seconds(theirs)) for _ in range(7)]  # in turns: what else runs here slows both
+    our_least, their_least = map(min, zip(*times, strict=True))
+    assert our_least <= their_least + 0.1
 
 
 @pytest.mark.parametrize("flags", [("--dry-run",), (), ("--json", "--method", "linear", "-o", "other")])

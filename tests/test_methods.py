@@ -1,3 +1,4 @@
+import json
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
-from ctxextend.tables.methods import METHODS, MethodOptions
+from ctxextend.tables.methods import METHODS, MethodOptions, list_methods
 
 TABLES = arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8))
 
@@ -155,3 +156,25 @@ def test_method_options_keeps_learned_rows_says_no_under_scope_all() -> None:
     assert MethodOptions("sinusoidal").keeps_learned_rows
     assert not MethodOptions("sinusoidal", scope="all").keeps_learned_rows
     assert not MethodOptions("linear").keeps_learned_rows
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method_source_is_that_of_its_functions_docstring(name: str) -> None:
+    method = METHODS[name]
+    assert method.source in " ".join(str(method.function.__doc__).split("Source:")[1].split())
+
+
+def test_list_methods_returns_the_registry_with_the_default_first() -> None:
+    assert [method.name for method in list_methods()] == list(METHODS)
+    assert list_methods()[0].name == MethodOptions().method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method_as_dict_is_plain_and_says_all_that_users_need(name: str) -> None:
+    method = METHODS[name]
+    values = method.as_dict()
+    assert json.loads(json.dumps(values)) == values
+    assert set(values) == set(method.__dataclass_fields__) - {"function", "takes_start"}
+    assert "{" not in str(values["short_inputs"])
+    assert (values["name"], values["flags"], values["tolerance"]) == (name, method.flags, method.tolerance)
+    assert method.tolerance >= 0

@@ -1,20 +1,34 @@
 """The README's command blocks, all of them run; `make readme` writes their true output into it."""
 
+import io
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
+from typer.main import get_command
 
-from ctxextend import list_families
+from ctxextend import list_families, list_methods, resize
+from ctxextend.cli.app import app
+from ctxextend.cli.helptext import sections, summary
+from ctxextend.cli.output import print_styled
+from ctxextend.cli.screen import inspection_lines
+from ctxextend.inspection.reports import inspect
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+SCREEN = ROOT / "docs" / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
-FAMILIES = re.compile(r"(<!-- families -->\n).*?(<!-- end of families -->\n)", re.DOTALL)
+GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
+# Fonts of another site, which an image must not ask for.
+FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+WIDTH = 100
 SECONDS = re.compile(r"\b\d+\.\d+ s\b")
 
 
@@ -53,9 +67,43 @@ def families_table() -> str:
     return f"| rows in front of position 0 | length in config.json | model types |\n|---|---|---|\n{body}"
 
 
-def with_families(text: str) -> str:
-    """Return the README with the registry's table between its marks."""
-    return FAMILIES.sub(lambda match: f"{match[1]}{families_table()}{match[2]}", text)
+def methods_table() -> str:
+    """Return the methods as a Markdown table, the default first."""
+    body = "".join(
+        f"| `{method.name}`{' (default)' * (number == 0)} | {method.summary} "
+        f"| {'stay' if method.keeps_learned_rows else 'change'} | {method.when} | {method.source} |\n"
+        for number, method in enumerate(list_methods())
+    )
+    return f"| `--method` | new rows | learned rows | use when | source |\n|---|---|---|---|---|\n{body}"
+
+
+def commands_reference() -> str:
+    """Return every command's usage, purpose, arguments and options, folded away."""
+    group: Any = get_command(app)
+    context = group.make_context("ctxextend", [], resilient_parsing=True)
+    every = [_reference(group, context)]
+    for name, command in group.commands.items():
+        every.append(_reference(command, command.make_context(name, [], parent=context, resilient_parsing=True)))
+    return f"<details>\n<summary>Every command and flag</summary>\n\n{''.join(every)}</details>\n"
+
+
+def _reference(command: Any, context: Any) -> str:
+    usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
+    rows = [row for group, rows in sections(command, context).items() if group != "Commands" for row in rows]
+    body = "".join(f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows)
+    return f"**`{usage}`**: {summary(command)}\n\n| argument or option | meaning |\n|---|---|\n{body}\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+GENERATORS = {"families": families_table, "methods": methods_table, "commands": commands_reference}
+
+
+def with_generated(text: str) -> str:
+    """Return the README with what is generated from the code between its marks."""
+    return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
 
 
 def rendered(text: str, folder: Path) -> str:
@@ -71,16 +119,54 @@ def rendered(text: str, folder: Path) -> str:
     return BLOCK.sub(render, text)
 
 
+def screen(folder: Path) -> str:
+    """Return what inspect shows of a resized table as an SVG image of a terminal."""
+    name = "tiny-gpt2-512"
+    resize("tiny-gpt2", to=512, output=folder / name)
+    found = replace(inspect(folder / name), source=name)
+    # Stated, so that neither the terminal nor the environment has a say.
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=WIDTH,
+        height=WIDTH,
+        color_system="truecolor",
+        force_terminal=True,
+        force_jupyter=False,
+        no_color=False,
+    )
+    print_styled(console, list(inspection_lines([found], WIDTH, unicode=True)))
+    image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")
+    return FONTS.sub("", image)
+
+
+def test_readme_shows_the_screen_of_inspect_as_it_is(tmp_path: Path) -> None:
+    assert f"]({SCREEN.relative_to(ROOT).as_posix()})" in README.read_text()
+    assert SCREEN.read_text() == screen(tmp_path)
+
+
 def test_readme_shows_the_true_output_of_every_command(tmp_path: Path) -> None:
     text = README.read_text()
     assert len(blocks("console")) >= 5
     assert SECONDS.sub("N s", rendered(text, tmp_path)) == SECONDS.sub("N s", text)
 
 
-def test_readme_shows_the_registry_as_it_is() -> None:
+def test_readme_shows_what_the_code_says() -> None:
     text = README.read_text()
-    assert FAMILIES.search(text)
-    assert with_families(text) == text
+    assert {match[2] for match in GENERATED.finditer(text)} == set(GENERATORS)
+    assert with_generated(text) == text
+
+
+def test_commands_reference_has_every_command_and_flag() -> None:
+    text = commands_reference()
+    commands: Any = get_command(app)
+    for name, command in commands.commands.items():
+        assert f"**`ctxextend {name} [OPTIONS]" in text
+        for parameter in command.params:
+            shown = [flag for flag in parameter.opts if flag.startswith("--")] or [f"`{parameter.metavar}`"]
+            assert any(line.startswith("| `") and shown[0] in line for line in text.splitlines())
+    assert "| `--to N` | Usable token positions wanted.  [x>=1; required] |" in text
+    assert "| `--scope <new\\|all>` |" in text
 
 
 def test_readme_python_runs_as_it_stands(tmp_path: Path) -> None:
@@ -116,4 +202,6 @@ def test_readme_shows_the_flags(flag: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        README.write_text(with_families(rendered(README.read_text(), Path(temporary))))
+        README.write_text(with_generated(rendered(README.read_text(), Path(temporary))))
+    with tempfile.TemporaryDirectory() as temporary:
+        SCREEN.write_text(screen(Path(temporary)))

@@ -7,14 +7,17 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from ctxextend.cli.demo import demo
 from ctxextend.cli.families import families
+from ctxextend.cli.helptext import ExamplesFirst, write_help
 from ctxextend.cli.inspect import inspect
+from ctxextend.cli.methods import methods
 from ctxextend.cli.output import Output, nowhere
 from ctxextend.cli.resize import resize
-from ctxextend.errors import CtxextendError
+from ctxextend.cli.verify import NOT_PROVED, verify
+from ctxextend.errors import CtxextendError, VerificationError
 from ctxextend.version import __version__
 
 __all__ = ["app", "main"]
@@ -36,6 +39,18 @@ class ErrorBoundary(TyperGroup):
         ctx.meta["as_json"] = "--json" in args
         return super().parse_args(ctx, args)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options; one text of Typer's own takes two lines, and the help should fit one screen."""
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if isinstance(parameter, TyperOption) and "--show-completion" in parameter.opts:
+                parameter.help = "Print it, to install it by hand."
+        return parameters
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help as commands do."""
+        write_help(self, ctx, formatter)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit 1 for a known error, 2 for usage, 130 for Ctrl-C."""
         output = Output(as_json=ctx.meta["as_json"])
@@ -43,7 +58,7 @@ class ErrorBoundary(TyperGroup):
             return super().invoke(ctx)
         except CtxextendError as error:
             output.error(error)
-            raise typer.Exit(1) from error
+            raise typer.Exit(NOT_PROVED if isinstance(error, VerificationError) else 1) from error
         except typer.TyperException as error:
             if not output.as_json:
                 raise
@@ -59,12 +74,11 @@ app = typer.Typer(
     cls=ErrorBoundary,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.command("resize")(resize)
-app.command("inspect")(inspect)
-app.command("families")(families)
-app.command("demo")(demo)
+for command in (resize, inspect, verify, families, methods, demo):
+    app.command(cls=ExamplesFirst)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,7 +93,10 @@ def ctxextend(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Give a BERT- or GPT-2-like checkpoint a position table of another length, and change nothing else."""
+    """Give a checkpoint's position table another length, and change nothing else.
+
+    Example: ctxextend resize tiny-gpt2 --to 512
+    """
 
 
 def main() -> None:
@@ -92,7 +109,7 @@ def main() -> None:
     sys.stdout, sys.stderr = (stream or nowhere() for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="backslashreplace")
     app()
 
 

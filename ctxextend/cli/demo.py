@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ctxextend.cli.completion import complete_folder
+from ctxextend.cli.options import AsJson, Quiet
 from ctxextend.cli.output import Output
 
 __all__ = ["demo"]
@@ -14,13 +16,28 @@ __all__ = ["demo"]
 def demo(
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", readable=False, help="Keep the new checkpoint here."),
+        typer.Option(
+            "--output",
+            "-o",
+            readable=False,
+            metavar="DIR",
+            autocompletion=complete_folder,
+            help="Keep the new checkpoint here.",
+            rich_help_panel="Files",
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing checkpoint folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel="Files")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Resize the bundled checkpoint from 128 to 512 positions and let it write past its old end."""
+    """Resize the bundled checkpoint and let it write past its old end.
+
+    Examples:
+        ctxextend demo
+        ctxextend demo --output tiny-gpt2-512
+    """
     from ctxextend.pipeline import run_demo
 
     sink = Output(as_json, quiet)

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ctxextend.cli.completion import complete_model_type
+from ctxextend.cli.options import AsJson
 from ctxextend.cli.output import Output
 
 if TYPE_CHECKING:
@@ -16,13 +18,22 @@ HEADINGS = ("model type", "part", "offset rows", "config key", "table", "notes")
 
 def families(
     model_types: Annotated[
-        list[str] | None, typer.Argument(metavar="[TYPE]...", help="Show these alone, or say why one has none.")
+        list[str] | None,
+        typer.Argument(
+            metavar="TYPE",
+            autocompletion=complete_model_type,
+            show_default="all",
+            help="Show these alone, or say why one has none.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List the model types that have a learned position table, and how each is resized.
+    """List the model types that can be resized, and their tables.
 
-    ctxextend families bart
+    Examples:
+        ctxextend families
+        ctxextend families bart led
+        ctxextend families --json
 
     A table's name is given as a base model has it; a head model writes its own prefix in front of it.
     """

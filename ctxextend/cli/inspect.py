@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
     AsJson,
     ConfigKey,
@@ -19,7 +20,8 @@ from ctxextend.cli.options import (
     Variant,
     usage_errors,
 )
-from ctxextend.cli.output import Output, shows_unicode
+from ctxextend.cli.output import Output, shows_unicode, terminal_width
+from ctxextend.errors import OutputError
 
 if TYPE_CHECKING:
     from ctxextend.inspection.reports import Inspection
@@ -33,7 +35,11 @@ ROWS = re.compile(r"(?P<start>-?\d*):(?P<stop>-?\d*)|(?P<one>\d+)")
 def inspect(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="Folders, weights files, bundled names (tiny-gpt2), or Hub ids."),
+        typer.Argument(
+            metavar="MODEL",
+            autocompletion=complete_model,
+            help="Folders, weights files, bundled names (tiny-gpt2), or Hub ids.",
+        ),
     ],
     rows: Annotated[
         str | None,
@@ -44,7 +50,7 @@ def inspect(
         typer.Option(
             metavar="FILE",
             readable=False,
-            help="Write a figure (.png, .svg), by matplotlib.",
+            help="Write a figure (.png, .svg, .pdf); needs ctxextend[plot].",
             rich_help_panel=SHOW,
         ),
     ] = None,
@@ -65,14 +71,21 @@ def inspect(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show position tables: row norms, neighbours, spectrum, rows that stand out, and every limit in the folder.
+    """Show position tables on one screen, and every limit in the folder.
 
-    ctxextend inspect tiny-gpt2
+    Examples:
+        ctxextend inspect tiny-gpt2
+        ctxextend inspect tiny-gpt2 tiny-gpt2-512 --plot norms.svg
+        ctxextend inspect path/to/bart --part encoder --rows 1000:1026 --json
+
+    Of a table: row norms, neighbours, spectrum and rows that stand out.
     """
     from ctxextend.inspection.reports import inspect_subject
     from ctxextend.recipe import Origin, Subject
 
     sink, chosen = Output(as_json, quiet), _rows(rows)
+    if plot is not None:
+        _check_plot(plot)
     with usage_errors():
         origin = Origin(revision, subfolder, variant, family)
         subjects = [Subject(model, origin, table, config_key, offset) for model in models]
@@ -89,6 +102,17 @@ def inspect(
     sink.result("inspect", {"models": values})
 
 
+def _check_plot(plot: Path) -> None:
+    """Refuse a figure that cannot be before a model is read for it."""
+    from ctxextend.report.saving import check_figure, check_suffix
+
+    try:
+        check_suffix(plot)
+    except OutputError as error:
+        raise typer.BadParameter(str(error)) from error
+    check_figure(plot)
+
+
 def _rows(text: str | None) -> slice | None:
     """Read A:B, A:, :B, : or A as Python reads a slice, or one row."""
     if text is None:
@@ -103,7 +127,7 @@ def _rows(text: str | None) -> slice | None:
 
 
 def _show(sink: Output, found: list["Inspection"], rows: slice | None, width: int | None) -> None:
-    from ctxextend.cli.screen import inspection_lines, row_lines, terminal_width
+    from ctxextend.cli.screen import inspection_lines, row_lines
 
     if rows is not None:
         sink.screen(list(row_lines(found, rows)))

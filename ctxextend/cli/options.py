@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ctxextend.cli.completion import complete_model_type
 from ctxextend.errors import ResizeError
 
 __all__ = [
@@ -31,7 +32,7 @@ PartName = Annotated[
     typer.Option(
         "--part",
         metavar="PART",
-        help="Of several tables this one: encoder, decoder, … (see families).",
+        help="Of several tables this one: encoder, decoder, ... (see families).",
         rich_help_panel=WHICH,
     ),
 ]
@@ -40,6 +41,7 @@ FamilyName = Annotated[
     typer.Option(
         "--family",
         metavar="TYPE",
+        autocompletion=complete_model_type,
         help="The model type, in place of config.json's (see families).",
         rich_help_panel=WHICH,
     ),

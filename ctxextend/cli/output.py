@@ -2,16 +2,31 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ctxextend.errors import CtxextendError, OutputError
 
-__all__ = ["SCHEMA_VERSION", "STYLES", "Output", "Pieces", "in_colour", "nowhere", "plain", "shows_unicode"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "STYLES",
+    "Output",
+    "Pieces",
+    "in_colour",
+    "nowhere",
+    "plain",
+    "print_styled",
+    "shows_unicode",
+    "terminal_width",
+]
 
 SCHEMA_VERSION = 1
 
@@ -23,6 +38,9 @@ STYLES = {
     **{"learned": "cyan", "new": "yellow", "offset": "magenta", "second": "green", "second new": "yellow"},
     **{"wrong": "bold red", "right": "green", "command": "bold"},
 }
+
+# Texts cannot be wrapped any narrower and still be read.
+LEAST_WIDTH = 40
 
 # Control characters could move the cursor or recolour the terminal; names in a checkpoint may hold any.
 CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -40,6 +58,10 @@ class Output:
     as_json: bool = False
     quiet: bool = False
 
+    def __post_init__(self) -> None:
+        if self.quiet:  # the Hub's client draws bars of its own
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
     def data(self, text: str) -> None:
         """Print what the command was run for; nothing under JSON, where `result` says it."""
         if not self.as_json:
@@ -54,11 +76,8 @@ class Output:
             _print("\n".join(texts))
             return
         from rich.console import Console
-        from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=True)
-        for line in lines:
-            console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
+        print_styled(Console(highlight=False, soft_wrap=True), lines)
 
     def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
         """Print the JSON object, if JSON was asked for."""
@@ -87,18 +106,30 @@ class Output:
             print(plain(f"Error: {message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
 
     @contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show a bar of bytes on a terminal, and none in a pipe; gives the function that moves it."""
+    def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar of bytes on a terminal, and none in a pipe.
+
+        Yields:
+            The function that moves it, by bytes since the last call, of all that there are.
+        """
         if self.quiet or not sys.stderr.isatty():
-            yield lambda moved: None
+            yield lambda moved, total: None
             return
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda moved: bar.advance(task, moved)
+            task = bar.add_task(what, total=None)
+            yield lambda moved, total: bar.update(task, advance=moved, total=total)
+
+
+def print_styled(console: "Console", lines: Sequence[Pieces]) -> None:
+    """Print lines to a console of rich, in colour."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
 
 
 def _print(text: str) -> None:
@@ -135,3 +166,8 @@ def nowhere() -> TextIO:
 def plain(text: str) -> str:
     """Return the text with control characters written out."""
     return text.translate(CONTROL)
+
+
+def terminal_width(wanted: int | None = None) -> int:
+    """Return how many columns a line may have: as many as were asked for, the terminal's, or 80 in a pipe."""
+    return max(wanted or shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH)

@@ -1,19 +1,30 @@
 """`ctxextend resize`."""
 
-import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from ctxextend.cli.completion import complete_folder, complete_model
+from ctxextend.cli.options import (
+    AsJson,
+    ConfigKey,
+    FamilyName,
+    Offset,
+    PartName,
+    Quiet,
+    Revision,
+    Subfolder,
+    TableName,
+    Variant,
+    usage_errors,
+)
 from ctxextend.cli.output import Output
-from ctxextend.errors import OutputError, ResizeError
+from ctxextend.errors import OutputError
 
 if TYPE_CHECKING:
     from ctxextend.plan import ResizePlan, ResizeResult
-    from ctxextend.recipe import Recipe
-
 __all__ = ["resize"]
 
 # The registry's names, which a test compares: importing it would bring numpy into --help.
@@ -32,11 +43,21 @@ def resize(
     context: typer.Context,
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id."),
+        typer.Argument(
+            metavar="MODEL",
+            autocompletion=complete_model,
+            help="A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.",
+        ),
     ],
     to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="Usable token positions wanted.")],
     method: Annotated[
-        MethodName | None, typer.Option(help="How new rows are made; copy if not given.", rich_help_panel="New rows")
+        MethodName | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="copy",
+            help=f"How new rows are made: {', '.join(get_args(MethodName))} (see methods).",
+            rich_help_panel="New rows",
+        ),
     ] = None,
     keep_first: Annotated[
         int,
@@ -50,44 +71,15 @@ def resize(
     ] = 0,
     scope: Annotated[
         ScopeName | None,
-        typer.Option(help="sinusoidal: make the new rows, or replace all.", rich_help_panel="New rows"),
-    ] = None,
-    part: Annotated[
-        str | None,
         typer.Option(
-            metavar="PART",
-            help="Of several tables this one: encoder, decoder, … (see families).",
-            rich_help_panel="Which table",
+            show_default="new", help="sinusoidal: make the new rows, or replace all.", rich_help_panel="New rows"
         ),
     ] = None,
-    family: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TYPE",
-            help="The model type, in place of config.json's (see families).",
-            rich_help_panel="Which table",
-        ),
-    ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The table's tensor, for a model type of your own.", rich_help_panel="Which table"
-        ),
-    ] = None,
-    offset: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="K", help="With --table: its rows in front of position 0.", rich_help_panel="Which table"
-        ),
-    ] = 0,
-    config_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="With --table: the key that states its length, with dots where nested.",
-            rich_help_panel="Which table",
-        ),
-    ] = None,
+    part: PartName = None,
+    family: FamilyName = None,
+    table: TableName = None,
+    offset: Offset = 0,
+    config_key: ConfigKey = None,
     mend_limits: Annotated[
         bool,
         typer.Option(
@@ -103,44 +95,44 @@ def resize(
             "-o",
             readable=False,
             metavar="DIR",
-            help="The new folder; ./<name>-<N> if not given.",
+            autocompletion=complete_folder,
+            show_default="<name>-<N>",
+            help="The new folder.",
             rich_help_panel="Files",
         ),
     ] = None,
-    revision: Annotated[
-        str | None,
-        typer.Option(metavar="REV", help="A branch, tag or commit of the Hub.", rich_help_panel="Files"),
-    ] = None,
-    subfolder: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="The folder in MODEL that holds the checkpoint.", rich_help_panel="Files"),
-    ] = None,
-    variant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which copy of the weights, such as fp16.", rich_help_panel="Files"),
-    ] = None,
+    revision: Revision = None,
+    subfolder: Subfolder = None,
+    variant: Variant = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel="Files")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Prove the output before it takes its name.", rich_help_panel="Files"),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel="Printing")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.", rich_help_panel="Printing")
-    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Give a checkpoint's position table another length and write a new checkpoint.
+    """Write a checkpoint anew with a position table of another length.
 
-    ctxextend resize tiny-gpt2 --to 512
+    Examples:
+        ctxextend resize tiny-gpt2 --to 512
+        ctxextend resize gpt2 --to 4096 --method linear --keep-first 1
+        ctxextend resize path/to/bert --to 2048 --output bert-2048 --dry-run
+        ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
     from ctxextend.plan import plan_recipe
+    from ctxextend.recipe import Origin, Recipe, Resize
 
     sink = Output(as_json, quiet)
-    if quiet:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    settings = (to, method, keep_first, drop_last, scope, part, table, config_key, offset, mend_limits)
-    plan = plan_recipe(_recipe(model, settings, (revision, subfolder, variant, family)))
+    with usage_errors():
+        settings = Resize(to, method, keep_first, drop_last, scope, part, table, config_key, offset, mend_limits)
+        recipe = Recipe(model, settings, Origin(revision, subfolder, variant, family))
+    plan = plan_recipe(recipe)
     for note in plan.notes:
         sink.note(note)
     for warning in plan.warnings:
@@ -148,19 +140,24 @@ def resize(
     if dry_run:
         _show_dry_run(sink, plan, output, force)
         return
-    with sink.progress("Writing", plan.bytes_to_write) as progress:
-        result = plan.execute(output, force=force, progress=progress)
-    _show_result(sink, result, list(getattr(context.parent and context.parent.command, "commands", ())))
+    result = _execute(sink, plan, output, force=force, proves=verify)
+    if verify:
+        sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
+    commands = list(getattr(context.parent and context.parent.command, "commands", ()))
+    _show_result(sink, result, commands, verified=verify)
 
 
-def _recipe(model: str, settings: tuple[Any, ...], origin: tuple[Any, ...]) -> "Recipe":
-    """Build the recipe; what the flags alone show to be wrong is a usage error."""
-    from ctxextend.recipe import Origin, Recipe, Resize
+def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, proves: bool) -> "ResizeResult":
+    """Carry the plan out under one bar, which goes on where the output is then proved."""
+    with sink.progress("Writing") as progress:
 
-    try:
-        return Recipe(model, Resize(*settings), Origin(*origin))
-    except ResizeError as error:
-        raise typer.BadParameter(str(error)) from error
+        def check(folder: Path) -> None:
+            from ctxextend.proof.verification import check_output
+
+            check_output(plan, folder, progress=lambda moved, more: progress(moved, plan.bytes_to_write + more))
+
+        flags = {"check": check} if proves else {}
+        return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write), **flags)
 
 
 def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: bool) -> None:
@@ -172,11 +169,12 @@ def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: 
         sink.warning(warnings[-1])
     folder = output or plan.default_output
     sink.data(_plan_text(plan, folder))
-    values = plan.as_dict() | {"output": str(folder), "bytes_written": 0, "seconds": 0.0, "dry_run": True}
+    values = plan.as_dict() | {"output": str(folder), "bytes_written": 0, "seconds": 0.0}
+    values |= {"dry_run": True, "verified": False}
     sink.result("resize", values, warnings)
 
 
-def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> None:
+def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, verified: bool) -> None:
     plan = result.plan
     for warning in result.warnings[len(plan.warnings) :]:
         sink.warning(warning)
@@ -192,6 +190,7 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str]) -> N
         "bytes_written": result.bytes_written,
         "seconds": round(result.seconds, 3),
         "dry_run": False,
+        "verified": verified,
     }
     sink.result("resize", values, result.warnings)
     sink.note(_last_line(result, commands))

@@ -1,6 +1,5 @@
 """An inspection as lines for a terminal."""
 
-import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,27 +7,21 @@ from typing import Any
 import numpy as np
 
 from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
+from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.limits import ClientLimit, Limit
-from ctxextend.inspection.reports import Inspection, TableReport, spans
+from ctxextend.inspection.reports import Inspection, TableReport
+from ctxextend.tables.rownumbers import range_words, ranges
 
-__all__ = ["inspection_lines", "row_lines", "terminal_width"]
+__all__ = ["inspection_lines", "row_lines"]
 
-# A table of one model, and the model.
-Shown = tuple[Inspection, TableReport]
-
-NARROWEST = 40
 NARROWEST_COLUMN = 16
 CLIENT_MARGIN = 22
+NARROWEST_TEXT = 18
 CHART_LINES = 8
 # Findings of one kind that are told one by one.
 TOLD = 5
 # What stands in front of a model's name.
 LOOK_AT = "Look at, in "
-
-
-def terminal_width(wanted: int | None) -> int:
-    """Return the width to draw for: what was asked for, the terminal's, or 80 in a pipe."""
-    return max(wanted or shutil.get_terminal_size((80, 24)).columns, NARROWEST)
 
 
 def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: bool) -> Iterator[Pieces]:
@@ -39,28 +32,12 @@ def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: 
         width: Characters of a line.
         unicode: Whether charts may use more than ASCII.
     """
-    names = _names(inspections, width - len(LOOK_AT))
-    for group in _groups(inspections):
+    names = {id_: _end(name, width - len(LOOK_AT)) for id_, name in short_names(inspections).items()}
+    for group in tables_by_part(inspections):
         yield from _table_lines(group, names, width, unicode=unicode)
     for inspection in inspections:
         title = f"Limits of {names[id(inspection)]}" if len(inspections) > 1 else "Limits"
         yield from _limit_lines(inspection, title, width)
-
-
-def _names(inspections: Sequence[Inspection], room: int) -> dict[int, str]:
-    """Return what each model is called on the screen: the end of its path, or more of it to tell them apart."""
-    short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
-    names = short if len(set(short)) == len(short) else [inspection.source for inspection in inspections]
-    return {id(inspection): _end(name, room) for inspection, name in zip(inspections, names, strict=True)}
-
-
-def _groups(inspections: Sequence[Inspection]) -> list[list[Shown]]:
-    """Return the tables, those of several models that are the same part together."""
-    groups: dict[str, list[Shown]] = {}
-    for inspection in inspections:
-        for table in inspection.tables:
-            groups.setdefault(table.part, []).append((inspection, table))
-    return list(groups.values())
 
 
 def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unicode: bool) -> Iterator[Pieces]:
@@ -143,7 +120,7 @@ def _flowed(parts: Iterable[Pieces], width: int) -> Iterator[Pieces]:
 
 def _origins(table: TableReport) -> str:
     """Say which positions are new."""
-    new = ", ".join(_range(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
+    new = ", ".join(range_words(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
     return f"new positions: {new}; the others were learned"
 
 
@@ -170,7 +147,7 @@ def _figures(table: TableReport) -> Iterator[tuple[str, str]]:
             "spectrum",
             f"effective rank {stats.effective_rank:.1f} of {rank}; {stats.components_for(0.95)} components hold 95 %",
         )
-        yield "periods", "; ".join(_periods(table))
+        yield from zip(("periods", *[""] * len(stats.components)), _periods(table), strict=False)
     yield "mean row", f"{stats.mean_norm:.3g} from zero"
 
 
@@ -226,23 +203,21 @@ def _findings(table: TableReport) -> Iterator[str]:
 def _kinds(table: TableReport) -> Iterator[str]:
     stats, repeated = table.stats, table.repetition
     if stats.nonfinite:
-        yield f"NaN or infinity at {_ranges(stats.nonfinite)}"
+        yield f"NaN or infinity at {ranges(stats.nonfinite)}"
     if stats.zeros:
-        yield f"all zero at {_ranges(stats.zeros)}"
+        yield f"all zero at {ranges(stats.zeros)}"
     if repeated.period:
         whole = repeated.start == 0 and repeated.stop == len(stats.norms)
-        where = "" if whole else f" over {_range(repeated.start, repeated.stop)}"
+        where = "" if whole else f" over {range_words(repeated.start, repeated.stop)}"
         yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
     for group in repeated.groups[:TOLD]:
-        yield f"the same row stands at {_ranges(group)}"
+        yield f"the same row stands at {ranges(group)}"
     if len(repeated.groups) > TOLD:
         yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
-        yield (
-            f"untrained by the look of it: {_ranges(rows)} ({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser "
-            f"of std {deviation:g} leaves them)"
-        )
+        what = f"({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of std {deviation:g} leaves them)"
+        yield f"untrained by the look of it: {ranges(rows)} {what}"
     for length, positions in table.seams.items():
         yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
     yield from _outliers(table)
@@ -260,7 +235,7 @@ def _outliers(table: TableReport) -> Iterator[str]:
     for row, why in list(own.items())[:TOLD]:
         yield f"position {row} stands out: {why}"
     if len(own) > TOLD:
-        yield f"and {len(own) - TOLD} more: {_ranges(list(own)[TOLD:])}"
+        yield f"and {len(own) - TOLD} more: {ranges(list(own)[TOLD:])}"
 
 
 def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pieces]:
@@ -324,7 +299,7 @@ def _row_text(figures: Mapping[str, Any]) -> str:
 
 def _labelled(items: Iterable[tuple[str, str]], width: int, margin: int = 12) -> Iterator[Pieces]:
     for label, text in items:
-        lines = textwrap.wrap(text, max(width - margin, NARROWEST - CLIENT_MARGIN), break_on_hyphens=False) or [""]
+        lines = textwrap.wrap(text, max(width - margin, NARROWEST_TEXT), break_on_hyphens=False) or [""]
         yield [(f"{label:<{margin}}", "label"), (lines[0], "")]
         yield from ([(" " * margin + line, "")] for line in lines[1:])
 
@@ -334,16 +309,6 @@ def _wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pi
     # Hyphens stand in ranges and names, which stay whole.
     lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False)
     yield from ([(line, style)] for line in lines)
-
-
-def _ranges(rows: Iterable[int]) -> str:
-    found = [_range(*span) for span in spans(rows)]
-    more = f" and {len(found) - 2 * TOLD} more" if len(found) > 2 * TOLD else ""
-    return ", ".join(found[: 2 * TOLD]) + more
-
-
-def _range(start: int, stop: int) -> str:
-    return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -3,7 +3,6 @@
 import math
 import os
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +19,7 @@ from ctxextend.inspection.limits import ClientLimit, Limit, Measured, client_lim
 from ctxextend.recipe import Origin, Subject, WrittenRecipe, flag_words, read_recipe
 from ctxextend.recognition import recognize
 from ctxextend.tableplan import check_rows, describe_table, find_tables
+from ctxextend.tables.rownumbers import Span, spans
 from ctxextend.tables.stats import (
     Repetition,
     TableStats,
@@ -30,7 +30,7 @@ from ctxextend.tables.stats import (
     untrained_rows,
 )
 
-__all__ = ["Inspection", "Span", "TableReport", "inspect", "inspect_subject", "spans"]
+__all__ = ["Inspection", "TableReport", "inspect", "inspect_subject", "written_recipe"]
 
 RECIPE_FILE = "ctxextend.yaml"
 # What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing.
@@ -38,9 +38,6 @@ INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_DEVIATION = 0.02
 # That of torch.nn.Embedding.
 TORCH_DEVIATION = 1.0
-
-# The first row of a stretch, and the row behind its last.
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -277,13 +274,16 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
         for tokenizer, reader in readers(chosen).items()
         for client in client_limits(checkpoint, limits, reader, tokenizer)
     ]
-    written = _recipe(checkpoint)
+    written, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
+    try:
+        written = written_recipe(checkpoint)
+    except RecipeError as error:
+        notes.append(error.message)
     parameters = _parameters(checkpoint, every)
     reports = tuple(_report(checkpoint, found, written, parameters) for found in chosen)
     method = (written and str(written.provenance.get("method", ""))) or None
-    notes = (*checkpoint.source.notes, *checkpoint.stored.notes)
     names = subject.source, str(checkpoint.root), architecture.family.model_type
-    return Inspection(*names, parameters, method, reports, tuple(limits), tuple(clients), notes)
+    return Inspection(*names, parameters, method, reports, tuple(limits), tuple(clients), tuple(notes))
 
 
 def _measured(checkpoint: Checkpoint, architecture: Architecture) -> list[Measured]:
@@ -310,14 +310,15 @@ def _mend(subject: Subject, table: Measured, *, with_part: bool) -> str:
     return shlex.join(["ctxextend", "resize", subject.source, *flag_words(flags), "--mend-limits"])
 
 
-def _recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
-    """Return the recipe that lies beside the weights; None where there is none that can be read."""
+def written_recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
+    """Return the recipe that lies beside a checkpoint's weights; None where there is none.
+
+    Raises:
+        RecipeError: It cannot be read.
+    """
     if RECIPE_FILE not in checkpoint.copied:
         return None
-    try:
-        return read_recipe(checkpoint.text(RECIPE_FILE), str(checkpoint.root / RECIPE_FILE))
-    except RecipeError:
-        return None
+    return read_recipe(checkpoint.text(RECIPE_FILE), str(checkpoint.root / RECIPE_FILE))
 
 
 def _parameters(checkpoint: Checkpoint, tables: list[Measured]) -> int:
@@ -383,17 +384,6 @@ def _deviations(checkpoint: Checkpoint, found: Measured) -> tuple[float, ...]:
     stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZERS)
     known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < math.inf]
     return tuple(dict.fromkeys((*known, DEFAULT_DEVIATION, TORCH_DEVIATION)))
-
-
-def spans(rows: Iterable[int]) -> list[Span]:
-    """Return ascending row numbers as stretches, each with its first row and the row behind its last."""
-    found: list[Span] = []
-    for row in rows:
-        if found and found[-1][1] == row:
-            found[-1] = (found[-1][0], row + 1)
-        else:
-            found.append((row, row + 1))
-    return found
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:

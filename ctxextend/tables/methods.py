@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 
-__all__ = ["METHODS", "SCOPES", "Method", "MethodOptions", "copy", "linear", "sinusoidal", "sinusoidal_rows"]
+__all__ = [
+    "METHODS",
+    "SCOPES",
+    "Method",
+    "MethodOptions",
+    "copy",
+    "linear",
+    "list_methods",
+    "sinusoidal",
+    "sinusoidal_rows",
+]
 
 Rows = NDArray[np.float64]
 
@@ -133,7 +143,11 @@ class Method:
         convention: What must be known to compute the same rows elsewhere.
         short_inputs: What it costs texts that fitted before; ``{but}`` stands for the rows that are kept.
         long_inputs: What it costs texts that did not.
+        when: When to use it, in a phrase.
+        source: Where it comes from, as in the function's docstring.
         takes_start: Whether `function` needs the absolute position of the first source row, as ``start``.
+        tolerance: Largest difference, relative to the median row norm, that recomputing may give: 0 where results are
+            exact, above 0 for methods that go through LAPACK, whose last bits differ between machines.
     """
 
     name: str
@@ -144,7 +158,25 @@ class Method:
     convention: str
     short_inputs: str
     long_inputs: str
+    when: str
+    source: str
     takes_start: bool = False
+    tolerance: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what users need to know of it as plain values."""
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "keeps_learned_rows": self.keeps_learned_rows,
+            "flags": dict(self.flags),
+            "when": self.when,
+            "source": self.source,
+            "convention": self.convention,
+            "short_inputs": self.short_inputs.format(but=""),
+            "long_inputs": self.long_inputs,
+            "tolerance": self.tolerance,
+        }
 
 
 METHODS: Mapping[str, Method] = {
@@ -159,6 +191,8 @@ METHODS: Mapping[str, Method] = {
             convention="row t is source row t mod the number of source rows",
             short_inputs="texts that fitted before give exactly what they gave",
             long_inputs="positions whole table lengths apart look the same to it, and order breaks at each seam",
+            when="training follows, and short texts must stay exactly as they are until then",
+            source="Beltagy et al. 2020, Longformer, section 5, arXiv:2004.05150",
         ),
         Method(
             name="linear",
@@ -169,6 +203,9 @@ METHODS: Mapping[str, Method] = {
             convention="both ends kept (align_corners=True), in float64",
             short_inputs="short texts change too, since the positions moved{but}",
             long_inputs="order is kept, but neighbours stand closer together than any it has seen",
+            when="long texts must work at once, and short ones may change",
+            source="Dosovitskiy et al. 2020, section 3.2, arXiv:2010.11929 (2-D), "
+            "and Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378 (text)",
         ),
         Method(
             name="sinusoidal",
@@ -179,10 +216,17 @@ METHODS: Mapping[str, Method] = {
             convention="sin and cos interleaved; scope new: mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖",
             short_inputs="texts that fitted before give exactly what they gave",
             long_inputs="the new positions mean nothing to it until it is trained",
+            when="training follows, and no two positions may look the same to it",
+            source="Vaswani et al. 2017, section 3.5, arXiv:1706.03762",
             takes_start=True,
         ),
     )
 }
+
+
+def list_methods() -> list[Method]:
+    """Return every method, the default first."""
+    return list(METHODS.values())
 
 
 @dataclass(frozen=True)

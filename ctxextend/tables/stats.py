@@ -16,8 +16,9 @@ __all__ = ["Component", "Repetition", "TableStats", "measure", "outlier_rows", "
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
 
-# Components whose periods are measured.
+# Components whose periods are measured, and the share of the variance below which one is nothing but rounding.
 LEADING = 4
+NOTHING = 1e-12
 # Rows from which the spectrum is taken; of a longer table as many, evenly spaced.
 SPECTRUM_ROWS = 8192
 # Half the rows around a row that it is compared with.
@@ -99,8 +100,10 @@ class TableStats:
 
         Source: Gao et al. 2017, "A theory of multineuronal dimensionality, dynamics and measurement", bioRxiv 214262.
         """
-        squares = float(np.square(self.eigenvalues).sum())
-        return float(self.eigenvalues.sum() ** 2 / squares) if squares > 0 else 0.0
+        if not self.eigenvalues.size or not self.eigenvalues[0] > 0:
+            return 0.0
+        shares = self.eigenvalues / self.eigenvalues[0]  # the squares of large ones would be no numbers any more
+        return float(shares.sum() ** 2 / np.square(shares).sum())
 
     def components_for(self, share: float) -> int:
         """Return how many leading components hold a share (0 to 1) of the variance around the mean row."""
@@ -166,19 +169,42 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
     width = table.shape[1]
     if len(rows) < 2:
         return np.zeros(0), np.zeros((width, 0))
-    if len(rows) < width:
-        centred = table[rows].astype(np.float64) - mean
-        values, vectors = np.linalg.eigh(centred @ centred.T)
-        leading = centred.T @ vectors[:, ::-1][:, :LEADING]
-        lengths = np.linalg.norm(leading, axis=0)
-        directions = leading / np.where(lengths > 0, lengths, 1)
-    else:
+    if len(rows) >= width:
         gram = np.zeros((width, width))
         for block in _blocks(table, rows):
             gram += (block - mean).T @ (block - mean)
-        values, vectors = np.linalg.eigh(gram)
-        directions = vectors[:, ::-1][:, :LEADING]
-    return np.maximum(values[::-1], 0) / len(rows), directions
+        values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
+        directions = _leading(gram, values)
+    else:
+        gram = np.concatenate([_project(table, rows, mean, (block - mean).T).T for block in _blocks(table, rows)])
+        values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
+        vectors = _leading(gram, values)
+        directions = np.zeros((width, vectors.shape[1]))
+        for start, block in enumerate(_blocks(table, rows)):
+            directions += (block - mean).T @ vectors[start * BLOCK_ROWS : start * BLOCK_ROWS + len(block)]
+        lengths = np.linalg.norm(directions, axis=0)
+        directions /= np.where(lengths > 0, lengths, 1)
+    return np.maximum(values, 0) / len(rows), directions
+
+
+def _leading(gram: Floats, values: Floats) -> Floats:
+    """Return the eigenvectors of the largest eigenvalues, shape (n, k), by inverse iteration.
+
+    All eigenvectors at once would take four times the memory, and only a few are wanted.
+
+    Source: Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 7.6.1.
+    """
+    found = np.zeros((len(gram), 0))
+    squares = np.arange(1, len(gram) + 1) ** 2.0
+    for number, value in enumerate(values[:LEADING][values[:LEADING] > NOTHING * values.sum()], 1):
+        shifted = gram / values[0]
+        # A little beside the eigenvalue: exactly on it there is nothing to solve.
+        shifted.flat[:: len(gram) + 1] -= value / values[0] + 1e-9
+        # One step does, from any start that is not orthogonal; each has its own, since eigenvalues may be equal.
+        vector = np.linalg.solve(shifted, np.cos(number * squares))
+        vector -= found @ (found.T @ vector)
+        found = np.column_stack([found, vector / np.linalg.norm(vector)])
+    return found
 
 
 def _project(table: Table, rows: NDArray[np.intp], mean: Floats, directions: Floats) -> Floats:
@@ -190,8 +216,8 @@ def _components(eigenvalues: Floats, rows: NDArray[np.intp], projected: Floats) 
     total = eigenvalues.sum()
     if not total > 0 or len(rows) < 4:
         return ()
-    wanted = [k for k in range(projected.shape[1]) if eigenvalues[k] > 1e-12 * total]
-    return tuple(Component(float(eigenvalues[k] / total), *_period(rows, projected[:, k])) for k in wanted)
+    shares = (float(eigenvalue / total) for eigenvalue in eigenvalues[: projected.shape[1]])
+    return tuple(Component(share, *_period(rows, projected[:, k])) for k, share in enumerate(shares))
 
 
 def _period(rows: NDArray[np.intp], values: Floats) -> tuple[float, float]:
@@ -266,9 +292,10 @@ def outlier_rows(stats: TableStats) -> dict[int, str]:
 
 def _beyond(deviations: Floats, floors: Floats, spread: Floats | None = None) -> list[int]:
     spread = deviations if spread is None else spread
-    if np.isnan(spread).all():
+    known = spread[~np.isnan(spread)]
+    if not known.size:
         return []
-    sigma = MAD_TO_SIGMA * float(np.nanmedian(spread))
+    sigma = MAD_TO_SIGMA * float(np.median(known))
     with np.errstate(invalid="ignore"):
         return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLYING * sigma, floors))]
 
@@ -279,10 +306,11 @@ def _local_median(values: Floats) -> Floats:
         return values
     padded = np.pad(values, NEIGHBOURHOOD, constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURHOOD + 1)
-    known = ~np.isnan(windows).all(axis=1)
-    result = np.full(len(values), np.nan)
-    result[known] = np.nanmedian(windows[known], axis=1)
-    return result
+    # Not nanmedian, which would import numpy.ma: sorted, what is missing stands last.
+    known = np.count_nonzero(~np.isnan(windows), axis=1)
+    places = np.stack([(known - 1) // 2, known // 2], axis=1).clip(0)
+    found: Floats = np.take_along_axis(np.sort(windows, axis=1), places, axis=1).mean(axis=1)
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""`ctxextend verify`."""
+
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ctxextend.cli.completion import complete_model
+from ctxextend.cli.options import (
+    AsJson,
+    ConfigKey,
+    FamilyName,
+    Offset,
+    Quiet,
+    Revision,
+    Subfolder,
+    TableName,
+    Variant,
+    usage_errors,
+)
+from ctxextend.cli.output import Output, Pieces
+
+if TYPE_CHECKING:
+    from ctxextend.proof.claims import Claim, Proof
+
+__all__ = ["NOT_PROVED", "verify"]
+
+NOT_PROVED = 3
+# Lines of evidence that are shown of one claim; --json gives all.
+SHOWN = 12
+# Columns in front of the evidence.
+MARGIN = 17
+
+
+def verify(
+    base: Annotated[
+        str,
+        typer.Argument(
+            metavar="BASE",
+            autocompletion=complete_model,
+            help="The original: a folder, a weights file, a bundled name, or a Hub id.",
+        ),
+    ],
+    extended: Annotated[
+        str,
+        typer.Argument(metavar="EXTENDED", autocompletion=complete_model, help="The checkpoint that was made of it."),
+    ],
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also load both in transformers, run them, and compare their outputs.")
+    ] = False,
+    family: FamilyName = None,
+    table: TableName = None,
+    offset: Offset = 0,
+    config_key: ConfigKey = None,
+    revision: Revision = None,
+    subfolder: Subfolder = None,
+    variant: Variant = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Prove that a checkpoint is another with a resized table alone.
+
+    Examples:
+        ctxextend verify tiny-gpt2 tiny-gpt2-512
+        ctxextend verify gpt2 gpt2-4096 --deep
+        ctxextend verify path/to/bert bert-2048 --json
+
+    Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
+    """
+    from ctxextend.proof.verification import verify_subject
+    from ctxextend.recipe import Origin, Subject
+
+    sink = Output(as_json, quiet)
+    with usage_errors():
+        origin = Origin(revision, subfolder, variant, family)
+        subject = Subject(base, origin, table, config_key, offset, "verify")
+    with sink.progress("Comparing") as progress:
+        proof = verify_subject(subject, extended, deep=deep, progress=progress)
+    for note in proof.notes:
+        sink.note(note)
+    sink.screen([line for claim in proof.claims for line in _claim_lines(claim)] + [_conclusion(proof)])
+    sink.result("verify", proof.as_dict())
+    if not proof.is_proved:
+        raise typer.Exit(NOT_PROVED)
+
+
+def _claim_lines(claim: "Claim") -> list[Pieces]:
+    """Return a claim on a line of its own, and more of its evidence below; wrapped on a terminal alone."""
+    mark, style = ("proved", "right") if claim.holds else ("FAILED", "wrong")
+    more = len(claim.evidence) - SHOWN
+    evidence = [*claim.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
+    room = shutil.get_terminal_size().columns - MARGIN if sys.stdout.isatty() else sys.maxsize
+    first, *others = (line for text in evidence for line in textwrap.wrap(text, max(room, 20)))
+    head: Pieces = [(f"{mark}  ", style), (f"{claim.name:<9}", "label"), (first, "")]
+    return [head, *([(f"{'':{MARGIN}}{text}", "")] for text in others)]
+
+
+def _conclusion(proof: "Proof") -> Pieces:
+    return [(proof.conclusion, "right" if proof.is_proved else "wrong")]

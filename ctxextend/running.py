@@ -1,0 +1,222 @@
+"""Checkpoints loaded in transformers and run; torch and transformers are imported when a function is called."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctxextend.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Loaded",
+    "continue_text",
+    "failure_at",
+    "largest_difference",
+    "load",
+    "load_causal",
+    "read_text",
+    "same_logits",
+]
+
+# What a module may be given as a text, in the order of trying.
+TEXTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, and what transformers said when it was loaded.
+
+    Attributes:
+        model: The model, in float32, ready to be read.
+        missing: Tensors that the model has and the checkpoint has not.
+        unexpected: Tensors that the checkpoint has and the model has not.
+        mismatched: Tensors of another shape.
+    """
+
+    model: Any
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[str, ...]
+
+
+def load(folder: Path, model_class: str | None, variant: str | None = None) -> Loaded:
+    """Load a checkpoint by the class that its config names, in float32.
+
+    Args:
+        folder: The model's own folder.
+        model_class: A class of transformers; None is AutoModel.
+        variant: Which copy of the weights, such as ``fp16``.
+
+    Raises:
+        CheckpointError: transformers has no such class, or cannot load it.
+    """
+    import torch
+    import transformers
+
+    loader: Any = getattr(transformers, model_class or "AutoModel", None)
+    if loader is None:
+        raise CheckpointError(f"transformers has no class {model_class}.", "Check architectures in config.json.")
+    # What does not fit is to be reported, and not only to fail.
+    flags = {"output_loading_info": True, "dtype": torch.float32, "variant": variant, "ignore_mismatched_sizes": True}
+    with _quiet():
+        try:
+            model, info = loader.from_pretrained(folder, **flags)
+        except Exception as error:  # whatever a class of transformers raises on a folder that it cannot load
+            said = " ".join(str(error).split())[:300]
+            raise CheckpointError(f"transformers cannot load {folder}: {type(error).__name__}: {said}") from error
+    mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
+    missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
+    return Loaded(model.train(False), missing, unexpected, mismatched)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' own bars and notes, which say again what `Loaded` holds."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
+    """Let the outermost part of a model around a table that a text alone will do for read one.
+
+    Args:
+        model: From `load`.
+        table: The table's parameter.
+        length: Tokens of the text, the same for every model of a vocabulary.
+
+    Returns:
+        What it gives, float32, its first output with a place for every token where it has one; None where no part
+        around the table runs on text alone.
+
+    Raises:
+        IndexError: The text is too long.
+        RuntimeError: As torch gives it.
+    """
+    failure: Exception | None = None
+    for module, names in _readers(model, table.split(".")[:-1]):
+        try:
+            return _states(_run(module, names, model.config, length))
+        except (IndexError, RuntimeError, ValueError) as error:
+            # Around it there may be a table that is shorter; what holds this one alone fails only where it is.
+            failure = error
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _readers(model: Any, path: list[str]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield the modules on the way to a table that read a text, with what they take it as, the outermost first."""
+    for depth in range(len(path) + 1):
+        module = model.get_submodule(".".join(path[:depth]))
+        taken = inspect.signature(module.forward).parameters
+        for names in TEXTS:
+            if all(name in taken for name in names) and _runs(module, names, model.config):
+                yield module, names
+                break
+
+
+def _runs(module: Any, names: tuple[str, ...], config: Any) -> bool:
+    """Whether a module reads two tokens, and so has no need of anything but a text."""
+    try:
+        return _states(_run(module, names, config, 2)) is not None
+    except Exception:  # each class has its own way to miss what it was not given
+        return False
+
+
+def _run(module: Any, names: tuple[str, ...], config: Any, length: int) -> Any:
+    import torch
+
+    words = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
+    # No text may hold padding: several families count positions over what is none.
+    first = min(words // 2, 100)
+    text = first + torch.arange(length).unsqueeze(0) % max(words - first - 1, 1)
+    with torch.no_grad():
+        return module(**dict.fromkeys(names, text))
+
+
+def _states(output: Any) -> "torch.Tensor | None":
+    import torch
+
+    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
+    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)
+
+
+def largest_difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
+    """Return the largest difference between two outputs; 0 means that they are equal, bit for bit."""
+    import torch
+
+    return 0.0 if torch.equal(one, other) else float((one - other).abs().max())
+
+
+def load_causal(folder: Path) -> Any:
+    """Load a checkpoint's causal language model for reading, without transformers' own bars and notes."""
+    from transformers import AutoModelForCausalLM
+
+    with _quiet():
+        return AutoModelForCausalLM.from_pretrained(folder).train(False)
+
+
+def continue_text(model: Any, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
+    """Let a causal language model write until a text is `length` tokens long, sampling with a fixed seed.
+
+    Args:
+        model: From `load_causal`, of a folder that holds its tokenizer too.
+        prompt: How the text begins; fewer than `boundary` tokens.
+        length: Tokens wanted, the prompt's included.
+        boundary: The token position at which the text is parted in two.
+        seed: Of torch's generator.
+
+    Returns:
+        The text before the boundary, the text behind it, and how many tokens there are.
+    """
+    import torch
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
+    prompt_ids = tokenizer(prompt, return_tensors="pt")
+    torch.manual_seed(seed)
+    ids = model.generate(
+        **prompt_ids,
+        max_new_tokens=length - prompt_ids["input_ids"].shape[1],
+        suppress_tokens=[tokenizer.eos_token_id],
+        do_sample=True,
+        temperature=0.7,
+        pad_token_id=tokenizer.eos_token_id,
+    )[0]
+    return str(tokenizer.decode(ids[:boundary])), str(tokenizer.decode(ids[boundary:])), len(ids)
+
+
+def failure_at(model: Any, length: int) -> str | None:
+    """Return what transformers says when a causal language model reads `length` tokens; None where it can."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, length, dtype=torch.long))
+    except (IndexError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def same_logits(one: Any, other: Any, length: int) -> bool:
+    """Whether two causal language models give equal logits, bit for bit, for the same `length` tokens."""
+    import torch
+
+    tokens = torch.arange(length).unsqueeze(0) % one.config.vocab_size
+    with torch.no_grad():
+        return torch.equal(one(input_ids=tokens).logits, other(input_ids=tokens).logits)

@@ -1,0 +1,193 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from ctxextend.cli.app import app
+from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
+from ctxextend.families.entries import FAMILIES
+from ctxextend.tables.methods import METHODS, SCOPES
+from tests.terminal import on_terminal
+
+PROGRAM = [sys.executable, "-c", "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.cli.app import main; main()"]
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+# A shell that finds this interpreter's ctxextend, and a home of the test's own.
+SCRIPTS = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+CHOSEN_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+INSTALLED = {
+    "bash": (".bash_completions/ctxextend.sh", "complete -o default -F _ctxextend_completion ctxextend"),
+    "zsh": (".zfunc/_ctxextend", "#compdef ctxextend"),
+    "fish": (".config/fish/completions/ctxextend.fish", "complete --command ctxextend"),
+}
+
+
+def ask(**environment: str) -> str:
+    done = subprocess.run(PROGRAM, env=os.environ | environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def offered(typed: str) -> list[str]:
+    """What bash is told to offer for the last word of what was typed; a space behind it begins another."""
+    words = typed.split(" ")
+    count = str(len(words))
+    return ask(_CTXEXTEND_COMPLETE="complete_bash", COMP_WORDS=f"ctxextend {typed}", COMP_CWORD=count).split()
+
+
+@pytest.fixture
+def files() -> None:
+    for folder in ("models/bert", "models/gpt2", "more", ".hidden/inner", "with space", "evil$(touch x)", "-dash"):
+        Path(folder).mkdir(parents=True)
+    for name in ("model.safetensors", "old.bin", "ckpt.pt", "notes.txt", ".secret.bin"):
+        Path(name).touch()
+        Path("models/bert", name).touch()
+
+
+def test_completion_offers_every_command_and_flag() -> None:
+    assert set(offered("")) == set(COMMANDS)
+    for name, command in COMMANDS.items():
+        flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+        assert set(offered(f"{name} --")) == flags | {"--help"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("resize ti", ["tiny-gpt2"]),
+        ("resize tiny-gpt2 --to 512 --method ", list(METHODS)),
+        ("resize tiny-gpt2 --method li", [name for name in METHODS if name.startswith("li")]),
+        ("resize tiny-gpt2 --scope ", list(SCOPES)),
+        ("resize tiny-gpt2 --family roberta", ["roberta", "roberta-prelayernorm"]),
+        ("families bart led bert-", ["bert-generation"]),
+        ("families no-such", []),
+    ],
+)
+def test_completion_offers_what_has_names(typed: str, expected: list[str]) -> None:
+    assert offered(typed) == expected
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_completion_offers_models_and_folders_to_every_command_that_takes_them(name: str) -> None:
+    metavars = {parameter.metavar: parameter for parameter in COMMANDS[name].params}
+    if "MODEL" in metavars:
+        assert offered(f"{name} ti") == ["tiny-gpt2"]
+        assert offered(f"{name} mo") == ["model.safetensors", "models/", "more/"]
+    if "--output" in {flag for parameter in COMMANDS[name].params for flag in parameter.opts}:
+        assert offered(f"{name} --output mo") == offered(f"{name} -o mo") == ["models/", "more/"]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("incomplete", "models"),
+    [
+        ("", ["tiny-gpt2", "ckpt.pt", "model.safetensors", "models/", "more/", "old.bin"]),
+        ("more", ["more/"]),
+        ("models/", ["models/bert/", "models/gpt2/"]),
+        ("models/g", ["models/gpt2/"]),
+        ("models/bert/m", ["models/bert/model.safetensors"]),
+        ("./mor", ["./more/"]),
+        ("./../no/such/", []),
+        (".h", [".hidden/", ".hidden/inner/"]),
+        (".s", [".secret.bin"]),
+        ("~nobody-of-that-name/", []),
+    ],
+)
+def test_complete_model_and_folder_by_prefix(incomplete: str, models: list[str]) -> None:
+    assert complete_model(incomplete) == models
+    assert complete_folder(incomplete) == [name for name in models if name.endswith("/")]
+
+
+@pytest.mark.usefixtures("files")
+def test_complete_model_goes_on_in_the_only_folder() -> None:
+    inside = [f"models/bert/{name}" for name in ("ckpt.pt", "model.safetensors", "old.bin")]
+    assert complete_model("models/b") == ["models/bert/", *inside]
+    assert complete_folder("models/b") == ["models/bert/"]
+    assert complete_folder("models") == ["models/", "models/bert/", "models/gpt2/"]
+
+
+def test_complete_folder_in_a_home_keeps_the_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("home/checkpoints").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(Path("home").resolve()))
+    assert complete_folder("~/che") == ["~/checkpoints/"]
+
+
+@pytest.mark.usefixtures("files")
+def test_complete_folder_leaves_names_that_need_quotes_to_the_shell() -> None:
+    assert complete_folder("with") == complete_folder("evil") == complete_folder("-") == []
+
+
+def test_complete_folder_skips_what_it_may_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        if path.name == "closed":
+            raise PermissionError
+        return True
+
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "open").mkdir()
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert complete_folder(f"{tmp_path}/") == [f"{tmp_path}/open/"]
+
+
+def test_complete_model_type_offers_the_registry_sorted() -> None:
+    assert complete_model_type("") == sorted(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("shell", "shown"),
+    [("zsh", "_arguments '*: :((\"tiny-gpt2\"))'\n"), ("fish", "tiny-gpt2\n"), ("bash", "tiny-gpt2\n")],
+)
+def test_completion_speaks_each_shells_protocol(shell: str, shown: str) -> None:
+    typed = {"_TYPER_COMPLETE_ARGS": "ctxextend resize ti", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    words = {"COMP_WORDS": "ctxextend\nresize\nti", "COMP_CWORD": "2"}
+    assert ask(_CTXEXTEND_COMPLETE=f"complete_{shell}", **typed, **words) == shown
+
+
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_install_completion_puts_the_shown_script_where_the_shell_reads_it(shell: str, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), **CHOSEN_SHELL}
+    for flag in ("--install-completion", "--show-completion"):
+        done = subprocess.run(
+            [*PROGRAM, flag, shell], env=os.environ | home, capture_output=True, text=True, check=True
+        )
+    name, line = INSTALLED[shell]
+    assert line in (tmp_path / name).read_text()
+    assert done.stdout.strip() == (tmp_path / name).read_text().strip()
+
+
+def in_bash(lines: str, home: Path) -> str:
+    environment = os.environ | SCRIPTS | {"HOME": str(home)}
+    done = subprocess.run(["bash", "-c", lines], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_install_completion_knows_the_shell_it_runs_in_and_works_there(tmp_path: Path) -> None:
+    assert "bash completion installed" in in_bash("ctxextend --install-completion; true", tmp_path)
+    ask_bash = (
+        ". ~/.bashrc; COMP_WORDS=(ctxextend resize ti); COMP_CWORD=2; "
+        '_ctxextend_completion ctxextend; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    assert in_bash(ask_bash, tmp_path) == "tiny-gpt2\n"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("ctxextend resize ti\t--to 5", "ctxextend resize tiny-gpt2 --to 5"),
+        ("ctxextend resize models/b\tmod\t--to 5", "ctxextend resize models/bert/model.safetensors --to 5"),
+        ("ctxextend resize tiny-gpt2 -o models\tg\t", "ctxextend resize tiny-gpt2 -o models/gpt2/"),
+        ("ctxextend resize tiny-gpt2 -o wi\t", "ctxextend resize tiny-gpt2 -o with space/"),
+        ("ctxextend resize tiny-gpt2 --meth\tsin\t", "ctxextend resize tiny-gpt2 --method sinusoidal"),
+    ],
+)
+def test_completion_on_a_terminal_types_what_was_meant(typed: str, line: str, tmp_path: Path) -> None:
+    in_bash("ctxextend --install-completion; true", tmp_path)
+    environment = os.environ | SCRIPTS | {"HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "200"}
+    # The line is not run but echoed: ^A goes to its beginning.
+    keys = f"{typed}\x01echo \nexit\n".encode()
+    shown = on_terminal(["bash", "--noprofile", "-i"], environment, keys)
+    assert line in [shown_line.strip() for shown_line in shown.splitlines()]

