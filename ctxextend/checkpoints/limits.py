@@ -132,7 +132,10 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
 
 
 def _tokenizer_config(file: str, path: Path) -> Iterator[StatedLimit]:
-    yield StatedLimit(file, ("model_max_length",), load_object(path).get("model_max_length"), "tokenizer")
+    values = load_object(path)
+    # transformers goes by the old name where the new one is not there at all.
+    key = "max_len" if "max_len" in values and "model_max_length" not in values else "model_max_length"
+    yield StatedLimit(file, (key,), values.get(key), "tokenizer")
 
 
 def _sentence_config(file: str, path: Path) -> Iterator[StatedLimit]:

@@ -68,7 +68,7 @@ class _Scale:
     def value(self, share: float) -> float:
         """Return the value at a share of the height, 0 the bottom."""
         if self.is_logarithmic:
-            return self.low * math.exp(share * math.log(self.high / self.low))
+            return math.exp((1 - share) * math.log(self.low) + share * math.log(self.high))
         return self.low + (self.high - self.low) * share
 
 

@@ -14,9 +14,14 @@ from ctxextend.tables.rownumbers import range_words, ranges
 
 __all__ = ["inspection_lines", "row_lines"]
 
+NARROWEST_COLUMN = 16
+CLIENT_MARGIN = 22
+NARROWEST_TEXT = 18
 CHART_LINES = 8
 # Findings of one kind that are told one by one.
 TOLD = 5
+# What stands in front of a model's name.
+LOOK_AT = "Look at, in "
 
 
 def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: bool) -> Iterator[Pieces]:
@@ -27,7 +32,7 @@ def inspection_lines(inspections: Sequence[Inspection], width: int, *, unicode: 
         width: Characters of a line.
         unicode: Whether charts may use more than ASCII.
     """
-    names = short_names(inspections)
+    names = {id_: _end(name, width - len(LOOK_AT)) for id_, name in short_names(inspections).items()}
     for group in tables_by_part(inspections):
         yield from _table_lines(group, names, width, unicode=unicode)
     for inspection in inspections:
@@ -40,7 +45,7 @@ def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unico
         yield from _what(inspection, table, width)
     yield []
     for pair in [group] if len(group) <= 2 else [[shown] for shown in group]:
-        yield from _profile(pair, names, width, unicode=unicode)
+        yield from _profile(pair, names if len(group) > 1 else {}, width, unicode=unicode)
     yield []
     if len(group) == 1:
         yield from _labelled(_figures(group[0][1]), width)
@@ -48,7 +53,7 @@ def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unico
         yield from _columns(group, names, width)
     yield []
     for inspection, table in group:
-        yield [("Look at" if len(group) == 1 else f"Look at, in {names[id(inspection)]}", "title")]
+        yield [("Look at" if len(group) == 1 else f"{LOOK_AT}{names[id(inspection)]}", "title")]
         for finding in _findings(table):
             yield from _wrapped("  ", finding, width)
     yield []
@@ -56,7 +61,7 @@ def _table_lines(group: list[Shown], names: dict[int, str], width: int, *, unico
 
 def _what(inspection: Inspection, table: TableReport, width: int) -> Iterator[Pieces]:
     part = f", {table.part}" if table.part else ""
-    made = f", made by {inspection.method}" if inspection.method and table.new_rows is not None else ""
+    made = f", made by {inspection.method}" if inspection.method and table.new_rows else ""
     yield [(inspection.source, "title"), (f" ({inspection.family}{part}{made})", "")]
     ahead = table.rows - table.offset - table.positions
     parts = [f"{table.offset} offset"] * bool(table.offset) + [f"{table.positions} positions"]
@@ -69,13 +74,19 @@ def _what(inspection: Inspection, table: TableReport, width: int) -> Iterator[Pi
 
 
 def _profile(shown: list[Shown], names: dict[int, str], width: int, *, unicode: bool) -> Iterator[Pieces]:
-    """Yield the norms over the positions as a chart, with a key to what is what."""
+    """Yield the norms over the positions as a chart, with a key to what is what, by names where there are any."""
     curves = [_curve(table, second=number > 0) for number, (_, table) in enumerate(shown)]
-    yield _key(shown, names, unicode=unicode)
+    marks = ("\u28ff", "\u2588") if unicode else ("*", "o")
+    parts = [[("Norm of each row, by position", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]]
+    for (inspection, table), mark, style in zip(shown, marks, ("learned", "second"), strict=False):
+        name = names.get(id(inspection))
+        parts += [[(f"  {mark} {name}", style)]] if name else []
+        parts += _key(table, style)
+    yield from _flowed(parts, width)
     yield from draw(curves, width, CHART_LINES, unicode=unicode)
     for inspection, table in shown:
         if table.new_rows:
-            origin = f"{names[id(inspection)]}: " if len(shown) > 1 else ""
+            origin = f"{names[id(inspection)]}: " if names else ""
             yield from _wrapped("", f"{origin}{_origins(table)}", width, "faint")
 
 
@@ -88,19 +99,23 @@ def _curve(table: TableReport, *, second: bool) -> Curve:
     )
 
 
-def _key(shown: list[Shown], names: dict[int, str], *, unicode: bool) -> Pieces:
-    marks = ("\u28ff", "\u2588") if unicode else ("*", "o")
-    curves = [_curve(table, second=False) for _, table in shown]
-    pieces = [("Norm of each row, by position", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]
-    for number, (inspection, table) in enumerate(shown):
-        style = ("learned", "second")[number]
-        if len(shown) > 1:
-            pieces += [(f"  {marks[number]} {names[id(inspection)]}", style)]
-        if table.new_rows:
-            pieces += [("  learned", style), (" new", "new")]
-        if table.offset:
-            pieces += [(f"  {table.offset} offset row{'s' * (table.offset > 1)} in front", "offset")]
-    return pieces
+def _key(table: TableReport, style: str) -> Iterator[Pieces]:
+    """Yield what the colours of a curve mean."""
+    if table.new_rows:
+        yield [("  learned", style), (" new", "new")]
+    if table.offset:
+        yield [(f"  {table.offset} offset row{'s' * (table.offset > 1)} in front", "offset")]
+
+
+def _flowed(parts: Iterable[Pieces], width: int) -> Iterator[Pieces]:
+    """Yield parts behind one another, in as many lines as that takes."""
+    line: Pieces = []
+    for part in parts:
+        if line and sum(len(text) for text, _ in (*line, *part)) > width:
+            yield line
+            line = []
+        line = [*line, *part]
+    yield line
 
 
 def _origins(table: TableReport) -> str:
@@ -146,17 +161,17 @@ def _periods(table: TableReport) -> Iterator[str]:
 
 
 def _columns(group: list[Shown], names: dict[int, str], width: int) -> Iterator[Pieces]:
-    """Yield the figures of several tables, one column each."""
-    figures = [dict(_short_figures(table)) for _, table in group]
-    labels = list(dict.fromkeys(label for column in figures for label in column))
-    margin = max(map(len, labels)) + 2
-    room = max((width - margin) // len(group), 10)
-    yield [
-        (" " * margin, ""),
-        *((f"{_end(names[id(inspection)], room - 2):>{room}}", "title") for inspection, _ in group),
-    ]
-    for label in labels:
-        yield [(f"{label:<{margin}}", "label"), *((f"{column.get(label, '-'):>{room}}", "") for column in figures)]
+    """Yield the figures of several tables, one column each, and as many columns side by side as fit."""
+    columns = [(names[id(inspection)], dict(_short_figures(table))) for inspection, table in group]
+    labels = list(dict.fromkeys(label for _, figures in columns for label in figures))
+    margin = max(map(len, labels)) + 1
+    fitting = min(max((width - margin) // NARROWEST_COLUMN, 1), len(columns))
+    room = max((width - margin) // fitting, NARROWEST_COLUMN)
+    for start in range(0, len(columns), fitting):
+        beside = columns[start : start + fitting]
+        yield [(" " * margin, ""), *((f"{_end(name, room - 2):>{room}}", "title") for name, _ in beside)]
+        for label in labels:
+            yield [(f"{label:<{margin}}", "label"), *((f"{found.get(label, '-'):>{room}}", "") for _, found in beside)]
 
 
 def _short_figures(table: TableReport) -> Iterator[tuple[str, str]]:
@@ -234,7 +249,7 @@ def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pie
         if limit.why:
             yield from _wrapped("    ", limit.why, width, style)
     for client in inspection.clients:
-        yield from _labelled([(client.client, _client_text(client))], width, 22)
+        yield from _labelled([(client.client, _client_text(client))], width, CLIENT_MARGIN)
     for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
         yield [("mend: ", "label"), (mend, "command")]
 
@@ -247,6 +262,8 @@ def _limit_row(limit: Limit) -> tuple[str, str, str, str]:
 
 
 def _client_text(client: ClientLimit) -> str:
+    if client.beyond == "not loaded":
+        return f"the model does not load ({client.decided_by})"
     beyond = {
         "cut": "longer texts are cut",
         "fails": "longer texts fail in the model",
@@ -282,14 +299,16 @@ def _row_text(figures: Mapping[str, Any]) -> str:
 
 def _labelled(items: Iterable[tuple[str, str]], width: int, margin: int = 12) -> Iterator[Pieces]:
     for label, text in items:
-        lines = textwrap.wrap(text, max(width - margin, 20)) or [""]
+        lines = textwrap.wrap(text, max(width - margin, NARROWEST_TEXT), break_on_hyphens=False) or [""]
         yield [(f"{label:<{margin}}", "label"), (lines[0], "")]
         yield from ([(" " * margin + line, "")] for line in lines[1:])
 
 
 def _wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pieces]:
-    for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  "):
-        yield [(line, style)]
+    behind = indent + "  "
+    # Hyphens stand in ranges and names, which stay whole.
+    lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False)
+    yield from ([(line, style)] for line in lines)
 
 
 def _numbers(values: Sequence[int]) -> str:

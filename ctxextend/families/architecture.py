@@ -96,6 +96,11 @@ class Place:
         stated = (key for key in reversed(self.table.aliases) if self.stated(key) is not None)
         return next(stated, self.table.config_key)
 
+    @property
+    def obeyed_path(self) -> Keys:
+        """The keys that lead to the length that transformers obeys."""
+        return (*self._obeyed, *self.obeyed_key.split("."))
+
     def paths_of(self, key: str) -> tuple[Keys, ...]:
         """Return where a key must state a new value: in its own config, and in the one that overrides it."""
         split = tuple(key.split("."))

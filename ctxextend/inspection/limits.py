@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.limits import StatedLimit, stated_limits
 from ctxextend.checkpoints.tensorfile import TensorEntry
 from ctxextend.families.architecture import Architecture, Place, nested
@@ -34,11 +35,16 @@ SENTENCE_CONFIGS = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
+NOT_LOADED = "the model does not load"
+
 # What a folder holds that AutoTokenizer can load.
 TOKENIZER_FILES = {
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
     "sentencepiece.bpe.model",
 }
+
+# The keys by which transformers and sentence-transformers cut.
+CUTTING_KEYS = ("model_max_length", "max_len", "max_seq_length")
 
 # Stands behind a key that the config leaves out, so that transformers' default holds.
 LEFT_OUT = " (left out)"
@@ -95,6 +101,11 @@ class Limit:
     why: str = ""
     mend: str | None = None
 
+    @property
+    def stops_loading(self) -> bool:
+        """Whether no model can be made of config and weights because of it."""
+        return self.why.endswith(NOT_LOADED)
+
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         endless = isinstance(self.value, float)  # 1e400 is read as an infinity, for which JSON has no word
@@ -107,10 +118,10 @@ class ClientLimit:
 
     Attributes:
         client: ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone.
-        tokens: How many tokens of a text it reads; None where it cuts nowhere.
+        tokens: How many tokens of a text it reads; None where it cuts nowhere, 0 where the model does not load.
         decided_by: The place that decides it.
         beyond: What becomes of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares
-            that), or ``not cut``.
+            that), ``not cut``, or ``not loaded``.
     """
 
     client: str
@@ -169,8 +180,8 @@ def _config_limits(checkpoint: Checkpoint, table: Measured) -> Iterator[Limit]:
     for path in place.length_paths:
         value = nested(checkpoint.config, path)
         if value is not None:
-            unread = any(path[-len(key.split(".")) :] == tuple(key.split(".")) for key in place.table.unused_keys)
-            yield _config_limit(checkpoint, table, ".".join(path), value, NOBODY if unread else TRANSFORMERS)
+            client = TRANSFORMERS if path == place.obeyed_path else NOBODY
+            yield _config_limit(checkpoint, table, ".".join(path), value, client)
     default = place.family.defaults.get(place.table.config_key)
     if place.stated(place.obeyed_key) is None and default is not None:
         limit = _config_limit(checkpoint, table, f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)
@@ -181,7 +192,7 @@ def _config_limit(checkpoint: Checkpoint, table: Measured, key: str, value: Any,
     is_length = isinstance(value, int) and not isinstance(value, bool)
     agrees = is_length and table.place.rows(value) == table.rows
     tokens = table.place.positions(table.place.rows(value)) if is_length else None
-    why = "" if agrees else f"{table.name} has {table.rows} rows: the model does not load"
+    why = "" if agrees else f"{table.name} has {table.rows} rows: {NOT_LOADED}"
     why = "nothing reads it" if why and client == NOBODY else why
     return Limit(checkpoint.config_file, key, value, tokens, client, table.name, agrees, why)
 
@@ -231,6 +242,8 @@ def _side_limit(checkpoint: Checkpoint, stated: StatedLimit, table: Measured) ->
     may_be_less = stated.kind in ("padding", "generation")
     agrees = tokens == positions or (may_be_less and (tokens is None or tokens < positions))
     why = "" if agrees else _against(tokens, table)
+    if not agrees and stated.kind == "padding":
+        why = f"every text is padded to {tokens} tokens, and those beyond the table's {positions} {_beyond(table)}"
     why = "nothing reads it" if why and client == NOBODY else why
     key = ".".join(stated.path)
     return Limit(stated.file, key, stated.value, tokens, client, table.name, agrees, why)
@@ -252,11 +265,14 @@ def _beyond(table: Measured) -> str:
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:
-    """Return the config that sentence-transformers obeys; None where it obeys none: that needs a modules.json."""
+    """Return the config that sentence-transformers obeys, the first that says anything.
+
+    None where it obeys none: that needs a modules.json.
+    """
     if "modules.json" not in checkpoint.copied:
         return None
     paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
-    return next((path for path in paths if path in checkpoint.copied), None)
+    return next((path for path in paths if path in checkpoint.copied and load_object(checkpoint.root / path)), None)
 
 
 def client_limits(
@@ -266,7 +282,9 @@ def client_limits(
 
     transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
     ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, offset rows
-    included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore.
+    included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore. Where no
+    file of the tokenizer states a padding token, and no modules.json makes it a sentence encoder, the second is left
+    out: it would fail at every text.
 
     Args:
         checkpoint: The checkpoint.
@@ -277,17 +295,27 @@ def client_limits(
     folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
     names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
     own = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
-    by_client = {limit.client: limit for limit in own if limit.key in ("model_max_length", "max_seq_length")}
+    by_client = {limit.client: limit for limit in own if limit.key in CUTTING_KEYS}
     tokenizer_limit, sentence = by_client.get(TRANSFORMERS), by_client.get(SENTENCE_TRANSFORMERS)
     if names & TOKENIZER_FILES:
-        yield _client(TRANSFORMERS, tokenizer_limit, table)
-        if not tokenizer:
-            yield _client(SENTENCE_TRANSFORMERS, sentence or _capped(tokenizer_limit, own, table), table)
+        obstacle = next((limit for limit in limits if limit.stops_loading), None)
+        yield _client(TRANSFORMERS, tokenizer_limit, table, obstacle)
+        if not tokenizer and _can_pad(checkpoint, folders):
+            yield _client(SENTENCE_TRANSFORMERS, sentence or _capped(tokenizer_limit, own, table), table, obstacle)
     if "tokenizer.json" in names:
         truncation = next((limit for limit in own if limit.key == "truncation.max_length"), None)
         where = f"{truncation.file} {truncation.key}" if truncation else "tokenizer.json, which states no truncation"
         tokens = truncation.tokens if truncation else None
         yield ClientLimit(TOKENIZERS, tokens, where, "cut" if truncation else "not cut")
+
+
+def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
+    """Whether sentence-transformers can read texts: it pads them all, and GPT-2's tokenizer has nothing to pad with."""
+    stating = ("tokenizer_config.json", "special_tokens_map.json")
+    paths = (path for path in map(PurePosixPath, checkpoint.copied) if path.name in stating and path.parent in folders)
+    return "modules.json" in checkpoint.copied or any(
+        load_object(checkpoint.root / path).get("pad_token") is not None for path in paths
+    )
 
 
 def _capped(tokenizer_limit: Limit | None, limits: list[Limit], table: Measured) -> Limit | None:
@@ -302,7 +330,9 @@ def _capped(tokenizer_limit: Limit | None, limits: list[Limit], table: Measured)
     return min(stated, key=lambda limit: limit.tokens or 0, default=None)
 
 
-def _client(client: str, limit: Limit | None, table: Measured) -> ClientLimit:
+def _client(client: str, limit: Limit | None, table: Measured, obstacle: Limit | None) -> ClientLimit:
+    if obstacle is not None:
+        return ClientLimit(client, 0, f"{obstacle.file} {obstacle.key}", "not loaded")
     positions = table.positions
     if limit is None or limit.tokens is None or limit.tokens > positions:
         beyond = "last position" if table.place.table.clamps else "fails"

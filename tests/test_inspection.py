@@ -1,0 +1,495 @@
+"""`inspect` of a checkpoint in every form, side by side, by rows, and what it says where it cannot."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+from ctxextend import CtxextendError, Inspection, TableReport, inspect, resize
+from ctxextend.cli.app import app
+from tests import pico, test_layers, test_nanogpt
+
+MakePico = Callable[..., pico.Pico]
+WPE = "transformer.wpe.weight"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+
+
+def only(found: Inspection) -> TableReport:
+    (table,) = found.tables
+    return table
+
+
+def same_table(found: Inspection, source: pico.Pico) -> bool:
+    expected = inspect(source.folder)
+    mine, theirs = only(found), only(expected)
+    assert (found.family, mine.positions, mine.offset) == (expected.family, theirs.positions, theirs.offset)
+    assert found.parameters == expected.parameters
+    return bool(np.array_equal(mine.values, theirs.values)) and bool(np.array_equal(mine.norms, theirs.norms))
+
+
+# What it says of a table
+
+
+def test_inspect_describes_the_table(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    found, model = inspect(source.folder), source.load()
+    table = only(found)
+    weight = model.transformer.wpe.weight.detach().double().numpy()
+    assert (table.name, table.file, table.config_key, table.part) == (WPE, "model.safetensors", "n_positions", "")
+    assert (table.rows, table.positions, table.offset, table.hidden_size) == (16, 16, 0, 8)
+    assert (table.dtype, table.bytes) == ("F32", 16 * 8 * 4)
+    assert found.parameters == sum(one.numel() for one in model.parameters())
+    assert table.share == 128 / found.parameters
+    assert table.norms == pytest.approx(np.linalg.norm(weight, axis=1))
+    assert np.array_equal(table.values, weight)
+    assert (found.method, table.new_rows) == (None, None)
+    assert {table.origin(row) for row in range(16)} == {""}
+
+
+def test_inspect_keeps_offset_rows_apart(make_pico: MakePico) -> None:
+    source = make_pico("roberta")
+    table = only(inspect(source.folder))
+    weight = source.load().roberta.embeddings.position_embeddings.weight.detach().double().numpy()
+    assert (table.rows, table.positions, table.offset) == (18, 16, 2)
+    assert table.offset_norms == pytest.approx(np.linalg.norm(weight[:2], axis=1))
+    assert table.stats.norms == pytest.approx(np.linalg.norm(weight[2:], axis=1))
+    assert [table.origin(row) for row in range(3)] == ["offset", "offset", ""]
+
+
+def test_inspect_counts_no_buffer_as_parameters(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    before = inspect(source).parameters
+    pico.add_tensors(source, {"transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)})
+    assert inspect(source).parameters == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "new"),
+    [
+        ({"method": "copy"}, range(16, 40)),
+        ({"method": "sinusoidal"}, range(16, 40)),
+        ({"method": "linear"}, range(40)),
+        ({"method": "linear", "keep_first": 3}, range(3, 40)),
+        ({"method": "sinusoidal", "scope": "all"}, range(40)),
+        ({"method": "sinusoidal", "scope": "all", "keep_first": 1}, range(1, 40)),
+    ],
+)
+@pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
+def test_inspect_tells_new_rows_from_learned_ones(
+    model_type: str, settings: dict[str, Any], new: range, make_pico: MakePico
+) -> None:
+    source = make_pico(model_type)
+    found = inspect(resize(source.folder, to=40, output="out", **settings).output)
+    table = only(found)
+    assert found.method == settings["method"]
+    assert [position for position in range(40) if table.is_new(position)] == list(new)
+    old, offset = only(inspect(source.folder)).values, table.offset
+    kept = [row for row in range(offset, 16 + offset) if table.origin(row) == "learned"]
+    assert all(np.array_equal(table.values[row], old[row]) for row in kept)
+
+
+@pytest.mark.parametrize("to", [8, 16])
+def test_inspect_of_a_table_that_did_not_grow_has_no_new_rows(to: int, make_pico: MakePico) -> None:
+    table = only(inspect(resize(make_pico("gpt2").folder, to=to, output="out").output))
+    assert table.new_rows == ()
+    assert {table.origin(row) for row in range(to)} == {"learned"}
+
+
+@pytest.mark.parametrize("text", ["", "[", "source: x\nresize: {to: 3}\n", "source: x\nresize: {to: -1}\n"])
+def test_inspect_passes_over_a_recipe_that_tells_nothing(text: str, make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    (source / "ctxextend.yaml").write_text(text)
+    assert only(inspect(source)).new_rows is None
+
+
+def test_inspect_of_a_resize_finds_its_tiles_and_seams() -> None:
+    table = only(inspect(resize("tiny-gpt2", to=512, output="out").output))
+    assert (table.repetition.period, table.repetition.copies) == (128, 4)
+    assert table.seams == {128: (128, 256, 384)}
+    assert table.untrained == {}
+
+
+@pytest.mark.parametrize(("method", "positions"), [("copy", (100, 200)), ("sinusoidal", (100,))])
+def test_inspect_finds_the_seams_of_the_length_before(method: str, positions: tuple[int, ...]) -> None:
+    short = resize("tiny-gpt2", to=100, output="short").output
+    table = only(inspect(resize(short, to=300, method=method, output="out").output))
+    assert table.seams[100] == positions
+
+
+@pytest.mark.parametrize("method", ["linear", "sinusoidal"])
+def test_inspect_of_other_methods_finds_no_tiles(method: str) -> None:
+    table = only(inspect(resize("tiny-gpt2", to=512, method=method, output="out").output))
+    assert table.repetition.period is None
+    assert table.untrained == {}
+    assert only(inspect("tiny-gpt2")).untrained == {}
+
+
+def test_inspect_finds_rows_that_transformers_made_anew(tmp_path: Path) -> None:
+    """What `ignore_mismatched_sizes` style surgery leaves: trained rows, and behind them rows of an initialiser."""
+    source = inspect("tiny-gpt2")
+    shutil.copytree(source.folder, tmp_path / "grown")
+    tensors = load_file(tmp_path / "grown" / "model.safetensors")
+    torch.manual_seed(0)
+    tensors[WPE] = torch.cat([tensors[WPE], torch.empty(128, 128).normal_(0, 0.02)])
+    save_file(tensors, tmp_path / "grown" / "model.safetensors", metadata={"format": "pt"})
+    pico.edit_json(tmp_path / "grown" / "config.json", n_positions=256)
+    table = only(inspect(tmp_path / "grown"))
+    assert set(table.untrained) <= set(range(128, 256))
+    assert len(table.untrained) >= 126
+    text = " ".join(run(tmp_path / "grown", "--width", 120).stdout.split())
+    assert "untrained by the look of it: 12" in text
+    assert "as an initialiser of std 0.02 leaves them" in text
+
+
+def test_inspect_goes_by_the_deviation_that_the_config_states(tmp_path: Path) -> None:
+    sizes = {"n_embd": 128, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 32}
+    config = transformers.GPT2Config(initializer_range=0.11, **sizes)  # type: ignore[arg-type]
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "wide")
+    table = only(inspect(tmp_path / "wide"))
+    assert len(table.untrained) >= 63
+    assert set(table.untrained.values()) == {0.11}
+    pico.edit_json(tmp_path / "wide" / "config.json", initializer_range=None)
+    assert only(inspect(tmp_path / "wide")).untrained == {}
+
+
+def spoil(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors[WPE][3], tensors[WPE][5, 2], tensors[WPE][7, 0] = 0, float("nan"), float("-inf")
+    tensors[WPE][9] = tensors[WPE][2]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_inspect_shows_rows_that_hold_no_numbers_or_nothing(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    spoil(source)
+    table = only(inspect(source))
+    assert (table.stats.nonfinite, table.stats.zeros) == ((5, 7), (3,))
+    assert table.repetition.groups == ((2, 9),)
+    screen = run(source).stdout
+    for line in ("NaN or infinity at 5, 7", "all zero at 3", "the same row stands at 2, 9"):
+        assert f"  {line}\n" in screen
+    values = json.loads(run(source, "--json").stdout)["models"][0]["tables"][0]
+    assert (values["nonfinite_rows"], values["zero_rows"], values["duplicates"]) == ([5, 7], [3], [[2, 9]])
+    assert values["norms"][5] is None
+    assert values["norm"]["min"] == 0
+
+
+def test_inspect_of_a_table_without_a_number_or_with_one_row(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    for value in (float("nan"), 0.0, 1.0):
+        pico.add_tensors(source, {WPE: torch.full((16, 8), value)})
+        assert run(source).exit_code == 0
+        json.loads(run(source, "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    one = make_pico("gpt2", "one", n_positions=1).folder
+    assert run(one).exit_code == run(one, "--json").exit_code == run(one, source).exit_code == 0
+
+
+# Every form of a checkpoint
+
+
+def test_inspect_of_a_weights_file_alone_takes_its_family(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("roberta")
+    shutil.copy(source.folder / "model.safetensors", tmp_path / "alone.safetensors")
+    found = inspect(tmp_path / "alone.safetensors", family="roberta")
+    assert same_table(found, source)
+    assert found.clients == ()
+    assert [limit.key for limit in found.limits] == [only(found).name]
+    assert "--family" in run(tmp_path / "alone.safetensors").stderr
+    assert run(tmp_path / "alone.safetensors", "--family", "roberta").exit_code == 0
+
+
+def test_inspect_of_a_file_beside_its_config(make_pico: MakePico) -> None:
+    source = make_pico("bert")
+    assert same_table(inspect(source.folder / "model.safetensors"), source)
+
+
+def test_inspect_of_shards(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    whole = only(inspect(source.folder))
+    names = pico.shard(source.folder)
+    assert len(names) > 2
+    table = only(inspect(source.folder))
+    assert table.file in names
+    assert np.array_equal(table.values, whole.values)
+
+
+def test_inspect_of_a_torch_pickle(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert")
+    folder = Path(shutil.copytree(source.folder, tmp_path / "pickled"))
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    found = inspect(folder)
+    assert same_table(found, source)
+    assert only(found).file == "pytorch_model.bin"
+
+
+def test_inspect_of_nanogpt(tmp_path: Path) -> None:
+    model = test_nanogpt.NanoGpt(**test_nanogpt.ARGUMENTS)
+    content = {"model": model.state_dict(), "model_args": test_nanogpt.ARGUMENTS, "config": {}}
+    torch.save(content, tmp_path / "ckpt.pt")
+    for reference in (tmp_path / "ckpt.pt", tmp_path):
+        found = inspect(reference)
+        table = only(found)
+        assert (found.family, table.name, table.positions) == ("gpt2", WPE, 16)
+        assert np.array_equal(table.values, model.state_dict()["transformer.wpe.weight"].numpy())
+
+
+def test_inspect_of_an_adapter_with_the_table(make_pico: MakePico, tmp_path: Path) -> None:
+    table = torch.randn(16, pico.WIDTH)
+    (tmp_path / "adapter").mkdir()
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(make_pico("gpt2").folder), "r": 2}
+    pico.edit_json(tmp_path / "adapter" / "adapter_config.json", **settings, modules_to_save=["wpe"])
+    save_file({f"base_model.model.{WPE}": table}, tmp_path / "adapter" / "adapter_model.safetensors")
+    found = inspect(tmp_path / "adapter")
+    assert only(found).name == f"base_model.model.{WPE}"
+    assert np.array_equal(only(found).values, table.numpy())
+
+
+def test_inspect_of_a_subfolder_and_a_variant(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="repo/small")
+    assert same_table(inspect(tmp_path / "repo", subfolder="small"), source)
+    source.load().save_pretrained(tmp_path / "other", variant="fp16")
+    assert same_table(inspect(tmp_path / "other", variant="fp16"), source)
+    assert run(tmp_path / "repo", "--subfolder", "small").exit_code == 0
+
+
+def test_inspect_of_a_hub_id_takes_the_cache(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    source = make_pico("gpt2")
+    revision, cached = "0" * 40, tmp_path / "cache" / "models--owner--model"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text(revision)
+    shutil.copytree(source.folder, cached / "snapshots" / revision)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    found = inspect("owner/model")
+    assert same_table(found, source)
+    assert found.source == "owner/model"
+
+
+def test_inspect_of_a_nested_sentence_encoder(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert", base=True)
+    kept = pico.Pico(Path(shutil.copytree(source.folder, tmp_path / "kept")), source.model_class)
+    root = pico.nest(source.folder, tmp_path / "sentence")
+    found = inspect(root)
+    assert same_table(found, kept)
+    assert only(found).file == "0_Transformer/model.safetensors"
+    assert found.limits[0].file == "0_Transformer/config.json"
+
+
+def test_inspect_of_a_type_of_ones_own(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="oddgpt")
+    described = ("--table", WPE, "--config-key", "n_positions")
+    values = json.loads(run(source, *described, "--json").stdout)["models"][0]
+    assert (values["family"], values["tables"][0]["positions"]) == ("oddgpt", 16)
+    pico.edit_json(source / "tokenizer_config.json", model_max_length=3)
+    mend = json.loads(run(source, *described, "--json").stdout)["models"][0]["limits"][-1]["mend"]
+    assert mend == f"ctxextend resize {source} --to 16 --table {WPE} --config-key n_positions --mend-limits"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",), ("tiny-gpt2",), ("--rows", "0:3")])
+def test_inspect_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) -> None:
+    loaded = test_layers.loaded_after(test_layers.command("inspect", "tiny-gpt2", *flags))
+    assert "numpy" in loaded
+    assert not loaded & {*test_layers.HEAVY, "huggingface_hub", "safetensors", "sentence_transformers"}
+
+
+# Side by side
+
+
+def test_inspect_shows_several_models_with_their_own_figures(make_pico: MakePico) -> None:
+    first, second = make_pico("gpt2").folder, make_pico("bert").folder
+    values = json.loads(run(first, second, "tiny-gpt2", "--json").stdout)
+    assert (values["schema_version"], values["command"], values["warnings"]) == (1, "inspect", [])
+    assert [model["family"] for model in values["models"]] == ["gpt2", "bert", "gpt2"]
+    assert [model["source"] for model in values["models"]] == [str(first), str(second), "tiny-gpt2"]
+    screen = run(first, second, "tiny-gpt2", "--width", 160).stdout
+    assert "pico-gpt2" in screen
+    for name in ("pico-gpt2", "pico-bert", "tiny-gpt2"):
+        assert f"Look at, in {name}\n" in screen
+        assert f"Limits of {name}\n" in screen
+
+
+def test_inspect_json_agrees_with_the_library(make_pico: MakePico) -> None:
+    source = make_pico("roberta").folder
+    values = json.loads(run(source, "--json").stdout)
+    assert values["models"] == [json.loads(json.dumps(inspect(source).as_dict()))]
+    table = values["models"][0]["tables"][0]
+    assert (len(table["norms"]), len(table["neighbour_cosines"])) == (18, 15)
+    assert table["norm"]["median"] == pytest.approx(np.median(table["norms"][2:]))
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Path:
+    sizes: dict[str, Any] = {
+        **{"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 32, "attention_window": 4},
+        **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8},
+        **{"max_encoder_position_embeddings": 32, "max_decoder_position_embeddings": 16},
+    }
+    transformers.LEDModel(transformers.LEDConfig(**sizes)).save_pretrained(tmp_path / "led")
+    return tmp_path / "led"
+
+
+def test_inspect_part_shows_that_table_alone(led: Path) -> None:
+    assert [table.part for table in inspect(led).tables] == ["encoder", "decoder"]
+    assert [(table.part, table.positions) for table in inspect(led, part="decoder").tables] == [("decoder", 16)]
+    done = run(led, "--part", "head")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: --part head: this model has no such part")
+    assert "encoder" in done.stderr
+    assert "decoder" in done.stderr
+
+
+# Rows
+
+
+def rows(source: object, *flags: object) -> list[tuple[int, int | None, str]]:
+    values = json.loads(run(source, *flags, "--json").stdout)["models"][0]["rows"]
+    (found,) = values.values()
+    return [(row["row"], row["position"], row["origin"]) for row in found]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0:4", [0, 1, 2, 3]),
+        ("14:", [14, 15, 16, 17]),
+        (":2", [0, 1]),
+        ("5", [5]),
+        ("17", [17]),
+        ("-2:", [16, 17]),
+        (":-16", [0, 1]),
+        ("-4:-2", [14, 15]),
+        (":", list(range(18))),
+        ("5:5", []),
+        ("9:3", []),
+        ("18", []),
+        ("16:99", [16, 17]),
+    ],
+)
+def test_inspect_rows_counts_the_tensors_own_rows(given: str, expected: list[int], make_pico: MakePico) -> None:
+    source = make_pico("roberta").folder
+    found = rows(source, f"--rows={given}")
+    assert [row for row, _, _ in found] == expected
+    assert all(position == (row - 2 if row >= 2 else None) for row, position, _ in found)
+    assert all((origin == "offset") == (row < 2) for row, _, origin in found)
+    lines = run(source, f"--rows={given}").stdout.splitlines()
+    assert [int(line.split()[0]) for line in lines[2:]] == expected
+
+
+@pytest.mark.parametrize("given", ["x", "1:2:3", "-", "-1", "1.5", "", "a:b", "1-2"])
+def test_inspect_rows_refuses_what_is_no_range(given: str) -> None:
+    done = run("tiny-gpt2", f"--rows={given}")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "no range of rows" in " ".join(done.stderr.replace("│", "").split())
+
+
+def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    spoil(source)
+    lines = run(source, "--rows", "2:10").stdout.splitlines()
+    assert "all zero" in lines[3]
+    assert lines[3].split()[:4] == ["3", "3", "0", "-"]
+    assert "holds no numbers" in lines[5]
+    assert lines[5].split()[2] == "-"
+    figures = json.loads(run(source, "--rows", "2:3", "--json").stdout)["models"][0]["rows"][WPE][0]
+    table = load_file(source / "model.safetensors")[WPE].double()
+    assert figures["norm"] == pytest.approx(float(table[2].norm()))
+    assert (
+        json.loads(run(source, "--rows", "14:", "--json").stdout)["models"][0]["rows"][WPE][1]["cosine_to_next"] is None
+    )
+
+
+def test_inspect_rows_tells_learned_rows_from_new_ones(make_pico: MakePico) -> None:
+    output = resize(make_pico("roberta").folder, to=20, output="out").output
+    assert [origin for _, _, origin in rows(output, "--rows", ":")] == ["offset"] * 2 + ["learned"] * 16 + ["new"] * 4
+
+
+# Errors
+
+
+def refusal(*arguments: object) -> str:
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    assert done.stderr.startswith("Error: ")
+    as_json = json.loads(run(*arguments, "--json").stdout)["error"]
+    assert as_json["message"]
+    return done.stderr
+
+
+def test_inspect_of_a_folder_that_is_not_there() -> None:
+    assert "There is no" in refusal("no/such/folder")
+    assert "There is no" in refusal("./nowhere")
+
+
+def test_inspect_of_a_rotary_model_says_what_it_uses(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="llama")
+    assert "it uses rotary position embeddings" in refusal(source)
+
+
+def test_inspect_of_an_unknown_type_advises_an_inspect_command(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="oddgpt")
+    advice = refusal(source).splitlines()[-1]
+    assert advice.endswith(f"ctxextend inspect {source} --table {WPE} --config-key n_positions")
+    assert "--to" not in advice
+    assert run(*advice.split("ctxextend inspect ")[1].split()).exit_code == 0
+
+
+def test_inspect_of_a_part_of_a_model_with_one_table() -> None:
+    text = refusal("tiny-gpt2", "--part", "decoder")
+    assert "--part decoder: this model has no such part" in text
+    assert "It has one table: leave --part out." in text
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--offset", "2"),
+        ("--config-key", "n_positions"),
+        ("--table", WPE, "--family", "gpt2"),
+        ("--width", "20"),
+        ("--offset", "-1"),
+    ],
+)
+def test_inspect_refuses_flags_without_meaning(flags: tuple[str, ...]) -> None:
+    done = run("tiny-gpt2", *flags)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert json.loads(run("tiny-gpt2", *flags, "--json").stdout)["error"]["type"] == "UsageError"
+
+
+def test_inspect_of_part_and_table_together_is_refused(make_pico: MakePico) -> None:
+    source = make_pico("gpt2").folder
+    assert "--part" in refusal(source, "--table", WPE, "--config-key", "n_positions", "--part", "x")
+    with pytest.raises(CtxextendError):
+        inspect(source, table=WPE, config_key="n_positions", part="x")
+
+
+def test_inspect_without_a_model_is_a_usage_error() -> None:
+    assert run().exit_code == 2
+
+
+def test_inspect_of_several_stops_at_the_first_that_fails() -> None:
+    assert "There is no" in refusal("tiny-gpt2", "no/such/folder")
+
+
+def test_inspect_quiet_prints_the_screen_alone(make_pico: MakePico) -> None:
+    make_pico("gpt2", str(Path.cwd() / "here"))
+    assert run("here", "--quiet").stderr == ""
+    assert "is a local folder here" in run("here").stderr
+    assert run("here", "--quiet").stdout == run("here").stdout

