@@ -231,11 +231,17 @@ class WrittenRecipe:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def method(self) -> str | None:
+        """What it says of the method that made the rows."""
+        method = self.provenance.get("method")
+        return method if isinstance(method, str) else None
+
+    @property
     def tables(self) -> Mapping[str, Mapping[str, Any]]:
         """What it says of each table, by the table's name."""
         tables = self.provenance.get("tables")
         listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
-        return {str(table.get("name")): table for table in listed}
+        return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
 
 
 def written_recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
@@ -270,7 +276,7 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
         origin = {name: content.get(name) for name in ORIGIN_TYPES}
         recipe = Recipe(content["source"], Resize(**content["resize"]), Origin(**origin))
         trainable = _trainable(content.get("train"))
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
         message = f"{where} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
     return WrittenRecipe(recipe, trainable, content.get("provenance") or {})
@@ -279,16 +285,18 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
 def _check_types(values: Any, types: Mapping[str, type]) -> None:
     """Raise TypeError where a value is of another type than its key asks for; what is left out may be null too."""
     if not isinstance(values, dict):
-        raise TypeError(f"{values!r:.60} is no mapping")
+        raise TypeError(f"a {type(values).__name__} stands where a mapping should")
     for name, wanted in types.items():
         value = values.get(name)
         if value is not None and type(value) is not wanted:
-            raise TypeError(f"{name} is {value!r:.60}, which is no {wanted.__name__}")
+            # Its type alone: a few lines of YAML can name a value that no memory holds written out.
+            raise TypeError(f"{name} is a {type(value).__name__}, and should be a {wanted.__name__}")
 
 
 def _trainable(train: Any) -> str | None:
     if train is None:
         return None
-    if train.get("trainable") not in TRAINABLE:
-        raise ValueError(f"train.trainable is {train.get('trainable')!r:.60}, and not one of {', '.join(TRAINABLE)}")
-    return str(train["trainable"])
+    trainable = train.get("trainable")
+    if not isinstance(trainable, str) or trainable not in TRAINABLE:
+        raise ValueError(f"train.trainable is none of {', '.join(TRAINABLE)}")
+    return trainable

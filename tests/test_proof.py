@@ -489,6 +489,15 @@ BAD_RECIPES = {
     "no YAML": "a: [",
     "a date that is none": "a: 2024-13-45",
     "a number that is none": "a: !!int x",
+    "a time that is none": "!!timestamp x",
+    "a value that no memory holds": "\n".join(
+        ["a: &a [x, x, x, x, x, x, x, x, x]"]
+        + [
+            f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]"
+            for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+        ]
+        + ["source: *j", "resize: {to: 512}"]
+    ),
     "a tag": "!!python/object/apply:os.system ['id']",
     "a length that is text": "source: x\nresize: {to: '512'}",
     "a length that is true": "source: x\nresize: {to: true}",

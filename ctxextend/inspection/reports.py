@@ -280,7 +280,7 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
         notes.append(error.message)
     parameters = _parameters(checkpoint, every)
     reports = tuple(_report(checkpoint, found, written, parameters) for found in chosen)
-    method = (written and str(written.provenance.get("method", ""))) or None
+    method = written.method if written else None
     names = subject.source, str(checkpoint.root), architecture.family.model_type
     return Inspection(*names, parameters, method, reports, tuple(limits), tuple(clients), tuple(notes))
 
