@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.tables.methods import MethodOptions
@@ -201,6 +199,8 @@ class Recipe:
             makes_rows: Whether the run made new rows; elsewhere the recipe must name no method.
             provenance: Plain values, for readers and for checks of the source.
         """
+        import yaml  # at use: most commands need none
+
         content: dict[str, Any] = {"source": self.source}
         content |= _given(self.origin, "revision", "subfolder", "variant", "family")
         content["resize"] = {"to": self.resize.to} | (self._flags() if makes_rows else {})
@@ -269,6 +269,8 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
     Raises:
         RecipeError: It is no YAML, or no recipe with a resize.
     """
+    import yaml
+
     try:
         content = yaml.safe_load(text)
         _check_types(content, {"source": str, "resize": dict, "train": dict, "provenance": dict, **ORIGIN_TYPES})

@@ -164,3 +164,9 @@ def test_draw_leaves_a_gap_where_rows_hold_no_numbers() -> None:
     gap = [column for column in range(columns) if column not in found]
     assert gap[0] == pytest.approx(0.3 * columns, abs=2)
     assert gap[-1] == pytest.approx(0.7 * columns, abs=2)
+
+
+def test_draw_leaves_a_padding_row_in_front_out_of_the_scale() -> None:
+    plain, padded = (Curve([1.0, 1.1, 1.2], offset, lambda position: "") for offset in ((1.0,), (0.0,)))
+    assert texts(draw([padded], 40, HEIGHT))[0].split("┤")[0] == texts(draw([plain], 40, HEIGHT))[0].split("┤")[0]
+    assert float(texts(draw([padded], 40, HEIGHT))[HEIGHT - 1].split("┤")[0]) == 1.0

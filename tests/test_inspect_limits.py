@@ -396,7 +396,7 @@ def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(
             load(folder)
     not_loaded = (0, "not loaded")
     assert claims(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
-    assert "the model does not load (config.json" in CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+    assert "the model does not load: config.json" in CliRunner().invoke(app, ["inspect", str(folder)]).stdout
     with pytest.raises(CheckpointError, match=f"states max_position_embeddings {stated}"):
         resize(folder, to=16, output=tmp_path / "no")
     assert not (tmp_path / "no").exists()

@@ -62,6 +62,8 @@ class _Scale:
 
     def step(self, value: float, steps: int) -> int:
         """Return the step that a value is at, 0 the lowest."""
+        if value < self.low:  # a padding row
+            return 0
         low, high, at = (math.log(v) if self.is_logarithmic else v for v in (self.low, self.high, value))
         return min(int((at - low) / (high - low) * steps), steps - 1) if high > low else steps // 2
 
@@ -118,7 +120,11 @@ def is_logarithmic(curves: Sequence[Curve]) -> bool:
 
 
 def _scale(curves: Sequence[Curve]) -> _Scale:
-    values = [value for curve in curves for value in (*curve.offset, *curve.values) if math.isfinite(value)]
+    # A padding row in front is zero; with room for that, little would be seen of the others.
+    fronts = (value for curve in curves for value in curve.offset if value > 0)
+    values = [
+        value for value in (*fronts, *(value for curve in curves for value in curve.values)) if math.isfinite(value)
+    ]
     if not values:
         return _Scale(0.0, 1.0, is_logarithmic=False)
     low, median, high = min(values), sorted(values)[len(values) // 2], max(values)

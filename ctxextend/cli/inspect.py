@@ -20,7 +20,7 @@ from ctxextend.cli.options import (
     Variant,
     usage_errors,
 )
-from ctxextend.cli.output import Output, shows_unicode, terminal_width
+from ctxextend.cli.output import Output, screen_lines, shows_unicode, terminal_width
 from ctxextend.errors import OutputError
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ def _show(sink: Output, found: list["Inspection"], rows: slice | None, width: in
     if rows is not None:
         sink.screen(list(row_lines(found, rows)))
     else:
-        sink.screen(list(inspection_lines(found, terminal_width(width), unicode=shows_unicode())))
+        lines = inspection_lines(found, terminal_width(width), unicode=shows_unicode(), screen=screen_lines())
+        sink.screen(list(lines))
 
 
 def _row_values(inspection: "Inspection", rows: slice | None) -> dict[str, Any]:

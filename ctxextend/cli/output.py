@@ -24,6 +24,7 @@ __all__ = [
     "nowhere",
     "plain",
     "print_styled",
+    "screen_lines",
     "shows_unicode",
     "terminal_width",
 ]
@@ -166,6 +167,11 @@ def nowhere() -> TextIO:
 def plain(text: str) -> str:
     """Return the text with control characters written out."""
     return text.translate(CONTROL)
+
+
+def screen_lines() -> int:
+    """Return how many lines the terminal shows at once; many where stdout is none, since then nobody scrolls."""
+    return shutil.get_terminal_size().lines if sys.stdout.isatty() else 1000
 
 
 def terminal_width(wanted: int | None = None) -> int:

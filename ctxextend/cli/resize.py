@@ -185,7 +185,8 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, v
     for warning in result.warnings[len(plan.warnings) :]:
         sink.warning(warning)
     for table in plan.tables:
-        sink.note(f"{table.name}: {table.max_len_before} -> {table.max_len_after} positions, {plan.method}")
+        lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
+        sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
     omitted = ", ".join(f"{name} ({why})" for name, why in plan.checkpoint.omitted.items())
     if omitted:
         sink.note(f"left out: {omitted}")

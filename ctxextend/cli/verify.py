@@ -1,6 +1,5 @@
 """`ctxextend verify`."""
 
-import shutil
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +19,7 @@ from ctxextend.cli.options import (
     Variant,
     usage_errors,
 )
-from ctxextend.cli.output import Output, Pieces
+from ctxextend.cli.output import Output, Pieces, terminal_width
 
 if TYPE_CHECKING:
     from ctxextend.proof.claims import Claim, Proof
@@ -91,7 +90,7 @@ def _claim_lines(claim: "Claim") -> list[Pieces]:
     mark, style = ("proved", "right") if claim.holds else ("FAILED", "wrong")
     more = len(claim.evidence) - SHOWN
     evidence = [*claim.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
-    room = shutil.get_terminal_size().columns - MARGIN if sys.stdout.isatty() else sys.maxsize
+    room = terminal_width() - MARGIN if sys.stdout.isatty() else sys.maxsize
     first, *others = (line for text in evidence for line in textwrap.wrap(text, max(room, 20)))
     head: Pieces = [(f"{mark}  ", style), (f"{claim.name:<9}", "label"), (first, "")]
     return [head, *([(f"{'':{MARGIN}}{text}", "")] for text in others)]

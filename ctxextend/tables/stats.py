@@ -263,7 +263,7 @@ def _explained(waves: Any, once: Any, twice: Any, count: int) -> Floats:
 
 
 def outlier_rows(stats: TableStats) -> dict[int, str]:
-    """Return the rows that stand out from those around them, each with what stands out.
+    """Return the rows that stand out from those around them, each with what stands out and what is usual there.
 
     A table's norms drift and its neighbours grow apart along the way, so that a rule for the whole table flags what is
     merely at its end. Each row is therefore compared with the 8 on either side of it. A row is an outlier where
@@ -279,15 +279,13 @@ def outlier_rows(stats: TableStats) -> dict[int, str]:
     norms = np.where(np.isfinite(stats.norms) & (stats.norms > 0), stats.norms, np.nan)
     usual = _local_median(norms)
     for row in _beyond(np.abs(norms - usual), np.abs(usual) * NORM_FLOOR):
-        found.setdefault(row, []).append(f"norm {norms[row]:.3g} where rows around it have {usual[row]:.3g}")
+        found.setdefault(row, []).append(f"norm {norms[row]:.3g} (usual {usual[row]:.3g})")
     padded = np.concatenate([[np.nan], stats.cosines, [np.nan]])
     best = np.fmax(padded[1:], padded[:-1])
     usual = _local_median(best)
     for row in _beyond(usual - best, np.full(len(best), COSINE_FLOOR), np.abs(usual - best)):
-        found.setdefault(row, []).append(
-            f"cosine {best[row]:.2f} to its nearer neighbour, where {usual[row]:.2f} is usual"
-        )
-    return {row: "; ".join(why) for row, why in sorted(found.items())}
+        found.setdefault(row, []).append(f"nearer cosine {best[row]:.2f} (usual {usual[row]:.2f})")
+    return {row: ", ".join(why) for row, why in sorted(found.items())}
 
 
 def _beyond(deviations: Floats, floors: Floats, spread: Floats | None = None) -> list[int]:
