@@ -122,9 +122,8 @@ def is_logarithmic(curves: Sequence[Curve]) -> bool:
 def _scale(curves: Sequence[Curve]) -> _Scale:
     # A padding row in front is zero; with room for that, little would be seen of the others.
     fronts = (value for curve in curves for value in curve.offset if value > 0)
-    values = [
-        value for value in (*fronts, *(value for curve in curves for value in curve.values)) if math.isfinite(value)
-    ]
+    every = (*fronts, *(value for curve in curves for value in curve.values))
+    values = [value for value in every if math.isfinite(value)]
     if not values:
         return _Scale(0.0, 1.0, is_logarithmic=False)
     low, median, high = min(values), sorted(values)[len(values) // 2], max(values)
