@@ -11,7 +11,7 @@ from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.limits import Edit
 from ctxextend.checkpoints.weights import WeightsFile
 from ctxextend.families.architecture import Architecture
-from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.recipe import RECIPE_FILE, TRUNCATE, Recipe
 from ctxextend.tableplan import TablePlan
 
 __all__ = ["CARD_FILE", "Changes"]
@@ -71,7 +71,7 @@ class Changes:
         """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
         if self.makes_rows:
             return self.recipe.resize.options.method
-        return "truncate" if self.is_changed else "copy"
+        return TRUNCATE if self.is_changed else "copy"
 
     @property
     def default_output(self) -> Path:

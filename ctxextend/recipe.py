@@ -7,11 +7,12 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
-from ctxextend.tables.methods import MethodOptions
+from ctxextend.tables.methods import METHODS, MethodOptions
 
 __all__ = [
     "DEFAULT_METHOD",
     "RECIPE_FILE",
+    "TRUNCATE",
     "Origin",
     "Recipe",
     "Resize",
@@ -26,6 +27,9 @@ DEFAULT_METHOD = "copy"
 
 # What lies beside every output.
 RECIPE_FILE = "ctxextend.yaml"
+
+# What shortened tables are said to be made by.
+TRUNCATE = "truncate"
 
 # What may be trained after a resize: new rows, whole tables, or everything.
 TRAINABLE = ("new", "positions", "all")
@@ -232,16 +236,20 @@ class WrittenRecipe:
 
     @property
     def method(self) -> str | None:
-        """What it says of the method that made the rows."""
+        """What it says of the method that made the rows; None where that is no method."""
         method = self.provenance.get("method")
-        return method if isinstance(method, str) else None
+        return method if isinstance(method, str) and method in (*METHODS, TRUNCATE) else None
 
     @property
-    def tables(self) -> Mapping[str, Mapping[str, Any]]:
-        """What it says of each table, by the table's name."""
+    def rows(self) -> Mapping[str, tuple[int, int]]:
+        """The rows that each table had before and had then, as far as it says so, by the table's name."""
         tables = self.provenance.get("tables")
         listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
-        return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
+        named = {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
+        rows: dict[str, Any] = {
+            name: (table.get("rows_before"), table.get("rows_after")) for name, table in named.items()
+        }
+        return {name: counts for name, counts in rows.items() if all(map(_is_count, counts))}
 
 
 def written_recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
@@ -271,8 +279,16 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """A loader without aliases: by them, a few lines stand for what no memory holds, and recipes need none."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("it refers to itself by aliases")
+            return super().compose_node(parent, index)
+
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, Loader)
         _check_types(content, {"source": str, "resize": dict, "train": dict, "provenance": dict, **ORIGIN_TYPES})
         _check_types(content["resize"], RESIZE_TYPES)
         origin = {name: content.get(name) for name in ORIGIN_TYPES}
@@ -293,6 +309,13 @@ def _check_types(values: Any, types: Mapping[str, type]) -> None:
         if value is not None and type(value) is not wanted:
             # Its type alone: a few lines of YAML can name a value that no memory holds written out.
             raise TypeError(f"{name} is a {type(value).__name__}, and should be a {wanted.__name__}")
+        if wanted is int and value is not None and not _is_count(value):
+            raise ValueError(f"{name} is no count")
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a whole number from 0 on of which a computer can have so many."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _trainable(train: Any) -> str | None:

@@ -54,6 +54,7 @@ def load(folder: Path, model_class: str | None, variant: str | None = None) -> L
     torch.manual_seed(0)  # what a checkpoint lacks is drawn at random, and then alike for every checkpoint
     # What does not fit is to be reported, and not only to fail.
     flags = {"output_loading_info": True, "dtype": torch.float32, "variant": variant, "ignore_mismatched_sizes": True}
+    flags["trust_remote_code"] = False  # left out, transformers asks, and a yes runs what the checkpoint holds
     with _quiet():
         try:
             model, info = loader.from_pretrained(folder, **flags)
@@ -174,7 +175,7 @@ def continue_text(model: Any, prompt: str, length: int, boundary: int, seed: int
     import torch
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
+    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path, trust_remote_code=False)
     prompt_ids = tokenizer(prompt, return_tensors="pt")
     torch.manual_seed(seed)
     ids = model.generate(

@@ -375,9 +375,6 @@ def rows(source: object, *flags: object) -> list[tuple[int, int | None, str]]:
         (":-16", [0, 1]),
         ("-4:-2", [14, 15]),
         (":", list(range(18))),
-        ("5:5", []),
-        ("9:3", []),
-        ("18", []),
         ("16:99", [16, 17]),
     ],
 )
@@ -391,7 +388,14 @@ def test_inspect_rows_counts_the_tensors_own_rows(given: str, expected: list[int
     assert [int(line.split()[0]) for line in lines[2:]] == expected
 
 
-@pytest.mark.parametrize("given", ["x", "1:2:3", "-", "-1", "1.5", "", "a:b", "1-2"])
+@pytest.mark.parametrize("given", ["5:5", "9:3", "18", "18:", ":-18"])
+def test_inspect_rows_refuses_to_show_none(given: str, make_pico: MakePico) -> None:
+    done = run(make_pico("roberta").folder, f"--rows={given}", "--json")
+    assert done.exit_code == 1
+    assert "selects none" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize("given", ["x", "1:2:3", "-", "-1", "-:5", "1.5", "", "a:b", "1-2"])
 def test_inspect_rows_refuses_what_is_no_range(given: str) -> None:
     done = run("tiny-gpt2", f"--rows={given}")
     assert (done.exit_code, done.stdout) == (2, "")
@@ -404,7 +408,7 @@ def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
     lines = run(source, "--rows", "2:10").stdout.splitlines()
     assert "all zero" in lines[3]
     assert lines[3].split()[:4] == ["3", "3", "0", "-"]
-    assert "holds no numbers" in lines[5]
+    assert "holds NaN or infinity" in lines[5]
     assert lines[5].split()[2] == "-"
     figures = json.loads(run(source, "--rows", "2:3", "--json").stdout)["models"][0]["rows"][WPE][0]
     table = load_file(source / "model.safetensors")[WPE].double()
@@ -493,3 +497,28 @@ def test_inspect_quiet_prints_the_screen_alone(make_pico: MakePico) -> None:
     assert run("here", "--quiet").stderr == ""
     assert "is a local folder here" in run("here").stderr
     assert run("here", "--quiet").stdout == run("here").stdout
+
+
+def test_inspect_prints_nothing_that_a_checkpoint_could_forge(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    pico.shard(folder)
+    old = next(path.name for path in sorted(folder.glob("*.safetensors")))
+    index = folder / "model.safetensors.index.json"
+    forged = "a\nLook at\n  nothing unusual \u202e.safetensors"
+    (folder / old).rename(folder / forged)
+    index.write_text(index.read_text().replace(old, json.dumps(forged)[1:-1]))
+    shown = CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+    assert [line for line in shown.splitlines() if line.startswith("  nothing unusual ")] == []
+    assert "\u202e" not in shown
+
+
+def test_inspect_gives_no_mend_where_tables_of_one_key_disagree(tmp_path: Path) -> None:
+    folder = pico.make_bart(tmp_path / "bart")
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("decoder.embed_positions.weight"))
+    tensors[name] = tensors[name][:-4].clone()
+    save_file(tensors, path, metadata={"format": "pt"})
+    wrong = [limit for limit in inspect(folder).limits if not limit.agrees]
+    assert wrong
+    assert all(limit.mend is None for limit in wrong)

@@ -116,9 +116,13 @@ def test_methods_imports_neither_torch_nor_transformers() -> None:
 def test_help_starts_as_fast_as_the_libraries_that_show_it() -> None:
     ours = [sys.executable, "-m", "ctxextend", "--help"]
     theirs = [sys.executable, "-c", "import typer, rich.console"]
-    times = [(seconds(ours), seconds(theirs)) for _ in range(7)]  # in turns: what else runs here slows both
-    our_least, their_least = map(min, zip(*times, strict=True))
-    assert our_least <= their_least + 0.1
+    times: list[tuple[float, float]] = []
+    for _ in range(5):
+        times += [(seconds(ours), seconds(theirs)) for _ in range(5)]  # in turns: what else runs here slows both
+        our_least, their_least = map(min, zip(*times, strict=True))
+        if our_least <= their_least + 0.1:
+            return
+    raise AssertionError(f"--help takes {our_least:.2f} s, its libraries {their_least:.2f} s")
 
 
 @pytest.mark.parametrize("flags", [("--dry-run",), (), ("--json", "--method", "linear", "-o", "other")])

@@ -1,10 +1,12 @@
 """What `verify` proves, and every corruption that it must catch."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,20 @@ from jsonschema import Draft202012Validator
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
-from ctxextend import CheckpointError, Proof, ResizeError, SourceError, VerificationError, plan_resize, resize, verify
+from ctxextend import (
+    CheckpointError,
+    Proof,
+    ResizeError,
+    SourceError,
+    VerificationError,
+    inspect,
+    plan_resize,
+    resize,
+    verify,
+)
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import app
-from ctxextend.proof.verification import check_output
+from ctxextend.proof.verification import prove_output
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
 from tests import pico, tiny
@@ -91,7 +103,7 @@ def data_start(path: Path) -> int:
 def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
     out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
     proof = verify(sharded, out)
-    assert proof.is_proved, failed(proof)
+    assert proof, failed(proof)
     assert [claim.name for claim in proof.claims] == ["tensors", "table", "files"]
     assert proof.method == method
     assert proof.trainable is None
@@ -198,6 +210,23 @@ def test_verify_deep_says_what_cannot_be_loaded(make_pico: MakePico, tmp_path: P
         verify(alone, out, family="gpt2", deep=True)
 
 
+def test_verify_deep_runs_no_code_of_a_checkpoint(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", architectures=None)
+    out = resize(source, to=40, output=tmp_path / "out").output
+    pico.edit_json(
+        out / "config.json", model_type="evil", auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    )
+    mark = tmp_path / "it-ran"
+    (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n")
+    monkeypatch.setattr("builtins.input", lambda *prompt: "y")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
+    assert "loads" in failed(verify(source, out, deep=True))
+    assert not mark.exists()
+
+
 def test_verify_deep_catches_other_outputs(pair: tuple[Path, Path]) -> None:
     base, out = pair
     pico.edit_json(out / "config.json", layer_norm_epsilon=0.5)
@@ -271,7 +300,7 @@ def test_verify_catches_one_row_that_no_method_makes(pair: tuple[Path, Path]) ->
         return table
 
     rewrite(out, TABLE, changed)
-    expected = f"{TABLE}: 1 of 512 rows are neither learned nor made by copy: 300"
+    expected = f"{TABLE}: 1 of 512 rows is neither learned nor made by copy: 300"
     assert expected in failed(verify(base, out))["table"]
     (out / RECIPE_FILE).unlink()
     assert expected in failed(verify(base, out))["table"]
@@ -404,7 +433,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a learned row that moved": (
         lambda out: rewrite(out, TABLE, lambda table: torch.cat([table[:1] * 2, table[1:]])),
         "table",
-        "127 of 128 learned rows are bit-equal; rows 0 moved by up to",
+        "127 of 128 learned rows are bit-equal; 0 moved by up to",
     ),
     "a file that was cut": (
         lambda out: holder(out, OTHER).write_bytes(holder(out, OTHER).read_bytes()[:-1]),
@@ -498,6 +527,12 @@ BAD_RECIPES = {
         ]
         + ["source: *j", "resize: {to: 512}"]
     ),
+    "merges of merges": "\n".join(
+        ["a0: &a0 {x: 1}"]
+        + [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 12)]
+        + ["source: x", "resize: {to: 512}"]
+    ),
+    "a count below zero": "source: x\nresize: {to: 512, offset: -2, table: x, config_key: y}",
     "a tag": "!!python/object/apply:os.system ['id']",
     "a length that is text": "source: x\nresize: {to: '512'}",
     "a length that is true": "source: x\nresize: {to: true}",
@@ -638,7 +673,7 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
         source = pico.nest(source, tmp_path / "sentence")
     reference = source / "model.safetensors" if form == "file" else source
     plan = plan_resize(reference, to=40, **flags)
-    out = plan.execute(tmp_path / "out", check=lambda folder: check_output(plan, folder)).output
+    out = plan.execute(tmp_path / "out", check=lambda folder: prove_output(plan, folder)).output
     proof = verify(reference, out, **flags)
     assert proof.is_proved, failed(proof)
 
@@ -653,6 +688,40 @@ def test_verify_takes_family_and_table_from_the_recipe(make_pico: MakePico, tmp_
     assert f"is taken from the recipe: --table {TABLE}" in proof.notes[0]
     (out / RECIPE_FILE).unlink()
     assert verify(source, out, **by_hand).is_proved
+
+
+@pytest.mark.parametrize("rows", [-5, "0x1" + "f" * 4000, True, "x"])
+def test_verify_and_inspect_live_with_any_number_in_a_recipe(rows: object, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    recipe = out / RECIPE_FILE
+    recipe.write_text(recipe.read_text().replace("rows_before: 128", f"rows_before: {rows}", 1))
+    assert verify(base, out).is_proved
+    assert inspect(out).tables[0].new_rows is None
+
+
+def test_verify_names_what_is_wrong_with_the_original_itself(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(pair[0], base)
+    pico.edit_json(base / "config.json", n_positions=256)
+    with pytest.raises(CheckpointError, match="n_positions 256"):
+        verify(base, pair[1])
+    (pair[1] / RECIPE_FILE).unlink()
+    with pytest.raises(CheckpointError, match="n_positions 256"):
+        verify(base, pair[1])
+
+
+def test_verify_allows_a_methods_tolerance_for_made_rows_alone(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, out = pair
+    rewrite(out, TABLE, lambda table: torch.cat([table[:128], table[128:] * (1 + 1e-6)]))
+    assert not verify(base, out)
+    monkeypatch.setattr("ctxextend.proof.rows.METHODS", {**METHODS, "copy": replace(METHODS["copy"], tolerance=1e-4)})
+    proof = verify(base, out)
+    assert proof, failed(proof)
+    assert "within 0.0001 of the median norm" in proof.claims[1].evidence[0]
+    rewrite(out, TABLE, lambda table: table * (1 + 1e-6))
+    assert "128 of 512 rows are neither" in failed(verify(base, out))["table"]
 
 
 def test_verify_catches_a_wrong_base(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -746,10 +815,10 @@ def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
     assert pico.contents(old) == before
 
 
-def test_check_output_takes_what_cannot_be_read_for_a_failure(sharded: Path, tmp_path: Path) -> None:
+def test_prove_output_takes_what_cannot_be_read_for_a_failure(sharded: Path, tmp_path: Path) -> None:
     plan = plan_resize(sharded, to=NEW)
     out = plan.execute(tmp_path / "out").output
-    check_output(plan, out)
+    prove_output(plan, out)
     (out / "config.json").write_text("[]")
     with pytest.raises(VerificationError, match="could not be verified"):
-        check_output(plan, out)
+        prove_output(plan, out)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from ctxextend.tables import stats
+from ctxextend.tables import oddities, stats
 from ctxextend.tables.methods import METHODS, MethodOptions
+from ctxextend.tables.oddities import outlier_rows, repetition, seams, untrained_rows
 from ctxextend.tables.resizing import resize_behind
-from ctxextend.tables.stats import measure, outlier_rows, repetition, seams, untrained_rows
+from ctxextend.tables.stats import measure
 
 Floats = NDArray[np.float64]
 
@@ -465,7 +466,7 @@ def test_untrained_rows_of_resized_real_tables_are_none(method: str, minilm: Flo
 
 
 def test_untrained_rows_of_narrow_or_smooth_tables_are_none() -> None:
-    narrow = normal(300, stats.NARROWEST - 1, 1, 0.02)
+    narrow = normal(300, oddities.NARROWEST - 1, 1, 0.02)
     assert untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
     for table in (sinusoids(512, 128), smooth(512, 128), np.zeros((9, 64)), np.full((9, 64), np.nan)):
         assert untrained_rows(table, measure(table), DEVIATIONS) == {}

@@ -70,7 +70,7 @@ class StatedLimit:
     def tokens(self) -> int | None:
         """The number of tokens that it states; None where it states none."""
         value = self.value.get("Fixed") if isinstance(self.value, dict) else self.value
-        return value if isinstance(value, int) and not isinstance(value, bool) and value < NO_LIMIT else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < NO_LIMIT else None
 
     def edit(self, length: int) -> Edit:
         """Return the edit that makes it read `length` tokens."""

@@ -4,7 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Curve", "Pieces", "draw", "is_logarithmic"]
+import numpy as np
+
+from ctxextend.tables.stats import spreads
+
+__all__ = ["SHARED", "Curve", "Pieces", "draw", "is_logarithmic"]
 
 # A line as pieces of text, each with the name of its style.
 Pieces = list[tuple[str, str]]
@@ -12,8 +16,11 @@ Pieces = list[tuple[str, str]]
 # The lowest and the highest step of a column; None where it has no value.
 Column = tuple[int, int] | None
 
-# Behind this many times the median, equal steps would leave nothing to be seen of the rest.
-SPREAD = 4.0
+# Stands where two curves are in one character.
+SHARED = ("▒", "#")
+
+# Of a line, the part that rows in front of position 0 may take at most: a fourth.
+FRONT = 4
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,8 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
 
     A column that stands for several positions shows everything from the lowest to the highest of their values, so
     that no single row is lost. The first curve is drawn in braille dots, the second in half blocks (``*`` and ``o`` in
-    ASCII), so that they differ without colour too. Where the highest value is far above the median, equal steps up
-    are equal factors.
+    ASCII), so that they differ without colour too, and a third mark stands for both. Where the highest value is far
+    above the median, equal steps up are equal factors.
 
     Args:
         curves: What to draw; the axis is as long as the longest of them.
@@ -94,15 +101,17 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     scale = _scale(curves)
     labels = {0: _number(scale.value(1)), height // 2: _number(scale.value(0.5)), height - 1: _number(scale.low)}
     margin = max(map(len, labels.values())) + 1
-    fronts = max(len(curve.offset) for curve in curves)
+    before = max(len(curve.offset) for curve in curves)
+    fronts = min(before, (width - margin) // FRONT)
     columns = max(width - margin - 1 - (fronts + 1 if fronts else 0), 8)
     length = max(len(curve.values) for curve in curves)
     cells: dict[tuple[int, int], tuple[str, str]] = {}
     for curve, marks in reversed(list(zip(curves, _MARKS[not unicode], strict=False))):
         front = Curve(curve.offset, (), lambda position: "offset")
-        for part, start, room, positions in ((front, 0, fronts, fronts), (curve, fronts + 1, columns, length)):
+        for part, start, room, positions in ((front, 0, fronts, before), (curve, fronts + 1, columns, length)):
             for (row, column), piece in _cells(part, marks, scale, (room, height, positions)).items():
-                cells[row, start + column] = piece
+                place = row, start + column
+                cells[place] = (SHARED[not unicode], "axis") if place in cells else piece
     rows = []
     for row in range(height):
         label = labels.get(row, "")
@@ -126,8 +135,9 @@ def _scale(curves: Sequence[Curve]) -> _Scale:
     values = [value for value in every if math.isfinite(value)]
     if not values:
         return _Scale(0.0, 1.0, is_logarithmic=False)
-    low, median, high = min(values), sorted(values)[len(values) // 2], max(values)
-    return _Scale(low, high, is_logarithmic=low > 0 and high > SPREAD * median)
+    offset = np.array([value for curve in curves for value in curve.offset], dtype=np.float64)
+    behind = np.array([value for curve in curves for value in curve.values], dtype=np.float64)
+    return _Scale(min(values), max(values), is_logarithmic=spreads(offset, behind))
 
 
 def _cells(

@@ -1,5 +1,6 @@
 """`ctxextend inspect`."""
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +22,7 @@ from ctxextend.cli.options import (
     usage_errors,
 )
 from ctxextend.cli.output import Output, screen_lines, shows_unicode, terminal_width
-from ctxextend.errors import OutputError
+from ctxextend.errors import OutputError, ResizeError
 
 if TYPE_CHECKING:
     from ctxextend.inspection.reports import Inspection
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["inspect"]
 
 SHOW = "What to show"
-ROWS = re.compile(r"(?P<start>-?\d*):(?P<stop>-?\d*)|(?P<one>\d+)")
+ROWS = re.compile(r"(?P<start>-?\d+|):(?P<stop>-?\d+|)|(?P<one>\d+)")
 
 
 def inspect(
@@ -80,6 +81,8 @@ def inspect(
 
     Of a table: row norms, neighbours, spectrum and rows that stand out.
     """
+    # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ctxextend.inspection.reports import inspect_subject
     from ctxextend.recipe import Origin, Subject
 
@@ -122,7 +125,7 @@ def _rows(text: str | None) -> slice | None:
         raise typer.BadParameter(f"--rows {text} is no range of rows: write A:B, A:, :B or A.")
     if found["one"]:
         return slice(int(found["one"]), int(found["one"]) + 1)
-    start, stop = (int(found[name]) if found[name] not in ("", "-") else None for name in ("start", "stop"))
+    start, stop = (int(found[name]) if found[name] else None for name in ("start", "stop"))
     return slice(start, stop)
 
 
@@ -130,6 +133,9 @@ def _show(sink: Output, found: list["Inspection"], rows: slice | None, width: in
     from ctxextend.cli.screen import inspection_lines, row_lines
 
     if rows is not None:
+        for table in (table for inspection in found for table in inspection.tables):
+            if not range(*rows.indices(table.rows)):
+                raise ResizeError(f"--rows selects none of {table.name}'s rows, 0 to {table.rows - 1}.")
         sink.screen(list(row_lines(found, rows)))
     else:
         lines = inspection_lines(found, terminal_width(width), unicode=shows_unicode(), screen=screen_lines())

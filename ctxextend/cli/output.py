@@ -46,6 +46,10 @@ LEAST_WIDTH = 40
 # Control characters could move the cursor or recolour the terminal; names in a checkpoint may hold any.
 CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
+# In what is one line, also what begins another, and what turns the order of letters.
+TURNING = (*range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+ONE_LINE = CONTROL | {ord("\n"): "\\n", ord("\t"): "\\t"} | {code: f"\\u{code:04x}" for code in TURNING}
+
 
 @dataclass(frozen=True)
 class Output:
@@ -72,9 +76,8 @@ class Output:
         """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
         if self.as_json:
             return
-        texts = ["".join(plain(text) for text, _ in line).rstrip() for line in lines]
         if not in_colour():
-            _print("\n".join(texts))
+            _print("\n".join("".join(one_line(text) for text, _ in line).rstrip() for line in lines))
             return
         from rich.console import Console
 
@@ -130,7 +133,7 @@ def print_styled(console: "Console", lines: Sequence[Pieces]) -> None:
     from rich.text import Text
 
     for line in lines:
-        console.print(Text.assemble(*((plain(text), STYLES[style]) for text, style in line)))
+        console.print(Text.assemble(*((one_line(text), STYLES[style]) for text, style in line)))
 
 
 def _print(text: str) -> None:
@@ -167,6 +170,11 @@ def nowhere() -> TextIO:
 def plain(text: str) -> str:
     """Return the text with control characters written out."""
     return text.translate(CONTROL)
+
+
+def one_line(text: str) -> str:
+    """Return the text with everything written out that is not shown where it stands."""
+    return text.translate(ONE_LINE)
 
 
 def screen_lines() -> int:

@@ -34,7 +34,7 @@ ScopeName = Literal["new", "all"]
 
 # What to type next, each shown only once the app has the command.
 NEXT_COMMANDS = {
-    "inspect": "to look: ctxextend inspect {output}{described}",
+    "inspect": "to look: ctxextend inspect {output}{variant}{described}",
     "verify": "to prove: ctxextend verify {source} {output}{origin}{described}",
     "train": "to train: ctxextend train {output} --data TEXT --steps 200",
 }
@@ -154,7 +154,7 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
         with sink.progress("Writing") as progress:
             return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write))
     from ctxextend.proof.tensors import bytes_to_compare
-    from ctxextend.proof.verification import check_output
+    from ctxextend.proof.verification import prove_output
 
     total = plan.bytes_to_write + bytes_to_compare(plan)
     with sink.progress("Writing and proving") as progress:
@@ -162,7 +162,7 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
             output,
             force=force,
             progress=lambda moved: progress(moved, total),
-            check=lambda folder: check_output(plan, folder, progress=lambda moved, _: progress(moved, total)),
+            check=lambda folder: prove_output(plan, folder, progress=lambda moved, _: progress(moved, total)),
         )
 
 
@@ -204,7 +204,9 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, v
 
 
 def _last_line(result: "ResizeResult", commands: list[str]) -> str:
-    output, words = shlex.quote(str(result.output)), _source_words(result.plan.recipe)
+    name = str(result.output)
+    output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
+    words = _source_words(result.plan.recipe)
     steps = [text.format(output=output, **words) for name, text in NEXT_COMMANDS.items() if name in commands]
     if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter and _class(result):
         steps.append(f"to load: python -c {_load(result)}")
@@ -219,6 +221,7 @@ def _source_words(recipe: "Recipe") -> dict[str, str]:
     origin, settings = recipe.origin, recipe.resize
     flags: dict[str, dict[str, Any]] = {
         "origin": {"revision": origin.revision, "subfolder": origin.subfolder, "variant": origin.variant},
+        "variant": {"variant": origin.variant},
         "described": {
             **{"family": origin.family, "table": settings.table, "config-key": settings.config_key},
             "offset": settings.offset or None,

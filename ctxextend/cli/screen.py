@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
+from ctxextend.cli.chart import SHARED, Curve, Pieces, draw, is_logarithmic
 from ctxextend.cli.wording import client_text, figures, findings, limit_cells, origins, row_text, short_figures
 from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.reports import Inspection, TableReport
@@ -72,7 +72,7 @@ def _what(inspection: Inspection, table: TableReport, width: int) -> Iterator[Pi
     parts += [f"{ahead} ahead"] * bool(ahead)
     text = (
         f"{table.name} in {table.file}: {table.rows} rows = {' + '.join(parts)}, {table.hidden_size} wide, "
-        f"{table.dtype}, {table.bytes:,} bytes, {100 * table.share:.2g} % of {inspection.parameters:,} parameters"
+        f"{table.dtype}, {table.bytes:,} bytes, {100 * table.share:.3g} % of {inspection.parameters:,} parameters"
     )
     yield from _wrapped("", text, width)
 
@@ -87,6 +87,7 @@ def _profile(shown: list[Shown], names: dict[int, str], size: tuple[int, int], *
         name = names.get(id(inspection))
         parts += [[(f"  {mark} {name}", style)]] if name else []
         parts += _key(table, style)
+    parts += [[(f"  {SHARED[not unicode]} both", "axis")]] * (len(shown) > 1)
     yield from _flowed(parts, width)
     yield from draw(curves, width, height, unicode=unicode)
     for inspection, table in shown:
@@ -139,7 +140,8 @@ def _columns(group: list[Shown], names: dict[int, str], width: int) -> Iterator[
 
 def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pieces]:
     yield [(title, "title")]
-    rows = [limit_cells(limit) for limit in inspection.limits]
+    parts = {table.name: f"{table.part} " * bool(table.part) for table in inspection.tables}
+    rows = [limit_cells(limit, parts.get(limit.table, "")) for limit in inspection.limits]
     sizes = [max(len(row[column]) for row in rows) for column in range(3)]
     for limit, row in zip(inspection.limits, rows, strict=True):
         mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")

@@ -17,8 +17,10 @@ TOLD = 5
 
 def origins(table: TableReport) -> str:
     """Say which positions are new."""
-    new = ", ".join(range_words(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ())
-    return f"new positions: {new}; the others were learned"
+    spans = [(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ()]
+    if spans == [(0, len(table.stats.norms))]:
+        return "every position is new"
+    return f"new positions: {', '.join(range_words(*span) for span in spans)}; the others were learned"
 
 
 def figures(table: TableReport) -> Iterator[tuple[str, str]]:
@@ -77,7 +79,7 @@ def short_figures(table: TableReport) -> Iterator[tuple[str, str]]:
 def findings(table: TableReport) -> Iterator[str]:
     """Yield what is unusual in a table, the gravest first."""
     found = list(_kinds(table))
-    yield from found or ["nothing unusual: no row stands out, is empty, repeated or untrained, and there is no seam"]
+    yield from found or ["nothing unusual: no row stands out, is empty or repeated, and there is no seam"]
 
 
 def _kinds(table: TableReport) -> Iterator[str]:
@@ -112,16 +114,19 @@ def _outliers(table: TableReport) -> Iterator[str]:
     period = table.repetition.period
     start = table.repetition.start
     own = {row: why for row, why in table.outliers.items() if not period or row < start + period}
-    for row, why in list(own.items())[:TOLD]:
+    told = len(own) if len(own) <= TOLD + 1 else TOLD  # what is left out takes a line as well
+    for row, why in list(own.items())[:told]:
         yield f"outlier {row}: {why}"
-    if len(own) > TOLD:
-        yield f"{len(own) - TOLD} more outliers: {ranges(list(own)[TOLD:])}"
+    if len(own) > told:
+        yield f"outliers too: {ranges(list(own)[told:])}"
 
 
-def limit_cells(limit: Limit) -> tuple[str, str, str, str]:
-    """Return a limit's file, key, value and who obeys it."""
-    key = "rows less offset" if limit.key == limit.table else limit.key
+def limit_cells(limit: Limit, part: str = "") -> tuple[str, str, str, str]:
+    """Return a limit's file, key, value and who obeys it; `part` stands in front of a table's rows."""
+    key = f"{part}rows less offset" if limit.key == limit.table else limit.key
     value = "unset" if limit.tokens is None else str(limit.tokens)
+    if isinstance(limit.value, int) and limit.key != limit.table and limit.value != limit.tokens:
+        value = f"{limit.value} = {value}"
     obeyed = "read by nobody" if limit.client == "none" else limit.client
     return limit.file, key, value, obeyed
 

@@ -108,8 +108,10 @@ class Limit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        endless = isinstance(self.value, float)  # 1e400 is read as an infinity, for which JSON has no word
-        return asdict(self) | {"value": str(self.value) if endless else self.value}
+        # 1e400 is read as an infinity, for which JSON has no word.
+        is_number = isinstance(self.value, int) or self.value is None
+        is_padding = isinstance(self.value, dict) and self.tokens is not None
+        return asdict(self) | {"value": self.value if is_number or is_padding else str(self.value)}
 
 
 @dataclass(frozen=True)
@@ -340,11 +342,11 @@ def _client(client: str, limit: Limit | None, table: Measured, obstacle: Limit |
     return ClientLimit(client, limit.tokens, f"{limit.file} {limit.key}", "cut")
 
 
-def with_mends(limits: list[Limit], commands: Mapping[str, str]) -> list[Limit]:
+def with_mends(limits: list[Limit], commands: Mapping[str, str | None]) -> list[Limit]:
     """Return the limits, those that disagree with the command that mends them.
 
     Args:
         limits: From `find_limits`.
-        commands: The command for each table, by the table's name.
+        commands: The command for each table, by the table's name; None where there is none.
     """
     return [limit if limit.agrees else replace(limit, mend=commands[limit.table]) for limit in limits]

@@ -19,16 +19,9 @@ from ctxextend.inspection.limits import ClientLimit, Limit, Measured, client_lim
 from ctxextend.recipe import Origin, Subject, WrittenRecipe, flag_words, written_recipe
 from ctxextend.recognition import recognize
 from ctxextend.tableplan import check_rows, describe_table, find_tables
+from ctxextend.tables.oddities import Repetition, outlier_rows, repetition, seams, untrained_rows
 from ctxextend.tables.rownumbers import Span, spans
-from ctxextend.tables.stats import (
-    Repetition,
-    TableStats,
-    measure,
-    outlier_rows,
-    repetition,
-    seams,
-    untrained_rows,
-)
+from ctxextend.tables.stats import TableStats, measure
 
 __all__ = ["Inspection", "TableReport", "inspect", "inspect_subject"]
 
@@ -104,14 +97,20 @@ class TableReport:
             return ""
         return "new" if self.is_new(row - self.offset) else "learned"
 
+    @cached_property
+    def _found(self) -> tuple[frozenset[int], ...]:
+        """The positions without numbers, those that are zero, and those behind seams."""
+        behind = (position for positions in self.seams.values() for position in positions)
+        return frozenset(self.stats.nonfinite), frozenset(self.stats.zeros), frozenset(behind)
+
     def remarks(self, row: int) -> list[str]:
         """Return what is unusual about one row."""
         position = row - self.offset
         found = {
-            "holds no numbers": position in self.stats.nonfinite,
-            "all zero": position in self.stats.zeros,
+            "holds NaN or infinity": position in self._found[0],
+            "all zero": position in self._found[1],
             "untrained by the look of it": position in self.untrained,
-            "behind a seam": any(position in positions for positions in self.seams.values()),
+            "behind a seam": position in self._found[2],
         }
         why = self.outliers.get(position)
         return [*(text for text, holds in found.items() if holds), *([why] if why else [])]
@@ -294,10 +293,20 @@ def _measured(checkpoint: Checkpoint, architecture: Architecture) -> list[Measur
     return found
 
 
-def _mends(subject: Subject, tables: list[Measured]) -> dict[str, str]:
-    """Return, for each table, the command that makes everything agree with it."""
+def _mends(subject: Subject, tables: list[Measured]) -> dict[str, str | None]:
+    """Return, for each table, the command that makes everything agree with it.
+
+    None where tables that have their length by one key have another: then nothing in the folder can say it.
+    """
     lengths = {table.positions for table in tables}
-    return {table.name: _mend(subject, table, with_part=len(lengths) > 1) for table in tables}
+    values: dict[str, set[int]] = {}
+    for table in tables:
+        values.setdefault(table.place.config_key, set()).add(table.place.key_value(table.positions))
+    at_odds = {key for key, found in values.items() if len(found) > 1}
+    return {
+        table.name: None if table.place.config_key in at_odds else _mend(subject, table, with_part=len(lengths) > 1)
+        for table in tables
+    }
 
 
 def _mend(subject: Subject, table: Measured, *, with_part: bool) -> str:
@@ -354,23 +363,22 @@ def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | No
 
 def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[Span, ...] | None, int | None]:
     """Return the rows that a resize made and the positions there were before, where the recipe beside it says so."""
-    said = written.tables.get(found.name) if written else None
-    before, after = (said.get("rows_before"), said.get("rows_after")) if said else (None, None)
-    if written is None or not isinstance(before, int) or after != found.rows:
+    before, after = written.rows.get(found.name, (0, 0)) if written else (0, 0)
+    place = found.place
+    if written is None or after != found.rows or before <= place.offset:
         return None, None
-    place, options = found.place, written.recipe.resize.options
-    old = place.positions(before)
     if after <= before:
         return (), None
+    options = written.recipe.resize.options
     start = before if options.keeps_learned_rows else place.offset + options.keep_first
-    return ((start, found.rows),), old
+    return (((start, found.rows),), place.positions(before)) if start < found.rows else (None, None)
 
 
 def _deviations(checkpoint: Checkpoint, found: Measured) -> tuple[float, ...]:
     """Return the standard deviations that the table's initialiser may have had."""
     configs = [nested(checkpoint.config, found.place.path), checkpoint.config]
     stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZERS)
-    known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < math.inf]
+    known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
     return tuple(dict.fromkeys((*known, DEFAULT_DEVIATION, TORCH_DEVIATION)))
 
 

@@ -36,7 +36,7 @@ class Proof:
         trainable: What was trained after the resize, by its recipe: ``new``, ``positions`` or ``all``; else None.
         claims: Every claim, in the order in which it was looked at.
         notes: What else should be known, such as how the rows' method was found.
-        is_changed: Whether any table has another length than in the original.
+        what: Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
     """
 
     base: str
@@ -45,12 +45,15 @@ class Proof:
     trainable: str | None
     claims: tuple[Claim, ...]
     notes: tuple[str, ...] = ()
-    is_changed: bool = True
+    what: str = "resized"
 
     @property
     def is_proved(self) -> bool:
         """Whether every claim holds."""
         return all(claim.holds for claim in self.claims)
+
+    def __bool__(self) -> bool:
+        return self.is_proved
 
     @property
     def conclusion(self) -> str:
@@ -59,8 +62,9 @@ class Proof:
             failed = ", ".join(claim.name for claim in self.claims if not claim.holds)
             what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
             return f"NOT PROVED ({failed}): {self.extended} is not {what}."
-        if not self.is_changed and not self.trainable:
-            return f"Proved: {self.extended} has the tables and all else of {self.base}: nothing was resized."
+        if self.what != "resized" and not self.trainable:
+            but = " with limits that agree with its tables" if self.what == "mended" else ": nothing was resized"
+            return f"Proved: {self.extended} is {self.base}{but}."
         rows = "new rows" if self.trainable == "new" else "rows"
         but = f", but for the table, whose {rows} were then trained" if self.trainable else ""
         return f"Proved: {self.extended} is {self.base} with a resized table and nothing else{but}."

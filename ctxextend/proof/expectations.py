@@ -47,9 +47,9 @@ class _OtherSourceError(Exception):
 def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Expectation:
     """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method.
 
-    What the original is, is for the user to say: a recipe could choose what is compared, and so prove anything.
-    Only where the original does not tell its own type is the table that the recipe names taken, which a note says, and
-    then nothing that was trained is believed.
+    What the original is, is for the user to say: a recipe could choose what is compared, and so prove anything. That
+    a table was trained is the recipe's word alone, which the proof then says. Only where the original does not tell
+    its own type is the table that the recipe names taken, which a note says, and then no training is believed.
 
     Args:
         base: The original.
@@ -109,11 +109,11 @@ def _by_recipe(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Ex
     try:
         settings = replace(written.recipe.resize, **described)
         plan = plan_checkpoint(Recipe(subject.source, settings, subject.origin), base)
-    except CtxextendError as error:
+    except ResizeError as error:
         raise _OtherSourceError(f"The recipe beside it does not fit {subject.source}: {error.message}") from error
     for table in plan.tables:
-        said = written.tables.get(table.name, {}).get("rows_before")
-        if isinstance(said, int) and said != table.rows_before:
+        said, _ = written.rows.get(table.name, (table.rows_before, 0))
+        if said != table.rows_before:
             raise _OtherSourceError(f"The recipe beside it is of a table that had {said} rows.")
     return Expectation(plan, written.trainable, "by its recipe")
 
@@ -131,8 +131,23 @@ def _by_trying(base: Checkpoint, subject: Subject, extended: Checkpoint, *notes:
                 return Expectation(tried, None, _words(tried), notes)
             best = (made, tried) if best is None or made > best[0] else best
     if best is None:
-        raise ResizeError("No resize of BASE gives tables of these lengths and dtypes.", "Compare both with inspect.")
+        raise ResizeError(
+            f"No resize of {subject.source} gives these tables: {_tables(base, subject, extended)}.",
+            "Compare both with inspect.",
+        )
     return Expectation(best[1], None, NEAREST, notes)
+
+
+def _tables(base: Checkpoint, subject: Subject, extended: Checkpoint) -> str:
+    """Say what each table was and is."""
+    found = find_tables(recognize(base, subject), frozenset(base.names), str(base.root))
+    before = {name: base.holder(name).entries[name] for _, name in found}
+    after = {name: extended.holder(name).entries[name] if name in extended.names else None for name in before}
+    return "; ".join(
+        f"{name} was {entry.dtype} {list(entry.shape)} and is "
+        + (f"{there.dtype} {list(there.shape)}" if (there := after[name]) else "missing")
+        for name, entry in before.items()
+    )
 
 
 def _count(plan: ResizePlan, tables: Mapping[str, Read]) -> int:
@@ -160,7 +175,7 @@ def _plans_by_length(base: Checkpoint, subject: Subject, extended: Checkpoint) -
     parts = dict.fromkeys((None, *(place.part or None for place, _ in found))) if subject.table is None else (None,)
     for to in lengths:
         for part in parts:
-            with suppress(CtxextendError):
+            with suppress(ResizeError):
                 settings = Resize(to, None, 0, 0, None, part, subject.table, subject.config_key, subject.offset)
                 plan = plan_checkpoint(Recipe(subject.source, settings, subject.origin), base)
                 given = {name: entry.shape[0] for name, entry in before.items()}
@@ -172,8 +187,10 @@ def _plans_by_length(base: Checkpoint, subject: Subject, extended: Checkpoint) -
 def _settings(plan: ResizePlan, tables: Mapping[str, Read]) -> Iterator[Resize]:
     """Yield what may have been asked for: every method, and the flags of which its rows show traces."""
     settings = plan.recipe.resize
-    yield settings
-    for options in _options(next(iter(tables.values()))) if plan.makes_rows else ():
+    if not plan.makes_rows:
+        yield settings
+        return
+    for options in _options(next(iter(tables.values()))):
         yield replace(settings, **asdict(options))
 
 

@@ -51,8 +51,10 @@ def check_files(plan: ResizePlan, extended: Checkpoint) -> Claim:
     for name in checked:
         wrong += _faults(plan, extended, name, expected.get(name))
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
-    states = f"the new length is stated everywhere ({edits})" if edits else "no length had to change"
-    fine = f"{len(checked)} files compared: {states}, and nothing else in them changed; no stale weights lie beside"
+    length = "the new length" if plan.is_changed else "its length"
+    states = f"{length} is stated everywhere ({edits})" if edits else "no length had to change"
+    count = f"{len(checked)} file{'s' * (len(checked) != 1)} compared, all but card, licences, logs and recipe"
+    fine = f"{count}: {states}, and nothing else in them changed; no stale weights lie beside"
     return Claim("files", not wrong, tuple(wrong) or (fine,))
 
 

@@ -146,7 +146,8 @@ def _untrue(plan: ResizePlan, made: Made, trainable: str | None) -> Iterator[str
         must[:] = False
     bad = np.flatnonzero(must & ~made.is_made)
     if bad.size:
-        yield f"{made.read.plan.name}: {len(bad)} of {len(made.rows)} rows are {why}: {ranges(bad.tolist())}"
+        verb = "is" if len(bad) == 1 else "are"
+        yield f"{made.read.plan.name}: {len(bad)} of {len(made.rows)} rows {verb} {why}: {ranges(bad.tolist())}"
 
 
 def _nonfinite(made: Made) -> Iterator[str]:
@@ -177,5 +178,5 @@ def _learned(read: Read) -> Iterator[str]:
             far = np.linalg.norm(new[moved].astype(np.float64) - old[moved].astype(np.float64), axis=1).max()
             norm = np.median(np.linalg.norm(old.astype(np.float64), axis=1))
         where = ranges(np.flatnonzero(moved).tolist())
-        text += f"; rows {where} moved by up to {far:.3g} (their median norm was {norm:.3g})"
+        text += f"; {where} moved by up to {far:.3g} (their median norm was {norm:.3g})"
     yield text

@@ -53,7 +53,7 @@ class _Pair:
             first = first_difference(self._range(self.base), self._range(self.extended), self.size)
             return None if first is None else self.start + first
         ours, theirs = (_bytes(file, self.name) for file in (self.base, self.extended))
-        return None if np.array_equal(ours, theirs) else int(np.flatnonzero(ours != theirs)[0])
+        return None if np.array_equal(ours, theirs) else int((ours != theirs).argmax())
 
     def _range(self, file: TensorFile) -> tuple[Path, int]:
         return file.path, file.data_start + file.entries[self.name].start + self.start

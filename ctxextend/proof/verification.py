@@ -16,12 +16,13 @@ from ctxextend.proof.rows import check_tables
 from ctxextend.proof.tensors import check_tensors
 from ctxextend.recipe import Origin, Subject
 
-__all__ = ["check_output", "verify", "verify_subject"]
+__all__ = ["prove_output", "verify", "verify_subject"]
 
 # Called with the bytes compared since the last call, and all that there are.
 Progress = Callable[[int, int], None]
 
 NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
+TRAINED = "That it was trained, and what, is its recipe's word alone."
 PURE = "its recipe says that everything was trained, so it is not a pure resize"
 
 
@@ -90,23 +91,24 @@ def verify_subject(
     try:
         extended = _open(resolve_source(reference, variant=None), base)
     except CheckpointError as error:
-        return Proof(*names, None, None, (Claim("readable", False, tuple(filter(None, vars(error).values()))),))
+        return Proof(*names, None, None, (Claim("readable", False, _said(error)),))
     try:
         expectation = find_expectation(base, subject, extended)
     except ResizeError as error:
-        return Proof(*names, None, None, (Claim("table", False, (error.message,)),))
+        return Proof(*names, None, None, (Claim("table", False, _said(error)),))
     return _prove(expectation, extended, names, deep=deep, progress=progress)
 
 
-def check_output(
-    plan: ResizePlan, folder: Path, *, deep: bool = False, progress: Progress = lambda moved, total: None
-) -> None:
+def _said(error: CtxextendError) -> tuple[str, ...]:
+    return tuple(filter(None, (error.message, error.hint)))
+
+
+def prove_output(plan: ResizePlan, folder: Path, *, progress: Progress = lambda moved, total: None) -> None:
     """Prove what a plan has written, before it takes its name.
 
     Args:
         plan: The plan.
         folder: What it wrote, finished.
-        deep: As in `verify`.
         progress: As in `verify_subject`.
 
     Raises:
@@ -115,7 +117,7 @@ def check_output(
     names = plan.recipe.source, "the output"
     try:
         extended = _open(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
-        proof = _prove(Expectation(plan, None, "as planned"), extended, names, deep=deep, progress=progress)
+        proof = _prove(Expectation(plan, None, "as planned"), extended, names, deep=False, progress=progress)
     except CtxextendError as error:
         raise VerificationError(f"The output could not be verified: {error.message}", NOTHING_KEPT) from error
     failed = [f"{claim.name}: {claim.evidence[0]}" for claim in proof.claims if not claim.holds]
@@ -151,4 +153,6 @@ def _prove(
 
         claims += check_loading(plan, extended, trainable)
     method = plan.method if tables.holds or expectation.how != NEAREST else None
-    return Proof(*names, method, trainable, tuple(claims), expectation.notes, plan.is_changed)
+    notes = (*expectation.notes, *(TRAINED,) * (trainable is not None))
+    what = "resized" if plan.is_changed else "mended" if plan.edits else "same"
+    return Proof(*names, method, trainable, tuple(claims), notes, what)

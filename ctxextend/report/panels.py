@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.inspection.reports import TableReport
+from ctxextend.tables.stats import spreads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +23,6 @@ MAP_POSITIONS = 512
 SPECTRUM = 32
 # A share of the variance, in percent, below which there is nothing but rounding.
 LEAST_SHARE = 1e-6
-# Where the highest norm is more than so many medians, equal factors are drawn as equal steps.
-SPREAD = 4.0
 # The share of a component's variance that a sinusoid must explain for its period to be named.
 FITTING = 0.5
 PERIODS = (
@@ -72,7 +71,7 @@ def draw_norms(axes: "Axes", drawn: Sequence[Drawn]) -> None:
         if offset:
             look: dict[str, Any] = {"color": one.colour, "linestyle": "", "marker": "*"}
             axes.plot(range(-offset, 0), _finite(one.table.offset_norms), label=f"offset rows of {one.name}", **look)
-    if _spreads([one.table.norms for one in drawn]):
+    if spreads(*(np.concatenate(found) for found in zip(*map(_norms, drawn), strict=True))):
         _scale_by_factors(axes)
     _add_legend(axes)
 
@@ -203,10 +202,8 @@ def sampled_cosines(table: NDArray[Any]) -> tuple[Floats, int]:
     return cosines, step
 
 
-def _spreads(norms: Sequence[Floats]) -> bool:
-    values = np.concatenate(norms)
-    values = values[np.isfinite(values)]
-    return bool(values.size and values.min() > 0 and values.max() > SPREAD * np.median(values))
+def _norms(one: Drawn) -> tuple[Floats, Floats]:
+    return one.table.offset_norms, one.table.stats.norms
 
 
 def _finite(values: Floats) -> Floats:
