@@ -26,8 +26,10 @@ from ctxextend.version import __version__
 
 if TYPE_CHECKING:
     from ctxextend.families.listing import FamilyTable, list_families
-    from ctxextend.inspection.limits import ClientLimit, Limit
-    from ctxextend.inspection.reports import Inspection, TableReport, inspect
+    from ctxextend.inspection.clients import ClientLimit
+    from ctxextend.inspection.limits import Limit
+    from ctxextend.inspection.looking import inspect
+    from ctxextend.inspection.reports import Inspection, TableReport
     from ctxextend.model import extend_model
     from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
     from ctxextend.proof.claims import Claim, Proof
@@ -66,14 +68,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ClientLimit": "ctxextend.inspection.limits",
+    "ClientLimit": "ctxextend.inspection.clients",
     "Claim": "ctxextend.proof.claims",
     "Proof": "ctxextend.proof.claims",
     "verify": "ctxextend.proof.verification",
     "Inspection": "ctxextend.inspection.reports",
     "Limit": "ctxextend.inspection.limits",
     "TableReport": "ctxextend.inspection.reports",
-    "inspect": "ctxextend.inspection.reports",
+    "inspect": "ctxextend.inspection.looking",
     "FamilyTable": "ctxextend.families.listing",
     "Method": "ctxextend.tables.methods",
     "list_families": "ctxextend.families.listing",

@@ -2,12 +2,11 @@
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
-from ctxextend.tables.methods import METHODS, MethodOptions
+from ctxextend.errors import ResizeError
+from ctxextend.tables.methods import MethodOptions
 
 __all__ = [
     "DEFAULT_METHOD",
@@ -17,10 +16,7 @@ __all__ = [
     "Recipe",
     "Resize",
     "Subject",
-    "WrittenRecipe",
     "flag_words",
-    "read_recipe",
-    "written_recipe",
 ]
 
 DEFAULT_METHOD = "copy"
@@ -30,17 +26,6 @@ RECIPE_FILE = "ctxextend.yaml"
 
 # What shortened tables are said to be made by.
 TRUNCATE = "truncate"
-
-# What may be trained after a resize: new rows, whole tables, or everything.
-TRAINABLE = ("new", "positions", "all")
-
-# The types that values have in a file.
-ORIGIN_TYPES = dict.fromkeys(("revision", "subfolder", "variant", "family"), str)
-RESIZE_TYPES = {
-    **dict.fromkeys(("to", "keep_first", "drop_last", "offset"), int),
-    **dict.fromkeys(("method", "scope", "part", "table", "config_key"), str),
-    "mend_limits": bool,
-}
 
 
 @dataclass(frozen=True)
@@ -218,110 +203,3 @@ class Recipe:
         options = self.resize.options
         flags = {"method": options.method, "keep_first": options.keep_first, "drop_last": options.drop_last}
         return flags | options.flags
-
-
-@dataclass(frozen=True)
-class WrittenRecipe:
-    """A recipe as it lies beside an output.
-
-    Attributes:
-        recipe: What was asked for.
-        trainable: What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
-        provenance: How the output came about, as it was written.
-    """
-
-    recipe: Recipe
-    trainable: str | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def method(self) -> str | None:
-        """What it says of the method that made the rows; None where that is no method."""
-        method = self.provenance.get("method")
-        return method if isinstance(method, str) and method in (*METHODS, TRUNCATE) else None
-
-    @property
-    def rows(self) -> Mapping[str, tuple[int, int]]:
-        """The rows that each table had before and had then, as far as it says so, by the table's name."""
-        tables = self.provenance.get("tables")
-        listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
-        named = {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
-        rows: dict[str, Any] = {
-            name: (table.get("rows_before"), table.get("rows_after")) for name, table in named.items()
-        }
-        return {name: counts for name, counts in rows.items() if all(map(_is_count, counts))}
-
-
-def written_recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
-    """Return the recipe that lies beside a checkpoint's weights; None where there is none.
-
-    Raises:
-        RecipeError: It cannot be read.
-    """
-    if RECIPE_FILE not in checkpoint.copied:
-        return None
-    try:
-        text = checkpoint.text(RECIPE_FILE)
-    except CheckpointError as error:
-        raise RecipeError(error.message, error.hint) from error
-    return read_recipe(text, str(checkpoint.root / RECIPE_FILE))
-
-
-def read_recipe(text: str, where: str) -> WrittenRecipe:
-    """Read the recipe that lies beside an output.
-
-    Args:
-        text: YAML.
-        where: What to call it in messages.
-
-    Raises:
-        RecipeError: It is no YAML, or no recipe with a resize.
-    """
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """A loader without aliases: by them, a few lines stand for what no memory holds, and recipes need none."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("it refers to itself by aliases")
-            return super().compose_node(parent, index)
-
-    try:
-        content = yaml.load(text, Loader)
-        _check_types(content, {"source": str, "resize": dict, "train": dict, "provenance": dict, **ORIGIN_TYPES})
-        _check_types(content["resize"], RESIZE_TYPES)
-        origin = {name: content.get(name) for name in ORIGIN_TYPES}
-        recipe = Recipe(content["source"], Resize(**content["resize"]), Origin(**origin))
-        trainable = _trainable(content.get("train"))
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
-        message = f"{where} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
-        raise RecipeError(message, "Make the output again, or move that file away.") from None
-    return WrittenRecipe(recipe, trainable, content.get("provenance") or {})
-
-
-def _check_types(values: Any, types: Mapping[str, type]) -> None:
-    """Raise TypeError where a value is of another type than its key asks for; what is left out may be null too."""
-    if not isinstance(values, dict):
-        raise TypeError(f"a {type(values).__name__} stands where a mapping should")
-    for name, wanted in types.items():
-        value = values.get(name)
-        if value is not None and type(value) is not wanted:
-            # Its type alone: a few lines of YAML can name a value that no memory holds written out.
-            raise TypeError(f"{name} is a {type(value).__name__}, and should be a {wanted.__name__}")
-        if wanted is int and value is not None and not _is_count(value):
-            raise ValueError(f"{name} is no count")
-
-
-def _is_count(value: Any) -> bool:
-    """Whether a value is a whole number from 0 on of which a computer can have so many."""
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _trainable(train: Any) -> str | None:
-    if train is None:
-        return None
-    trainable = train.get("trainable")
-    if not isinstance(trainable, str) or trainable not in TRAINABLE:
-        raise ValueError(f"train.trainable is none of {', '.join(TRAINABLE)}")
-    return trainable

@@ -13,9 +13,9 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself.
 LAYERS = [
-    *("errors", "version", "tables", "families", "checkpoints", "recipe", "recognition", "tableplan", "configedits"),
-    *("buffers", "changes", "outputtexts", "cautions", "plan", "inspection", "running", "proof", "skeletons", "model"),
-    *("pipeline", "report", "cli", "__init__", "__main__"),
+    *("errors", "version", "tables", "families", "checkpoints", "recipe", "writtenrecipe", "recognition", "tableplan"),
+    *("configedits", "buffers", "changes", "outputtexts", "cautions", "plan", "inspection", "running", "proof"),
+    *("skeletons", "model", "pipeline", "report", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Who may import what from outside at all, at the top or at use; numpy and the standard library are free.
@@ -24,6 +24,7 @@ ALLOWED = {
     "families": set(),
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch", "yaml"},
     "recipe": {"yaml"},
+    "writtenrecipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},
     "skeletons": {"torch"},
     "running": {"torch", "transformers"},

@@ -19,7 +19,7 @@ from ctxextend.cli.app import app
 from ctxextend.cli.helptext import sections, summary
 from ctxextend.cli.output import print_styled
 from ctxextend.cli.screen import inspection_lines
-from ctxextend.inspection.reports import inspect
+from ctxextend.inspection.looking import inspect
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -83,7 +83,7 @@ def inspect(
     """
     # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from ctxextend.inspection.reports import inspect_subject
+    from ctxextend.inspection.looking import inspect_subject
     from ctxextend.recipe import Origin, Subject
 
     sink, chosen = Output(as_json, quiet), _rows(rows)

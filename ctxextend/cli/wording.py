@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ctxextend.inspection.limits import ClientLimit, Limit
+from ctxextend.inspection.clients import ClientLimit
+from ctxextend.inspection.limits import Limit
 from ctxextend.inspection.reports import TableReport
 from ctxextend.tables.rownumbers import range_words, ranges
 

@@ -12,10 +12,11 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CtxextendError, RecipeError, ResizeError
 from ctxextend.plan import ResizePlan, plan_checkpoint
 from ctxextend.proof.rows import Read, made_rows
-from ctxextend.recipe import Recipe, Resize, Subject, WrittenRecipe, written_recipe
+from ctxextend.recipe import Recipe, Resize, Subject
 from ctxextend.recognition import recognize
 from ctxextend.tableplan import find_tables
 from ctxextend.tables.methods import METHODS, SCOPES, MethodOptions
+from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
 
 __all__ = ["NEAREST", "Expectation", "find_expectation"]
 

@@ -1,0 +1,204 @@
+"""From a reference to an inspection: the checkpoint opened, its tables read, measured and reported."""
+
+import math
+import os
+import shlex
+
+import numpy as np
+
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoints.weights import read_floats
+from ctxextend.errors import RecipeError, ResizeError
+from ctxextend.families.architecture import Architecture, nested
+from ctxextend.inspection.clients import client_limits
+from ctxextend.inspection.limits import Measured, find_limits, readers, with_mends
+from ctxextend.inspection.reports import Inspection, TableReport
+from ctxextend.recipe import Origin, Subject, flag_words
+from ctxextend.recognition import recognize
+from ctxextend.tableplan import check_rows, describe_table, find_tables
+from ctxextend.tables.oddities import outlier_rows, repetition, seams, untrained_rows
+from ctxextend.tables.rownumbers import Span
+from ctxextend.tables.stats import measure
+from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
+
+__all__ = ["inspect", "inspect_subject"]
+
+
+# What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing.
+INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
+DEFAULT_DEVIATION = 0.02
+# That of torch.nn.Embedding.
+TORCH_DEVIATION = 1.0
+
+
+def inspect(
+    reference: str | os.PathLike[str],
+    *,
+    part: str | None = None,
+    table: str | None = None,
+    config_key: str | None = None,
+    offset: int = 0,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+) -> Inspection:
+    """Look at a checkpoint's position tables and at everything that states their length.
+
+    The headers and the tables are read, and nothing else of the weights; torch is imported for torch files alone. A
+    config that disagrees with its table is shown, not refused.
+
+    Args:
+        reference: As in `plan_resize`.
+        part: Which of a model's tables; None is all.
+        table: As in `plan_resize`.
+        config_key: As in `plan_resize`.
+        offset: As in `plan_resize`.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`.
+
+    Raises:
+        SourceError: Nothing is at that reference, or it cannot be reached.
+        CheckpointError: A file is missing or malformed, or it holds no such table.
+        UnsupportedModelError: The model has no learned position table that is known here.
+        ResizeError: The model has no such part, or flags have no meaning together.
+    """
+    origin = Origin(revision, subfolder, variant, family)
+    return inspect_subject(Subject(os.fspath(reference), origin, table, config_key, offset), part)
+
+
+def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
+    """Look at what a command names; see `inspect`.
+
+    Raises:
+        CtxextendError: As `inspect`.
+    """
+    origin = subject.origin
+    source = resolve_source(subject.source, origin.revision, origin.subfolder, origin.variant)
+    checkpoint = open_checkpoint(source, origin.variant)
+    architecture = recognize(checkpoint, subject)
+    every = _measured(checkpoint, architecture)
+    chosen = [found for found in every if part is None or f"{found.place.part}.".startswith(f"{part}.")]
+    if not chosen:
+        parts = " or ".join(dict.fromkeys(found.place.part for found in every if found.place.part))
+        raise ResizeError(
+            f"--part {part}: this model has no such part with a position table.",
+            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
+        )
+    limits = with_mends(list(find_limits(checkpoint, architecture, chosen)), _mends(subject, every))
+    clients = [
+        client
+        for tokenizer, reader in readers(chosen).items()
+        for client in client_limits(checkpoint, limits, reader, tokenizer)
+    ]
+    written, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
+    try:
+        written = written_recipe(checkpoint)
+    except RecipeError as error:
+        notes.append(error.message)
+    parameters = _parameters(checkpoint, every)
+    reports = tuple(_report(checkpoint, found, written, parameters) for found in chosen)
+    method = written.method if written else None
+    names = subject.source, str(checkpoint.root), architecture.family.model_type
+    return Inspection(*names, parameters, method, reports, tuple(limits), tuple(clients), tuple(notes))
+
+
+def _measured(checkpoint: Checkpoint, architecture: Architecture) -> list[Measured]:
+    found = []
+    for place, name in find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root)):
+        shape, _, file = describe_table(checkpoint, name)
+        check_rows(place, shape[0], name, has_config=False)
+        found.append(Measured(place, name, file, shape[0]))
+    return found
+
+
+def _mends(subject: Subject, tables: list[Measured]) -> dict[str, str | None]:
+    """Return, for each table, the command that makes everything agree with it.
+
+    None where tables that have their length by one key have another: then nothing in the folder can say it.
+    """
+    lengths = {table.positions for table in tables}
+    values: dict[str, set[int]] = {}
+    for table in tables:
+        values.setdefault(table.place.config_key, set()).add(table.place.key_value(table.positions))
+    at_odds = {key for key, found in values.items() if len(found) > 1}
+    return {
+        table.name: None if table.place.config_key in at_odds else _mend(subject, table, with_part=len(lengths) > 1)
+        for table in tables
+    }
+
+
+def _mend(subject: Subject, table: Measured, *, with_part: bool) -> str:
+    flags = {
+        **vars(subject.origin),
+        **{"part": table.place.part or None if with_part else None, "to": table.positions},
+        **{"table": subject.table, "offset": subject.offset or None, "config-key": subject.config_key},
+    }
+    return shlex.join(["ctxextend", "resize", subject.source, *flag_words(flags), "--mend-limits"])
+
+
+def _parameters(checkpoint: Checkpoint, tables: list[Measured]) -> int:
+    places = [table.place for table in tables]
+    return sum(
+        math.prod(entry.shape)
+        for file in checkpoint.weights
+        for entry in file.entries.values()
+        if not any(place.buffer(entry.name) for place in places)
+    )
+
+
+def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | None, parameters: int) -> TableReport:
+    place, file = found.place, checkpoint.holder(found.name)
+    entry, values = file.entries[found.name], read_floats(file, found.name)
+    behind = values[place.offset :]
+    stats = measure(behind)
+    new_rows, old = _new_rows(found, written)
+    repeated = repetition(behind)
+    lengths = {length for length in (old, repeated.period) if length}
+    with np.errstate(invalid="ignore", over="ignore"):
+        offset_norms = np.linalg.norm(values[: place.offset].astype(np.float64), axis=1)
+    return TableReport(
+        name=found.name,
+        part=place.part,
+        file=found.file,
+        config_key=place.config_key,
+        rows=found.rows,
+        positions=found.positions,
+        offset=place.offset,
+        hidden_size=entry.shape[1],
+        dtype=entry.dtype,
+        bytes=entry.size,
+        share=math.prod(entry.shape) / parameters,
+        new_rows=new_rows,
+        offset_norms=offset_norms,
+        stats=stats,
+        outliers=outlier_rows(stats),
+        repetition=repeated,
+        seams=seams(stats, lengths),
+        untrained=untrained_rows(behind, stats, _deviations(checkpoint, found)),
+        values=values,
+    )
+
+
+def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[Span, ...] | None, int | None]:
+    """Return the rows that a resize made and the positions there were before, where the recipe beside it says so."""
+    before, after = written.rows.get(found.name, (0, 0)) if written else (0, 0)
+    place = found.place
+    if written is None or after != found.rows or before <= place.offset:
+        return None, None
+    if after <= before:
+        return (), None
+    options = written.recipe.resize.options
+    start = before if options.keeps_learned_rows else place.offset + options.keep_first
+    return (((start, found.rows),), place.positions(before)) if start < found.rows else (None, None)
+
+
+def _deviations(checkpoint: Checkpoint, found: Measured) -> tuple[float, ...]:
+    """Return the standard deviations that the table's initialiser may have had."""
+    configs = [nested(checkpoint.config, found.place.path), checkpoint.config]
+    stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZERS)
+    known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
+    return tuple(dict.fromkeys((*known, DEFAULT_DEVIATION, TORCH_DEVIATION)))
