@@ -20,7 +20,7 @@ from ctxextend.checkpoints.disk import check_space, check_writable, explained
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
-from ctxextend.checkpoints.source import Source, resolve_source
+from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.staging import check_stage, stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.configedits import config_edits
@@ -28,7 +28,7 @@ from ctxextend.errors import ResizeError
 from ctxextend.families.architecture import Place
 from ctxextend.outputtexts import Hashes, consequences, output_texts
 from ctxextend.recipe import Origin, Recipe, Resize
-from ctxextend.recognition import recognize
+from ctxextend.recognition import open_subject, recognize
 from ctxextend.tableplan import TablePlan, find_tables, plan_tables
 from ctxextend.tables.resizing import resize_behind
 
@@ -266,9 +266,8 @@ def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
     Raises:
         CtxextendError: As `plan_resize`.
     """
-    origin = recipe.origin
-    source = source or resolve_source(recipe.source, origin.revision, origin.subfolder, origin.variant)
-    return plan_checkpoint(recipe, open_checkpoint(source, origin.variant))
+    opened = open_checkpoint(source, recipe.origin.variant) if source else open_subject(recipe.subject)
+    return plan_checkpoint(recipe, opened)
 
 
 def plan_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> ResizePlan:

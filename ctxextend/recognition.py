@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint
+from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
+from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, TensorEntry
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.architecture import Architecture, Place, nested
@@ -14,7 +15,7 @@ from ctxextend.families.entries import FAMILIES
 from ctxextend.families.lookup import FAMILIES_HINT, by_hand, find_architecture, is_known
 from ctxextend.recipe import Subject, flag_words
 
-__all__ = ["recognize"]
+__all__ = ["open_subject", "recognize"]
 
 # More rows in front of position 0 than any family has.
 MOST_OFFSET_ROWS = 8
@@ -22,6 +23,18 @@ CANDIDATES_SHOWN = 5
 LENGTH_KEY = "max_position_embeddings"
 # What keys are called that state a length.
 TELLING = ("pos", "ctx", "context", "len", "block_size")
+
+
+def open_subject(subject: Subject) -> Checkpoint:
+    """Find the checkpoint that a command names, and read its config and headers.
+
+    Raises:
+        SourceError: As `resolve_source`.
+        CheckpointError: As `open_checkpoint`.
+    """
+    origin = subject.origin
+    source = resolve_source(subject.source, origin.revision, origin.subfolder, origin.variant)
+    return open_checkpoint(source, origin.variant)
 
 
 def recognize(checkpoint: Checkpoint, subject: Subject) -> Architecture:

@@ -12,7 +12,16 @@ from ctxextend.families.lookup import refused
 from ctxextend.recipe import Resize
 from ctxextend.tables.resizing import check_source_rows
 
-__all__ = ["Description", "TablePlan", "check_rows", "describe_table", "find_tables", "plan_found", "plan_tables"]
+__all__ = [
+    "Description",
+    "TablePlan",
+    "check_rows",
+    "describe_table",
+    "find_tables",
+    "of_part",
+    "plan_found",
+    "plan_tables",
+]
 
 
 # Of a tensor: its shape, its dtype, and the file that holds it.
@@ -181,20 +190,32 @@ def rows_after(found: list[tuple[Place, str]], place: Place, to: int) -> int:
 
 
 def _chosen(found: list[tuple[Place, str]], part: str | None) -> list[tuple[Place, str]]:
-    if part is None:
-        return found
-    chosen = _below(found, part)
-    parts = " or ".join(dict.fromkeys(place.part for place, _ in found if place.part))
-    if not chosen:
-        raise ResizeError(
-            f"--part {part}: this model has no such part with a position table.",
-            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
-        )
+    chosen = of_part(found, part)
     if shared := _sharing(found, chosen):
         place, name = shared[0]
         raise ResizeError(
             f"--part {part}: {name} has its length by the same key, {place.config_key}, and neither can change alone.",
             f"Use --part {_free_part(found, place)}." if _free_part(found, place) else "Leave --part out.",
+        )
+    return chosen
+
+
+def of_part(found: list[tuple[Place, str]], part: str | None) -> list[tuple[Place, str]]:
+    """Return the tables of one part of a model, or all of them where no part is named.
+
+    Args:
+        found: From `find_tables`.
+        part: As its tables are called, or what they stand below.
+
+    Raises:
+        ResizeError: There is no such part.
+    """
+    chosen = found if part is None else _below(found, part)
+    if not chosen:
+        parts = " or ".join(dict.fromkeys(place.part for place, _ in found if place.part))
+        raise ResizeError(
+            f"--part {part}: this model has no such part with a position table.",
+            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
         )
     return chosen
 

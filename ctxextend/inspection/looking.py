@@ -6,17 +6,16 @@ import shlex
 
 import numpy as np
 
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
-from ctxextend.errors import RecipeError, ResizeError
-from ctxextend.families.architecture import Architecture, nested
+from ctxextend.errors import RecipeError
+from ctxextend.families.architecture import Place, nested
 from ctxextend.inspection.clients import client_limits
 from ctxextend.inspection.limits import Measured, find_limits, readers, with_mends
 from ctxextend.inspection.reports import Inspection, TableReport
 from ctxextend.recipe import Origin, Subject, flag_words
-from ctxextend.recognition import recognize
-from ctxextend.tableplan import check_rows, describe_table, find_tables
+from ctxextend.recognition import open_subject, recognize
+from ctxextend.tableplan import check_rows, describe_table, find_tables, of_part
 from ctxextend.tables.oddities import outlier_rows, repetition, seams, untrained_rows
 from ctxextend.tables.rownumbers import Span
 from ctxextend.tables.stats import measure
@@ -76,18 +75,12 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
     Raises:
         CtxextendError: As `inspect`.
     """
-    origin = subject.origin
-    source = resolve_source(subject.source, origin.revision, origin.subfolder, origin.variant)
-    checkpoint = open_checkpoint(source, origin.variant)
+    checkpoint = open_subject(subject)
     architecture = recognize(checkpoint, subject)
-    every = _measured(checkpoint, architecture)
-    chosen = [found for found in every if part is None or f"{found.place.part}.".startswith(f"{part}.")]
-    if not chosen:
-        parts = " or ".join(dict.fromkeys(found.place.part for found in every if found.place.part))
-        raise ResizeError(
-            f"--part {part}: this model has no such part with a position table.",
-            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
-        )
+    found = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))
+    names_chosen = {name for _, name in of_part(found, part)}
+    every = [_measured(checkpoint, place, name) for place, name in found]
+    chosen = [table for table in every if table.name in names_chosen]
     limits = with_mends(list(find_limits(checkpoint, architecture, chosen)), _mends(subject, every))
     clients = [
         client
@@ -100,19 +93,16 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
     except RecipeError as error:
         notes.append(error.message)
     parameters = _parameters(checkpoint, every)
-    reports = tuple(_report(checkpoint, found, written, parameters) for found in chosen)
+    reports = tuple(_report(checkpoint, table, written, parameters) for table in chosen)
     method = written.method if written else None
     names = subject.source, str(checkpoint.root), architecture.family.model_type
     return Inspection(*names, parameters, method, reports, tuple(limits), tuple(clients), tuple(notes))
 
 
-def _measured(checkpoint: Checkpoint, architecture: Architecture) -> list[Measured]:
-    found = []
-    for place, name in find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root)):
-        shape, _, file = describe_table(checkpoint, name)
-        check_rows(place, shape[0], name, has_config=False)
-        found.append(Measured(place, name, file, shape[0]))
-    return found
+def _measured(checkpoint: Checkpoint, place: Place, name: str) -> Measured:
+    shape, _, file = describe_table(checkpoint, name)
+    check_rows(place, shape[0], name, has_config=False)
+    return Measured(place, name, file, shape[0])
 
 
 def _mends(subject: Subject, tables: list[Measured]) -> dict[str, str | None]:

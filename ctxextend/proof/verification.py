@@ -15,6 +15,7 @@ from ctxextend.proof.files import check_files
 from ctxextend.proof.rows import check_tables
 from ctxextend.proof.tensors import check_tensors
 from ctxextend.recipe import Origin, Subject
+from ctxextend.recognition import open_subject
 
 __all__ = ["prove_output", "verify", "verify_subject"]
 
@@ -84,9 +85,7 @@ def verify_subject(
     Raises:
         CtxextendError: As `verify`.
     """
-    origin = subject.origin
-    source = resolve_source(subject.source, origin.revision, origin.subfolder, origin.variant)
-    base = open_checkpoint(source, origin.variant)
+    base = open_subject(subject)
     names = subject.source, reference
     try:
         extended = _open(resolve_source(reference, variant=None), base)
