@@ -20,6 +20,7 @@ from ctxextend.errors import (
     RecipeError,
     ResizeError,
     SourceError,
+    TrainingError,
     UnsupportedModelError,
     VerificationError,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "SourceError",
     "TablePlan",
     "TableReport",
+    "TrainingError",
     "UnsupportedModelError",
     "VerificationError",
     "__version__",

@@ -8,6 +8,7 @@
       OutputError              exists, is not writable, has no space, is the source
       RecipeError              a recipe that cannot be read or says what no recipe says
       DataError                text that cannot be read, or too little of it
+      TrainingError            a training that cannot be begun, gone on with, or brought to its end
       VerificationError        an output that is not what it should be; exit 3
 
 Anything else that escapes is a bug and keeps its traceback.
@@ -21,6 +22,7 @@ __all__ = [
     "RecipeError",
     "ResizeError",
     "SourceError",
+    "TrainingError",
     "UnsupportedModelError",
     "VerificationError",
 ]
@@ -72,6 +74,10 @@ class RecipeError(CtxextendError):
 
 class DataError(CtxextendError):
     """Text cannot be read, or there is too little of it."""
+
+
+class TrainingError(CtxextendError):
+    """A training cannot be begun, gone on with, or brought to its end."""
 
 
 class VerificationError(CtxextendError):

@@ -7,15 +7,12 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError
-from ctxextend.recipe import RECIPE_FILE, TRUNCATE, Origin, Recipe, Resize
+from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
 from ctxextend.tables.registry import METHODS
 
 __all__ = ["WrittenRecipe", "read_recipe", "written_recipe"]
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-
-# What may be trained after a resize: new rows, whole tables, or everything.
-TRAINABLE = ("new", "positions", "all")
 
 # The types that values have in a file.
 ORIGIN_TYPES = dict.fromkeys(("revision", "subfolder", "variant", "family"), str)
