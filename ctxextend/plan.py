@@ -99,6 +99,7 @@ class ResizePlan(Changes):
             ResizeError: The new table does not fit in memory.
         """
         began, folder = time.perf_counter(), self._output(output)
+        self.checkpoint.check_unchanged()
         files, size = self.output_files, self.bytes_to_write
         with staged_output(self.checkpoint, folder, files, size, force=force) as staged:
             hashes, warnings = self._write_weights(staged, progress)
