@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself.
 LAYERS = [
-    *("errors", "version", "tables", "families", "checkpoints", "recipe", "writtenrecipe", "recognition", "tableplan"),
+    *("errors", "version", "tables", "families", "checkpoints", "recipe", "plainyaml", "writtenrecipe"),
+    *("writtenrun", "recognition", "tableplan"),
     *(
         "configedits",
         "buffers",
@@ -36,6 +37,7 @@ ALLOWED = {
     "families": set(),
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch", "yaml"},
     "recipe": {"yaml"},
+    "plainyaml": {"yaml"},
     "writtenrecipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},
     "skeletons": {"torch"},
