@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from ctxextend.buffers import make_buffer, plan_buffers
 from ctxextend.cautions import cautions, nonfinite
 from ctxextend.changes import Changes
-from ctxextend.checkpoints.copying import copy_file, write_file
 from ctxextend.checkpoints.disk import check_space, check_writable, explained
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.source import Source
-from ctxextend.checkpoints.staging import check_stage, stage
+from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
+from ctxextend.checkpoints.writing import staged_output, write_rest
 from ctxextend.configedits import config_edits
 from ctxextend.errors import ResizeError
 from ctxextend.families.architecture import Place
@@ -99,14 +99,11 @@ class ResizePlan(Changes):
             ResizeError: The new table does not fit in memory.
         """
         began, folder = time.perf_counter(), self._output(output)
-        with explained(folder), stage(folder, self.checkpoint.guarded, force, self.output_files) as staged:
-            self.checkpoint.check_unchanged()
-            check_space(staged.parent, self.bytes_to_write)
-            for name in self.output_files:
-                (staged / name).parent.mkdir(parents=True, exist_ok=True)
+        self.checkpoint.check_unchanged()
+        files, size = self.output_files, self.bytes_to_write
+        with staged_output(self.checkpoint, folder, files, size, force=force) as staged:
             hashes, warnings = self._write_weights(staged, progress)
-            self._write_rest(staged, hashes, progress)
-            self.checkpoint.check_unchanged()
+            write_rest(self.checkpoint, staged, self.copied, lambda: output_texts(self, hashes), progress)
             size = sum((staged / name).stat().st_size for name in self.output_files)
             check(staged)
         return ResizeResult(self, folder, (*self.warnings, *warnings), size, time.perf_counter() - began)
@@ -129,15 +126,6 @@ class ResizePlan(Changes):
             if name in self.layouts:
                 rewrite(file, self.layouts[name], tensors, folder / name, progress)
         return hashes, warnings
-
-    def _write_rest(self, folder: Path, hashes: Hashes, progress: Progress) -> None:
-        root = self.checkpoint.root
-        for name in self.copied:
-            copy_file(root / name, folder / name, progress)
-        for name, text in output_texts(self, hashes).items():
-            mode = (root / name).stat().st_mode if name in self.checkpoint.files else None
-            write_file(folder / name, text, mode)
-            progress(len(text))
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
         """Return a table's rows at its new length.

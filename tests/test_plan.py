@@ -610,7 +610,7 @@ def test_resize_on_a_small_file_system_that_fills(
         source = make_pico("gpt2").folder
         with pytest.raises(OutputError, match="needs .* bytes, and .* free"):
             resize(source, to=4096, output=small / "out")
-        monkeypatch.setattr("ctxextend.plan.check_space", lambda folder, needed: None)
+        monkeypatch.setattr("ctxextend.checkpoints.writing.check_space", lambda folder, needed: None)
         with pytest.raises(OutputError, match="No space left on device"):
             resize(source, to=4096, output=small / "out")
         with pytest.raises(OutputError, match="is a mount point") as caught:

@@ -16,6 +16,9 @@ __all__ = ["BLOCK", "Layout", "Placement", "plan_layout"]
 
 BLOCK = 4096
 
+# A shape and a dtype.
+Kind = tuple[tuple[int, ...], str]
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -24,6 +27,7 @@ class Placement:
     Attributes:
         entry: The tensor in the old file.
         shape: Its new shape.
+        dtype: Its new dtype, as safetensors calls it.
         start: Its first byte, counted from the end of the new header.
         size: Bytes it takes there.
         is_new: Whether its bytes are not those of the old file.
@@ -31,6 +35,7 @@ class Placement:
 
     entry: TensorEntry
     shape: tuple[int, ...]
+    dtype: str
     start: int
     size: int
     is_new: bool
@@ -56,35 +61,46 @@ class Layout:
     size: int
 
 
-def plan_layout(file: Described, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str]) -> Layout:
-    """Lay out the file that has some tensors in another shape and lacks others.
+def plan_layout(
+    file: Described,
+    shapes: Mapping[str, tuple[int, ...]],
+    dropped: Collection[str],
+    dtypes: Mapping[str, str] | None = None,
+) -> Layout:
+    """Lay out the file that has new tensors in the place of some and lacks others.
 
     Args:
         file: The old file.
-        shapes: New shapes by name; dtypes stay.
+        shapes: The shapes of new tensors by their names.
         dropped: Names that are left out.
+        dtypes: The dtypes of new tensors where they are others than before, as safetensors calls them.
     """
-    placements = _place(_in_order(file, shapes, dropped), shapes)
+    new = {name: (shape, (dtypes or {}).get(name, file.entries[name].dtype)) for name, shape in shapes.items()}
+    placements = _place(_in_order(file, new, dropped), new)
     header = _header(file, placements)
     return Layout(header, placements, len(header) + sum(placement.size for placement in placements))
 
 
-def _in_order(file: Described, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str]) -> list[TensorEntry]:
+def _in_order(file: Described, new: Mapping[str, Kind], dropped: Collection[str]) -> list[TensorEntry]:
     kept = [entry for entry in file.entries.values() if entry.name not in dropped]
     kept.sort(key=lambda entry: (entry.start, entry.end))
-    return sorted(kept, key=lambda entry: (_new_size(entry, shapes) - entry.size) % BLOCK != 0)
+    return sorted(kept, key=lambda entry: (_size(*new.get(entry.name, _kind(entry))) - entry.size) % BLOCK != 0)
 
 
-def _new_size(entry: TensorEntry, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return math.prod(shapes.get(entry.name, entry.shape)) * BITS[entry.dtype] // 8
+def _kind(entry: TensorEntry) -> Kind:
+    return entry.shape, entry.dtype
 
 
-def _place(entries: list[TensorEntry], shapes: Mapping[str, tuple[int, ...]]) -> tuple[Placement, ...]:
+def _size(shape: tuple[int, ...], dtype: str) -> int:
+    return math.prod(shape) * BITS[dtype] // 8
+
+
+def _place(entries: list[TensorEntry], new: Mapping[str, Kind]) -> tuple[Placement, ...]:
     placements, start = [], 0
     for entry in entries:
-        size, is_new = _new_size(entry, shapes), entry.name in shapes
-        placements.append(Placement(entry, shapes.get(entry.name, entry.shape), start, size, is_new))
-        start += size
+        kind = new.get(entry.name, _kind(entry))
+        placements.append(Placement(entry, *kind, start, _size(*kind), entry.name in new))
+        start += placements[-1].size
     return tuple(placements)
 
 
@@ -95,7 +111,7 @@ def _header(file: Described, placements: tuple[Placement, ...]) -> bytes:
         if name in places:
             place = places[name]
             offsets = [place.start, place.start + place.size]
-            header[name] = value | {"shape": list(place.shape), "data_offsets": offsets}
+            header[name] = value | {"dtype": place.dtype, "shape": list(place.shape), "data_offsets": offsets}
         elif name == "__metadata__":
             header[name] = value
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()

@@ -16,6 +16,7 @@ from ctxextend.evaluation.readers import (
     check_known,
     encode,
     open_reader,
+    separator,
     share_equal_tensors,
 )
 from ctxextend.evaluation.windows import Text, cut_text, ladder
@@ -77,10 +78,7 @@ def prepare(subject: Subject, settings: Evaluate) -> Prepared:
     lengths = _lengths(model, original, settings)
     size = max(lengths) - model.special
     wanted = max(settings.tokens // max(lengths), 1)
-    separator = next(
-        (token for token in (model.tokenizer.eos_token_id, model.tokenizer.sep_token_id) if token is not None), None
-    )
-    text = cut_text(_documents(model, settings), size, wanted, separator, one_each="retrieval" in measures)
+    text = cut_text(_documents(model, settings), size, wanted, separator(model), one_each="retrieval" in measures)
     if original is not None:
         _check_same_tokens(model, original, text.windows[0])
         share_equal_tensors(model, original)

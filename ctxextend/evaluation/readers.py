@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
-from ctxextend.plan import table_hash
+from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
 from ctxextend.recipe import Subject
-from ctxextend.recognition import open_subject, recognize
-from ctxextend.running import Loaded, check_loadable, load
-from ctxextend.tableplan import check_rows, describe_table, find_tables
+from ctxextend.recognition import recognize
+from ctxextend.running import Loaded, load
 from ctxextend.writtenrecipe import written_recipe
 
 __all__ = [
@@ -26,9 +24,11 @@ __all__ = [
     "Reader",
     "check_known",
     "encode",
+    "load_reader",
     "open_reader",
     "prepare_attention",
     "reading_alone",
+    "separator",
     "share_equal_tensors",
 ]
 
@@ -92,29 +92,33 @@ def open_reader(subject: Subject, precision: str = "auto", hashes: Mapping[str, 
         hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
 
     Raises:
-        CtxextendError: As `open_subject` and `recognize`.
-        CheckpointError: A table is another, transformers cannot load it as it is, or it has no tokenizer.
+        CtxextendError: As `open_files` and `load_reader`.
+    """
+    return load_reader(open_files(subject, hashes), precision)
+
+
+def load_reader(files: ReaderFiles, precision: str = "auto") -> Reader:
+    """Load the weights of a checkpoint.
+
+    Args:
+        files: From `open_files`.
+        precision: As in `open_reader`.
+
+    Raises:
+        CheckpointError: transformers cannot load it as it is, or its tokenizer has no mask token.
         UnsupportedModelError: It is neither a language model nor an encoder of texts.
     """
-    checkpoint = open_subject(subject)
-    _check_tables(checkpoint, subject, hashes or {})
-    check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
-    architecture = recognize(checkpoint, subject)
-    place, name = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))[0]
-    rows = describe_table(checkpoint, name)[0][0]
-    check_rows(place, rows, name, has_config=True)
+    subject, checkpoint = files.subject, files.checkpoint
+    family = recognize(checkpoint, subject).family.model_type
     device, dtype = _device_and_dtype(precision)
-    kind, loaded = _load(checkpoint, architecture.family.model_type, dtype)
+    kind, loaded = _load(checkpoint, family, dtype)
     _check_loaded(subject, loaded)
-    tokenizer = _tokenizer(checkpoint)
-    if kind == MASKED and tokenizer.mask_token_id is None:
+    if kind == MASKED and files.tokenizer.mask_token_id is None:
         raise CheckpointError(f"The tokenizer of {subject.source} has no mask token.", "Use the model's own tokenizer.")
-    prefix, suffix = _special_tokens(tokenizer)
+    names, frame = (subject.source, checkpoint.root, family, kind), (files.prefix, files.suffix)
     model = loaded.model.to(device)
-    names = subject.source, checkpoint.root, architecture.family.model_type, kind
-    reads, made_of = place.positions(rows), _made_of(checkpoint)
     notes = (*checkpoint.source.notes, *_headless(checkpoint, kind))
-    return Reader(*names, model, tokenizer, reads, prefix, suffix, *made_of, notes)
+    return Reader(*names, model, files.tokenizer, files.max_len, *frame, *_made_of(checkpoint), notes)
 
 
 def _headless(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
@@ -131,13 +135,6 @@ def _made_of(checkpoint: Checkpoint) -> tuple[Subject | None, Mapping[str, str]]
     except RecipeError:  # a file of that name that is none of ours says nothing
         return None, {}
     return (replace(written.recipe.subject, command="evaluate", flags=()), written.hashes) if written else (None, {})
-
-
-def _check_tables(checkpoint: Checkpoint, subject: Subject, hashes: Mapping[str, str]) -> None:
-    """Refuse a checkpoint that took the place of another since that was resized."""
-    for name, known in hashes.items():
-        if name not in checkpoint.names or table_hash(read_floats(checkpoint.holder(name), name)) != known:
-            raise CheckpointError(f"{subject.source} is no longer what it was then: its table {name} is another.")
 
 
 def _device_and_dtype(precision: str) -> tuple[Any, str]:
@@ -208,33 +205,13 @@ def _head_classes(model_type: str, known: str | None) -> list[tuple[str, str]]:
     return named[:1] or [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
 
 
-def _tokenizer(checkpoint: Checkpoint) -> Any:
-    from transformers import AutoTokenizer
-
-    folder = checkpoint.root / checkpoint.model
-    hint = "Put the tokenizer's files into the folder: without them no text can be read."
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # whatever a tokenizer of transformers raises on a folder that it cannot load
-        said = " ".join(str(error).split())[:300]
-        raise CheckpointError(
-            f"transformers cannot load a tokenizer from {folder}: {type(error).__name__}: {said}", hint
-        ) from error
-    # Where there are no files, transformers makes one that knows no word.
-    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-        raise CheckpointError(f"There is no tokenizer in {folder}.", hint)
-    return tokenizer
+def separator(reader: Reader | ReaderFiles) -> int | None:
+    """Return the token that parts documents that are read one behind the other; None where there is none."""
+    known = (reader.tokenizer.eos_token_id, reader.tokenizer.sep_token_id)
+    return next((token for token in known if token is not None), None)
 
 
-def _special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids that a tokenizer puts in front of a text and behind it."""
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    framed = tokenizer("a")["input_ids"]
-    start = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), len(framed))
-    return tuple(framed[:start]), tuple(framed[start + len(bare) :])
-
-
-def encode(reader: Reader, text: str) -> NDArray[np.int64]:
+def encode(reader: Reader | ReaderFiles, text: str) -> NDArray[np.int64]:
     """Return the ids of a text without special tokens, however long it is, shape (tokens,)."""
     ids = reader.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
     return np.array(ids, np.int64)

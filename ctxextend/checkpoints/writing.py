@@ -1,0 +1,67 @@
+"""A whole output written beside its source: what is new, what is copied, and the checks around both."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ctxextend.checkpoints.copying import copy_file, write_file
+from ctxextend.checkpoints.disk import check_space, explained
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.staging import stage
+
+__all__ = ["staged_output", "write_rest"]
+
+
+@contextmanager
+def staged_output(
+    checkpoint: Checkpoint, output: Path, files: Collection[str], size: int, *, force: bool
+) -> Iterator[Path]:
+    """Give a folder to write an output in, which takes its name when the block ends.
+
+    Args:
+        checkpoint: The source.
+        output: The folder wanted.
+        files: Every file that will be written, below it.
+        size: Bytes that they take.
+        force: Whether an existing checkpoint may be replaced.
+
+    Yields:
+        The folder, with the sub-folders of `files`.
+
+    Raises:
+        OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
+    """
+    with explained(output), stage(output, checkpoint.guarded, force, files) as staged:
+        check_space(staged.parent, size)
+        for name in files:
+            (staged / name).parent.mkdir(parents=True, exist_ok=True)
+        yield staged
+
+
+def write_rest(
+    checkpoint: Checkpoint,
+    folder: Path,
+    copied: Collection[str],
+    texts: Callable[[], Mapping[str, bytes]],
+    progress: Callable[[int], None] = lambda written: None,
+) -> None:
+    """Write all but the weights, and see that the source is still what it was.
+
+    Args:
+        checkpoint: The source.
+        folder: From `staged_output`.
+        copied: Files of the source that are copied byte for byte.
+        texts: Gives the files that are new or changed, whole; called once all others are copied.
+        progress: Called with the bytes written since the last call.
+
+    Raises:
+        CheckpointError: The source changed since it was opened.
+        OSError: Writing failed.
+    """
+    for name in copied:
+        copy_file(checkpoint.root / name, folder / name, progress)
+    for name, text in texts().items():
+        mode = (checkpoint.root / name).stat().st_mode if name in checkpoint.files else None
+        write_file(folder / name, text, mode)
+        progress(len(text))
+    checkpoint.check_unchanged()
