@@ -209,10 +209,11 @@ def _number(content: Any) -> float | None:
 
 def _unknown(key: str) -> str:
     """Say that there is no such key, and which is nearest."""
-    section, _, name = key.rpartition(".")
+    section, dot, name = key.rpartition(".")
     siblings = [known for known in KEYS if known.rpartition(".")[0] == section]
-    elsewhere = [known for known in KEYS if known.rpartition(".")[2] == (name or key)]
-    near = [*get_close_matches(key, siblings, 1, 0.75), *elsewhere, *get_close_matches(key, KEYS, 1)]
+    elsewhere = [known for known in KEYS if known.rpartition(".")[2] == name]
+    names = get_close_matches(name, [known.rpartition(".")[2] for known in siblings], 1)
+    near = [*elsewhere, *(f"{section}{dot}{known}" for known in names)]
     advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(siblings or KEYS)}"
     return f"there is no key {key}; {advice}"
 
@@ -249,7 +250,7 @@ def _section(section: str, values: Mapping[str, Value], given: Mapping[str, Any]
             return SECTIONS[section](**found)
         except ResizeError as error:
             name = _culprit(section, found, error)
-            if not any(_names(error, other) for other in wrong):
+            if all(_named_at(error, other) == math.inf for other in wrong):
                 faults.append(Fault(values[f"{section}.{name}"].place, str(error)))
             wrong.add(name)
             del found[name]
@@ -273,9 +274,10 @@ def _culprit(section: str, found: Mapping[str, Any], error: ResizeError) -> str:
         else:
             cured.append(name)
     candidates = cured or changed or list(found)
-    return next((name for name in candidates if _names(error, name)), candidates[-1])
+    return min(candidates, key=lambda name: _named_at(error, name))
 
 
-def _names(error: ResizeError, name: str) -> bool:
-    """Whether an error's message names a key, as the flag that it is on the command line."""
-    return re.search(rf"--{name.replace('_', '-')}(?![\w-])", error.message) is not None
+def _named_at(error: ResizeError, name: str) -> float:
+    """Return where an error's message names a key, as the flag that it is on the command line; inf if nowhere."""
+    named = re.search(rf"--{name.replace('_', '-')}(?![\w-])", error.message)
+    return named.start() if named else math.inf
