@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ctxextend.inspection.looking import inspect
     from ctxextend.inspection.reports import Inspection, TableReport
     from ctxextend.model import extend_model
+    from ctxextend.pipeline import RunInterrupted, RunResult, run
     from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
     from ctxextend.proof.claims import Claim, Proof
     from ctxextend.proof.verification import verify
@@ -59,6 +60,8 @@ __all__ = [
     "ResizeError",
     "ResizePlan",
     "ResizeResult",
+    "RunInterrupted",
+    "RunResult",
     "SourceError",
     "TablePlan",
     "TableReport",
@@ -73,6 +76,7 @@ __all__ = [
     "list_methods",
     "plan_resize",
     "resize",
+    "run",
     "verify",
 ]
 
@@ -98,6 +102,9 @@ _HOMES = {
     "extend_model": "ctxextend.model",
     "plan_resize": "ctxextend.plan",
     "resize": "ctxextend.plan",
+    "RunInterrupted": "ctxextend.pipeline",
+    "RunResult": "ctxextend.pipeline",
+    "run": "ctxextend.pipeline",
 }
 
 

@@ -1,14 +1,27 @@
 """Whole runs: one library call for what a user would otherwise type step by step."""
 
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.source import bundled_source
-from ctxextend.plan import plan_recipe
-from ctxextend.recipe import Recipe, Resize
+from ctxextend.errors import RecipeError
+from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate_subject
+from ctxextend.evaluation.readerfiles import check_tables
+from ctxextend.evaluation.reports import Evaluation
+from ctxextend.plan import ResizePlan, ResizeResult, plan_checkpoint, plan_recipe
+from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject
+from ctxextend.recognition import open_subject
+from ctxextend.texts import check_paths
+from ctxextend.writtenrun import WrittenRun, read_run_file
 
-__all__ = ["Demo", "run_demo"]
+__all__ = ["Demo", "RunInterrupted", "RunPlan", "RunResult", "plan_run", "run", "run_demo"]
+
+# Told what is done and in what it is counted; gives the function that is told how many were done and there are.
+Stages = Callable[[str, str], AbstractContextManager[Callable[[int, int], None]]]
 
 DEMO_SOURCE = "tiny-gpt2"
 DEMO_LENGTH = 512
@@ -83,3 +96,196 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
         text_beyond=beyond,
         consequences=plan.consequences,
     )
+
+
+@contextmanager
+def _silent(what: str, of: str) -> Iterator[Callable[[int, int], None]]:
+    yield lambda done, total: None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What became of a run.
+
+    Attributes:
+        output: The new folder; None where none was asked for.
+        resize: What was written, where the recipe resizes and does not train.
+        training: What was trained and written, where the recipe trains.
+        evaluation: What was measured, where the recipe evaluates.
+    """
+
+    output: Path | None = None
+    resize: ResizeResult | None = None
+    training: Any = None
+    evaluation: Evaluation | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What should not be missed of any step."""
+        steps = (self.resize, self.training, self.evaluation)
+        return tuple(warning for step in steps if step is not None for warning in step.warnings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values, in the words of ``--json``."""
+        return {
+            "output": None if self.output is None else str(self.output),
+            "resize": None if self.resize is None else self._resize(self.resize),
+            "train": None if self.training is None else self.training.as_dict(),
+            "evaluate": None if self.evaluation is None else self.evaluation.as_dict(),
+        }
+
+    def _resize(self, done: ResizeResult) -> dict[str, Any]:
+        written = {"output": str(done.output), "bytes_written": done.bytes_written, "seconds": round(done.seconds, 3)}
+        return done.plan.as_dict() | written
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C while the output of a run was measured.
+
+    Attributes:
+        result: What was done until then.
+    """
+
+    def __init__(self, result: RunResult) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run whose source was found to be what its recipe says; `execute` does it.
+
+    Attributes:
+        run: What is asked for.
+        resize: What its resize will do; None where none is asked for.
+    """
+
+    run: Run
+    resize: ResizePlan | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know before the plan is carried out."""
+        return () if self.resize is None else self.resize.warnings
+
+    def output(self, output: str | os.PathLike[str] | None = None) -> str | os.PathLike[str] | None:
+        """Return where the new folder goes, given what was asked for; None where a step names it itself."""
+        return self.run.output if output is None else output
+
+    def execute(
+        self,
+        output: str | os.PathLike[str] | None = None,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Stages = _silent,
+    ) -> RunResult:
+        """Resize, train and evaluate, as far as the recipe asks for it.
+
+        Args:
+            output: The new folder; None is what the recipe says, and else `<name>-<length>`.
+            force: Replace an existing checkpoint folder at the last moment.
+            resume: Go on with a training that was stopped.
+            progress: Called at the start of each step that counts bytes or tokens.
+
+        Raises:
+            CtxextendError: As `ResizePlan.execute`, `train` and `evaluate`.
+            RecipeError: An output or a training to go on with is named, and the recipe asks for none.
+            RunInterrupted: Ctrl-C while the output was measured; it holds what was done.
+        """
+        folder = self.output(output)
+        self._check(folder, resume=resume)
+        result = self._make(folder, force, resume, progress)
+        if self.run.evaluate is None:
+            return result
+        try:
+            with progress("Reading", "tokens") as moved:
+                return replace(result, evaluation=evaluate_subject(self._subject(result), self.run.evaluate, moved))
+        except EvaluationInterrupted as stop:
+            raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
+
+    def _check(self, folder: str | os.PathLike[str] | None, *, resume: bool) -> None:
+        """Refuse what the steps behind a long training would refuse when it is done."""
+        if resume and self.run.train is None:
+            raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
+        if folder is not None and self.run.train is None and self.resize is None:
+            raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
+        if self.run.evaluate is not None:
+            check_paths(self.run.evaluate.data)
+
+    def _make(self, folder: str | os.PathLike[str] | None, force: bool, resume: bool, progress: Stages) -> RunResult:
+        if self.run.train is not None:
+            from ctxextend.training.running import train_run
+
+            trained = train_run(self.run, folder, force=force, resume=resume)
+            return RunResult(trained.output, training=trained)
+        if (plan := self.resize) is None:
+            return RunResult()
+        with progress("Writing", "bytes") as moved:
+            resized = plan.execute(folder, force=force, progress=lambda done: moved(done, plan.bytes_to_write))
+        return RunResult(resized.output, resize=resized)
+
+    def _subject(self, result: RunResult) -> Subject:
+        """Return what is measured: the output, or the source where there is none."""
+        subject = replace(_subject(self.run), command="evaluate", flags=())
+        if result.output is None:
+            return subject
+        here = Origin(variant=self.run.origin.variant, family=self.run.origin.family)
+        # No id of the Hub begins so.
+        folder = str(result.output) if result.output.is_absolute() else f".{os.sep}{result.output}"
+        return replace(subject, source=folder, origin=here)
+
+
+def _subject(asked: Run) -> Subject:
+    """Return the source of a run."""
+    if asked.resize is None:
+        return Subject(asked.source, asked.origin, command="run")
+    return Recipe(asked.source, asked.resize, asked.origin).subject
+
+
+def plan_run(written: WrittenRun) -> RunPlan:
+    """See that a run's source is what its recipe says, and plan its resize; nothing is written.
+
+    Raises:
+        CtxextendError: As `plan_recipe`.
+        CheckpointError: The source is no longer what it was when the recipe was written.
+    """
+    asked, resized = written.run, None
+    if asked.resize is not None or written.hashes:
+        subject = _subject(asked)
+        checkpoint = open_subject(subject)
+        check_tables(checkpoint, subject, written.hashes, "when this recipe was written")
+        if asked.resize is not None:
+            resized = plan_checkpoint(Recipe(asked.source, asked.resize, asked.origin), checkpoint)
+    return RunPlan(asked, resized)
+
+
+def run(
+    recipe: str | os.PathLike[str] | Run,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    changes: Sequence[str] = (),
+    force: bool = False,
+    resume: bool = False,
+) -> RunResult:
+    """Do what a recipe file asks for: resize, train and evaluate, one behind the other.
+
+    Args:
+        recipe: The file, such as the ``ctxextend.yaml`` beside any output, or a `Run`.
+        output: The new folder; None is what the recipe says, and else ``<name>-<length>`` in the current folder.
+        changes: What to put in place of what the file says, each as ``key=value``: ``train.steps=100``.
+        force: Replace an existing checkpoint folder at the last moment.
+        resume: Go on with a training that was stopped.
+
+    Raises:
+        RecipeError: The file cannot be read; the message holds everything that is wrong in it.
+        CtxextendError: As `plan_run` and `RunPlan.execute`.
+        RunInterrupted: As `RunPlan.execute`.
+    """
+    if isinstance(recipe, Run):
+        if changes:
+            raise RecipeError("Changes are made to what a file says.", "Give the Run as it should be.")
+        written = WrittenRun(recipe)
+    else:
+        written = read_run_file(os.fspath(recipe), changes)
+    return plan_run(written).execute(output, force=force, resume=resume)

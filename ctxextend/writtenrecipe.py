@@ -7,10 +7,11 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError
+from ctxextend.plainyaml import plain_loader
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
 from ctxextend.tables.registry import METHODS
 
-__all__ = ["WrittenRecipe", "read_recipe", "written_recipe"]
+__all__ = ["WrittenRecipe", "read_recipe", "table_hashes", "written_recipe"]
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -65,14 +66,23 @@ class WrittenRecipe:
     @property
     def hashes(self) -> Mapping[str, str]:
         """The SHA-256 that each table had before, as far as it says so, by the table's name."""
-        found = {name: table.get("sha256_before") for name, table in self._tables.items()}
-        return {name: value for name, value in found.items() if isinstance(value, str) and SHA256.fullmatch(value)}
+        return table_hashes(self.provenance)
 
     @property
     def _tables(self) -> dict[str, Mapping[str, Any]]:
-        tables = self.provenance.get("tables")
-        listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
-        return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
+        return _tables(self.provenance)
+
+
+def table_hashes(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 that each table had before, as far as a provenance says so, by the table's name."""
+    found = {name: table.get("sha256_before") for name, table in _tables(provenance).items()}
+    return {name: value for name, value in found.items() if isinstance(value, str) and SHA256.fullmatch(value)}
+
+
+def _tables(provenance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    tables = provenance.get("tables")
+    listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
+    return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
 
 
 def written_recipe(checkpoint: Checkpoint) -> WrittenRecipe | None:
@@ -102,17 +112,8 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """A loader without aliases: by them, a few lines stand for what no memory holds, and recipes need none."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("it refers to itself by aliases")
-            return super().compose_node(parent, index)
-
     try:
-        content = yaml.load(text, Loader)
-        return _written(content)
+        return _written(yaml.load(text, plain_loader()))
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
         message = f"{where} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None

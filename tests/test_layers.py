@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself.
 LAYERS = [
-    *("errors", "version", "tables", "families", "checkpoints"),
-    *("runsettings", "recipe", "recipetext", "writtenrecipe", "recognition", "tableplan"),
+    *("errors", "version", "tables", "families", "checkpoints", "plainyaml"),
+    *("runsettings", "recipe", "recipetext", "writtenrecipe", "writtenrun", "recognition", "tableplan"),
     *(
         "configedits",
         "buffers",
@@ -37,6 +37,7 @@ ALLOWED = {
     "families": set(),
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch", "yaml"},
     "recipetext": {"yaml"},
+    "plainyaml": {"yaml"},
     "writtenrecipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},
     "skeletons": {"torch"},

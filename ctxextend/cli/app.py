@@ -17,6 +17,7 @@ from ctxextend.cli.inspect import inspect
 from ctxextend.cli.methods import methods
 from ctxextend.cli.output import INTERRUPTED, Output, nowhere
 from ctxextend.cli.resize import resize
+from ctxextend.cli.run import run
 from ctxextend.cli.verify import NOT_PROVED, verify
 from ctxextend.errors import CtxextendError, VerificationError
 from ctxextend.version import __version__
@@ -76,7 +77,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (resize, inspect, verify, evaluate, families, methods, demo):
+for command in (resize, inspect, verify, evaluate, run, families, methods, demo):
     app.command(cls=ExamplesFirst)(command)
 
 

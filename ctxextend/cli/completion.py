@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["complete_folder", "complete_model", "complete_model_type"]
+__all__ = ["complete_folder", "complete_model", "complete_model_type", "complete_recipe"]
 
 WEIGHTS = (".safetensors", ".bin", ".pt")
+RECIPES = (".yaml", ".yml")
 
 # What is offered is typed into the shell as it is, so other names, which need quotes, are left to the shell's own
 # completion, which takes over where nothing is offered.
@@ -24,6 +25,11 @@ def complete_model(incomplete: str) -> list[str]:
 def complete_folder(incomplete: str) -> list[str]:
     """Return the folders that begin so."""
     return _paths(incomplete)
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return the folders and recipe files that begin so."""
+    return _paths(incomplete, RECIPES)
 
 
 def complete_model_type(incomplete: str) -> list[str]:

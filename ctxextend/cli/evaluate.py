@@ -24,7 +24,7 @@ from ctxextend.errors import OutputError
 if TYPE_CHECKING:
     from ctxextend.evaluation.reports import Evaluation
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "show_evaluation"]
 
 TEXT = "Text"
 MEASURES = "What to measure"
@@ -162,15 +162,20 @@ def evaluate(
     _show(sink, found, plot)
 
 
-def _show(sink: Output, found: "Evaluation", plot: Path | None) -> None:
+def show_evaluation(sink: Output, found: "Evaluation") -> None:
+    """Print what was measured for people to read."""
     from ctxextend.cli.evaluationscreen import evaluation_lines
 
     for note in found.notes:
         sink.note(note)
     for warning in found.warnings:
         sink.warning(warning)
-    # Before the figure: if that cannot be written, what took hours to measure was at least seen.
     sink.screen(list(evaluation_lines(found, terminal_width(), unicode=shows_unicode(), screen=screen_lines())))
+
+
+def _show(sink: Output, found: "Evaluation", plot: Path | None) -> None:
+    # Before the figure: if that cannot be written, what took hours to measure was at least seen.
+    show_evaluation(sink, found)
     failure = _plot(sink, found, plot)
     sink.result("evaluate", found.as_dict(), [*found.warnings, *([str(failure)] if failure else [])])
     if not found.complete:

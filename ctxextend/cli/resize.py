@@ -26,7 +26,7 @@ from ctxextend.errors import OutputError
 if TYPE_CHECKING:
     from ctxextend.plan import ResizePlan, ResizeResult
     from ctxextend.recipe import Recipe
-__all__ = ["resize"]
+__all__ = ["resize", "show_plan"]
 
 # The registry's names, which a test compares: importing it would bring numpy into --help.
 MethodName = Literal[
@@ -204,6 +204,14 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
 
 
 def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: bool) -> None:
+    values, warnings = show_plan(sink, plan, output, force=force)
+    sink.result("resize", values, warnings)
+
+
+def show_plan(
+    sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Print a plan that is not carried out; return it as plain values, with its warnings."""
     warnings = list(plan.warnings)
     try:
         plan.check_output(output, force=force)
@@ -213,8 +221,7 @@ def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: 
     folder = output or plan.default_output
     sink.data(_plan_text(plan, folder))
     values = plan.as_dict() | {"output": str(folder), "bytes_written": 0, "seconds": 0.0}
-    values |= {"dry_run": True, "verified": False}
-    sink.result("resize", values, warnings)
+    return values | {"dry_run": True, "verified": False}, warnings
 
 
 def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, verified: bool) -> None:

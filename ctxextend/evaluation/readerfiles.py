@@ -14,7 +14,7 @@ from ctxextend.recognition import open_subject, recognize
 from ctxextend.running import check_loadable
 from ctxextend.tableplan import check_rows, describe_table, find_tables
 
-__all__ = ["ReaderFiles", "open_files"]
+__all__ = ["ReaderFiles", "check_tables", "open_files"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def open_files(subject: Subject, hashes: Mapping[str, str] | None = None) -> Rea
         CheckpointError: A table is another, transformers cannot load it alone, or it has no tokenizer.
     """
     checkpoint = open_subject(subject)
-    _check_tables(checkpoint, subject, hashes or {})
+    check_tables(checkpoint, subject, hashes or {})
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     architecture = recognize(checkpoint, subject)
     place, name = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))[0]
@@ -74,11 +74,21 @@ def open_files(subject: Subject, hashes: Mapping[str, str] | None = None) -> Rea
     return ReaderFiles(subject, checkpoint, place, name, rows, tokenizer, *_special_tokens(tokenizer))
 
 
-def _check_tables(checkpoint: Checkpoint, subject: Subject, hashes: Mapping[str, str]) -> None:
-    """Refuse a checkpoint that took the place of another since that was resized."""
+def check_tables(checkpoint: Checkpoint, subject: Subject, hashes: Mapping[str, str], then: str = "then") -> None:
+    """Refuse a checkpoint that took the place of another since that was resized.
+
+    Args:
+        checkpoint: What is there now.
+        subject: What it is called.
+        hashes: The SHA-256 that each table had, by the table's name.
+        then: When it had them, in words.
+
+    Raises:
+        CheckpointError: A table is another, or there is none.
+    """
     for name, known in hashes.items():
         if name not in checkpoint.names or table_hash(read_floats(checkpoint.holder(name), name)) != known:
-            raise CheckpointError(f"{subject.source} is no longer what it was then: its table {name} is another.")
+            raise CheckpointError(f"{subject.source} is no longer what it was {then}: its table {name} is another.")
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:

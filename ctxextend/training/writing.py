@@ -1,5 +1,6 @@
 """A trained checkpoint written as a folder: complete, and with nothing changed but what was trained."""
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,0 +1,130 @@
+"""`ctxextend run`."""
+
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctxextend.cli.completion import complete_folder, complete_recipe
+from ctxextend.cli.evaluate import show_evaluation
+from ctxextend.cli.options import AsJson, Quiet
+from ctxextend.cli.output import INTERRUPTED, Output
+from ctxextend.cli.resize import show_plan
+
+if TYPE_CHECKING:
+    from ctxextend.pipeline import RunPlan, RunResult
+
+__all__ = ["run"]
+
+FILES = "Files"
+
+
+def run(
+    recipe: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RECIPE",
+            readable=False,
+            autocompletion=complete_recipe,
+            help="A recipe file, such as the ctxextend.yaml in any output.",
+        ),
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE...", help="Put this in place of what the recipe says."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            readable=False,
+            metavar="DIR",
+            autocompletion=complete_folder,
+            show_default="what the recipe says",
+            help="The new folder.",
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel=FILES)
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a training that was stopped.", rich_help_panel=FILES)
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Resize, train and evaluate as a recipe file says.
+
+    Examples:
+        ctxextend run recipes/gpt2-4096.yaml
+        ctxextend run tiny-gpt2-512/ctxextend.yaml --output again
+        ctxextend run recipe.yaml --set train.steps=100 evaluate=null --dry-run
+
+    Keys are the flags of resize, train and evaluate, with underscores: resize.keep_first, train.data. A relative path
+    in a recipe starts where the command is run.
+    """
+    from ctxextend.pipeline import RunInterrupted, plan_run
+    from ctxextend.writtenrun import read_run_file
+
+    sink = Output(as_json, quiet)
+    plan = plan_run(read_run_file(recipe, changes or ()))
+    for note in plan.resize.notes if plan.resize else ():
+        sink.note(note)
+    for warning in plan.warnings:
+        sink.warning(warning)
+    if dry_run:
+        _show_dry_run(sink, plan, output, force)
+        return
+    try:
+        result = plan.execute(output, force=force, resume=resume, progress=sink.progress)
+    except RunInterrupted as stop:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
+        _show(sink, plan, stop.result)
+        sink.note("Stopped: what is shown was measured until then.")
+        raise typer.Exit(INTERRUPTED) from None
+    _show(sink, plan, result)
+
+
+def _show_dry_run(sink: Output, plan: "RunPlan", output: Path | None, force: bool) -> None:
+    named = plan.output(output)
+    folder = None if named is None else Path(named)
+    steps = {name: asdict(step) for name in ("train", "evaluate") if (step := getattr(plan.run, name)) is not None}
+    values, warnings = show_plan(sink, plan.resize, folder, force=force) if plan.resize else (None, [])
+    if values is not None:
+        folder = Path(values["output"])
+    elif steps:
+        sink.data(f"{'source':<10}{plan.run.source}" + (f"\n{'output':<10}{folder}" if folder else ""))
+    for name, settings in steps.items():
+        sink.data(_settings_text(name, settings))
+    shown = {"output": None if folder is None else str(folder), "dry_run": True, "resize": values}
+    sink.result("run", shown | dict.fromkeys(("train", "evaluate")) | steps, warnings)
+
+
+def _settings_text(step: str, settings: dict[str, Any]) -> str:
+    """Return the settings of a step that say something, one a line."""
+    given = {
+        name: " ".join(map(str, value)) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if value is not None and value is not False and value != ()
+    }
+    lines = [f"{name}: {value}" for name, value in given.items()]
+    return "\n".join(f"{step if number == 0 else '':<10}{line}" for number, line in enumerate(lines))
+
+
+def _show(sink: Output, plan: "RunPlan", result: "RunResult") -> None:
+    made = result.resize or result.training
+    for warning in made.warnings if made is not None else ():
+        if warning not in plan.warnings:  # which were shown before
+            sink.warning(warning)
+    if result.output is not None:
+        sink.data(str(result.output))
+    if result.evaluation is not None:
+        show_evaluation(sink, result.evaluation)
+    sink.result("run", result.as_dict() | {"dry_run": False}, result.warnings)

@@ -1,0 +1,234 @@
+"""`run`: the steps of a recipe file from the command line and the library."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import ctxextend
+from ctxextend import CheckpointError, DataError, RecipeError, RunResult, pipeline, resize
+from ctxextend.cli.app import app
+from ctxextend.cli.completion import complete_recipe
+from ctxextend.evaluation.evaluating import EvaluationInterrupted
+from ctxextend.evaluation.reports import Evaluation
+from ctxextend.plan import plan_recipe
+from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject, Train
+from tests import pico
+from tests.evaluations import EXTENDED
+from tests.words import text_of
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["run", *arguments])
+
+
+def write(text: str) -> str:
+    Path("recipe.yaml").write_text(text)
+    return "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training would give."""
+
+    output: Path
+    warnings: tuple[str, ...] = ("It was rough.",)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"steps": 2}
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Put in the place of training what notes how it was called, and resizes."""
+    called: list[Any] = []
+
+    def train_run(asked: Run, output: Any, *, force: bool = False, resume: bool = False) -> Trained:
+        called.append((asked, output, force, resume))
+        assert asked.resize is not None
+        return Trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
+
+    module = ModuleType("ctxextend.training.running")
+    module.train_run = train_run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ctxextend.training.running", module)
+    return called
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"to": 512},
+        {"to": 100},
+        {"to": 128, "mend_limits": True},
+        {"to": 300, "method": "stretch", "keep_first": 4, "drop_last": 2},
+        {"to": 200, "method": "random", "seed": 3},
+        {"to": 200, "method": "hierarchical", "alpha": 0.3},
+    ],
+    ids=str,
+)
+def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[str, Any]) -> None:
+    first = resize("tiny-gpt2", output="first", **settings).output
+    done = invoke("first/ctxextend.yaml", "-o", "again")
+    assert (done.exit_code, done.stdout) == (0, "again\n")
+    assert pico.contents(Path("again")) == pico.contents(first)
+    assert invoke("again/ctxextend.yaml", "-q").stdout == f"tiny-gpt2-{settings['to']}\n"
+    assert pico.contents(Path(f"tiny-gpt2-{settings['to']}")) == pico.contents(first)
+
+
+def test_run_makes_a_described_model_again(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    pico.edit_json(source / "config.json", model_type="my-own")
+    described = Resize(32, table="transformer.wpe.weight", config_key="n_positions")
+    first = plan_recipe(Recipe(str(source), described)).execute("first").output
+    assert ctxextend.run("first/ctxextend.yaml", "again").output == Path("again")
+    assert pico.contents(Path("again")) == pico.contents(first)
+
+
+def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    resize(source, to=32, output="first")
+    pico.make(source, "gpt2", initializer_range=0.5)
+    done = invoke("first/ctxextend.yaml", "-o", "again")
+    assert done.exit_code == 1
+    assert f"{source} is no longer what it was when this recipe was written: its table transformer.wpe" in done.stderr
+    with pytest.raises(CheckpointError, match="no longer what it was"):
+        ctxextend.run("first/ctxextend.yaml", "again")
+    assert not Path("again").exists()
+    other = pico.make(tmp_path / "other", "gpt2").folder
+    assert ctxextend.run("first/ctxextend.yaml", "again", changes=[f"source={other}"]).output == Path("again")
+
+
+def test_run_shows_every_fault_of_the_file_at_once() -> None:
+    recipe = write("source: tiny-gpt2\nresize:\n  too: 256\n  method: magic\n")
+    done = invoke(recipe, "--set", "resize.seed=x", "train.steps=0")
+    assert (done.exit_code, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("Error: --set resize.seed: resize.seed is text")
+    assert "recipe.yaml, line 3: there is no key resize.too; did you mean resize.to?" in lines
+    assert len([line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]) == 6
+    error = json.loads(invoke(recipe, "--json").stdout)["error"]
+    assert error["type"] == "RecipeError"
+    assert len(error["message"].splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "said"),
+    [
+        ("resize: {to: 256}", ["--resume"], "The recipe asks for no training"),
+        ("evaluate: {data: book.txt}", ["-o", "out"], "The recipe makes no checkpoint that could go to out."),
+        ("evaluate: {data: book.txt}\noutput: out", [], "The recipe makes no checkpoint that could go to out."),
+        ("resize: {to: 256}\nevaluate: {data: none.txt}", [], "There is no file or folder none.txt."),
+    ],
+)
+def test_run_refuses_what_cannot_be_before_anything_is_written(text: str, flags: list[str], said: str) -> None:
+    done = invoke(write(f"source: tiny-gpt2\n{text}\n"), *flags)
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]
+
+
+def test_run_resizes_then_evaluates_the_output() -> None:
+    Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 300)
+    recipe = write(
+        "source: tiny-gpt2\nresize: {to: 160}\noutput: longer\n"
+        "evaluate: {data: book.txt, tokens: 640, measure: position}\n"
+    )
+    done = invoke(recipe)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("longer\n")
+    assert "Perplexity by position, 4 windows of 160 tokens" in done.stdout
+    said = json.loads(invoke(recipe, "--json", "--force").stdout)
+    assert list(said) == [
+        *("schema_version", "command", "warnings", "output", "resize", "train", "evaluate", "dry_run"),
+    ]
+    assert (said["schema_version"], said["command"], said["output"], said["dry_run"]) == (1, "run", "longer", False)
+    assert (said["resize"]["max_len_after"], said["resize"]["output"]) == (160, "longer")
+    assert (said["evaluate"]["max_len"], said["evaluate"]["original_max_len"]) == (160, 128)
+    assert said["train"] is None
+    alone = json.loads(invoke(recipe, "--set", "resize=null", "output=null", "--json").stdout)
+    assert (alone["output"], alone["resize"], alone["evaluate"]["source"]) == (None, None, "tiny-gpt2")
+
+
+def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Subject] = []
+
+    def evaluate(subject: Subject, *_: object) -> Evaluation:
+        measured.append(subject)
+        return EXTENDED
+
+    monkeypatch.setattr(pipeline, "evaluate_subject", evaluate)
+    Path("book.txt").write_text(text_of([1, 2, 3]))
+    recipe = write(
+        "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
+    )
+    done = invoke(recipe, "-o", "out", "--resume", "--set", "train.steps=3")
+    assert done.exit_code == 0
+    asked = Run("tiny-gpt2", resize=Resize(160), train=Train(("book.txt",), 3))
+    (called,) = trainings
+    assert (called[0].train, called[0].resize, *called[1:]) == (asked.train, asked.resize, Path("out"), False, True)
+    assert [subject.source for subject in measured] == ["./out"]
+    assert "Warning: It was rough." in done.stderr
+    said = json.loads(invoke(recipe, "-o", "out", "--force", "--json").stdout)
+    assert (said["output"], said["resize"], said["train"]) == ("out", None, {"steps": 2})
+    assert said["warnings"][0] == "It was rough."
+
+
+def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
+    asked = Run("tiny-gpt2", Origin(), Resize(160), Train(("book.txt",), 2), output="named")
+    result = ctxextend.run(asked)
+    assert isinstance(result, RunResult)
+    assert (result.output, result.resize, result.evaluation) == (Path("named"), None, None)
+    assert result.training == Trained(Path("named"))
+    assert [called[1] for called in trainings] == ["named"]
+    with pytest.raises(RecipeError, match="Changes are made to what a file says"):
+        ctxextend.run(asked, changes=["resize.to=3"])
+    with pytest.raises(DataError, match=r"There is no file or folder none\.txt"):
+        ctxextend.run(write("source: tiny-gpt2\nevaluate: {data: none.txt}"))
+
+
+def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise EvaluationInterrupted(EXTENDED)
+
+    monkeypatch.setattr(pipeline, "evaluate_subject", stop)
+    Path("book.txt").write_text("Some words.")
+    recipe = write("source: tiny-gpt2\nresize: {to: 160}\nevaluate: {data: book.txt}\n")
+    done = invoke(recipe)
+    assert done.exit_code == 130
+    assert done.stdout.startswith("tiny-gpt2-160\n")
+    assert done.stderr.endswith("Stopped: what is shown was measured until then.\n")
+    with pytest.raises(ctxextend.RunInterrupted) as caught:
+        ctxextend.run(recipe, "other")
+    assert (caught.value.result.output, caught.value.result.evaluation) == (Path("other"), EXTENDED)
+
+
+def test_run_dry_run_shows_the_plan_and_writes_nothing() -> None:
+    recipe = write(
+        "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], steps: 2}\n"
+        "evaluate: {data: c.txt, length: 128}\n"
+    )
+    plan = CliRunner().invoke(app, ["resize", "tiny-gpt2", "--to", "256", "--method", "linear", "--dry-run"]).stdout
+    done = invoke(recipe, "--dry-run")
+    assert done.exit_code == 0
+    assert done.stdout.startswith(plan)
+    assert "\ntrain     data: a.txt b.txt\n          steps: 2\n" in done.stdout
+    assert "\nevaluate  data: c.txt\n          length: 128\n" in done.stdout
+    assert "None" not in done.stdout
+    said = json.loads(invoke(recipe, "--dry-run", "--json").stdout)
+    assert (said["command"], said["dry_run"], said["output"]) == ("run", True, "tiny-gpt2-256")
+    assert (said["resize"]["method"], said["train"]["steps"], said["evaluate"]["length"]) == ("linear", 2, [128])
+    trained = invoke(recipe, "--dry-run", "--set", "resize=null", "-o", "out").stdout
+    assert trained.startswith("source    tiny-gpt2\noutput    out\ntrain     data: a.txt b.txt\n")
+    assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]
+
+
+def test_complete_recipe_offers_folders_and_yaml() -> None:
+    Path("recipes").mkdir()
+    for name in ("recipes/one.yaml", "recipes/two.yml", "recipes/three.txt"):
+        Path(name).touch()
+    assert complete_recipe("rec") == ["recipes/", "recipes/one.yaml", "recipes/two.yml"]

@@ -1,0 +1,263 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctxextend import resize
+from ctxextend.errors import RecipeError
+from ctxextend.plainyaml import MOST_CHARACTERS, Place, Value, plain, read_value
+from ctxextend.recipe import Evaluate, Origin, Resize, Run, Train
+from ctxextend.writtenrecipe import read_recipe
+from ctxextend.writtenrun import KEYS, SECTIONS, WrittenRun, read_run, read_run_file
+
+WHOLE = """\
+source: owner/name
+revision: main
+resize:
+  to: 1024
+  method: stretch
+  keep-first: 4
+train:
+  data: book.txt
+  steps: 20
+  lr: 1e-4
+  weight_decay: 0
+  eval_data: [one.txt, two.txt]
+evaluate:
+  data:
+    - book.txt
+  length: 512
+  measure: [position, context]
+output: longer
+"""
+
+
+def read(text: str, *changes: str) -> Run:
+    return read_run(text, "recipe.yaml", changes).run
+
+
+def faults(text: str, *changes: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        read_run(text, "recipe.yaml", changes)
+    assert caught.value.hint
+    return caught.value.message.splitlines()
+
+
+def test_read_run_reads_every_section() -> None:
+    assert read(WHOLE) == Run(
+        "owner/name",
+        Origin(revision="main"),
+        Resize(1024, "stretch", keep_first=4),
+        Train(("book.txt",), 20, lr=1e-4, weight_decay=0.0, eval_data=("one.txt", "two.txt")),
+        Evaluate(("book.txt",), length=(512,), measure=("position", "context")),
+        "longer",
+    )
+
+
+def test_read_run_reads_what_lies_beside_an_output(tmp_path: Path) -> None:
+    output = resize("tiny-gpt2", to=200, method="linear", output=tmp_path / "out").output
+    written = read_run_file(output / "ctxextend.yaml")
+    beside = read_recipe((output / "ctxextend.yaml").read_text(), "it")
+    assert (written.run.source, written.run.resize) == (beside.recipe.source, beside.recipe.resize)
+    assert written.provenance == beside.provenance
+    assert written.hashes == beside.hashes != {}
+
+
+def test_read_run_takes_every_key_of_every_section() -> None:
+    assert KEYS["train.data"] == tuple[str, ...]
+    assert KEYS["train.lr"] is KEYS["resize.alpha"] is float
+    assert KEYS["evaluate.length"] == tuple[int, ...]
+    assert KEYS["resize.mend_limits"] is KEYS["train.window_skip"] is bool
+    assert {key for key in KEYS if "." not in key} == {
+        *("source", "revision", "subfolder", "variant", "family", "output", "provenance"),
+        *SECTIONS,
+    }
+    for key, kind in KEYS.items():
+        assert kind in (str, int, float, bool, tuple[str, ...], tuple[int, ...]) or key in (*SECTIONS, "provenance")
+
+
+def test_read_run_reports_every_fault_at_once_with_its_line_and_the_nearest_key() -> None:
+    text = """\
+sorce: a
+resize:
+  to: 0
+  method: magic
+  kep-first: 3
+train:
+  setps: 3
+  steps: two
+  lr: -1
+  window: 64
+  seq_len: 32
+evaluate:
+  length: 3
+to: 4
+"""
+    found = faults(text)
+    begin = [
+        "recipe.yaml: source is missing",
+        "recipe.yaml, line 1: there is no key sorce; did you mean source?",
+        "recipe.yaml, line 3: --to 0 is no length.",
+        "recipe.yaml, line 4: There is no method 'magic'. Methods: copy",
+        "recipe.yaml, line 5: there is no key resize.kep_first; did you mean resize.keep_first?",
+        "recipe.yaml, line 6: train.data is missing",
+        "recipe.yaml, line 7: there is no key train.setps; did you mean train.steps?",
+        "recipe.yaml, line 8: train.steps is text, and should be a whole number",
+        "recipe.yaml, line 9: --lr -1.0 is no rate.",
+        "recipe.yaml, line 10: --window 64 is more than the 32 positions of --seq-len.",
+        "recipe.yaml, line 12: evaluate.data is missing",
+        "recipe.yaml, line 13: --length 3 is no count.",
+        "recipe.yaml, line 14: there is no key to; did you mean resize.to?",
+    ]
+    assert len(found) == len(begin)
+    for line, start in zip(found, begin, strict=True):
+        assert line.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("to: 64.0", "resize.to is a number, and should be a whole number"),
+        ("to: true", "resize.to is true or false, and should be a whole number"),
+        ("to: [64]", "resize.to is a list, and should be a whole number"),
+        ("to: null", "resize.to is missing"),
+        ("to: 64\n  mend_limits: 1", "resize.mend_limits is a whole number, and should be true or false"),
+        ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
+        ("to: 64\n  part: no", "resize.part is true or false, and should be text: put it in quotes"),
+        ("to: 64\n  alpha: high\n  method: hierarchical", "resize.alpha is text, and should be a number"),
+        ("to: 64\n  alpha: .nan\n  method: hierarchical", "--alpha must be above 0 and below 1, not nan."),
+        ("to: 64\n  alpha: 0.3", "--alpha has no meaning for --method copy."),
+        ("to: 64\n  to: 65", "resize.to stands there twice"),
+        ("to: 64\n  keep-first: 0\n  keep_first: 0", "resize.keep_first stands there twice"),
+        ("to: 64\n  offset: 2", "--offset and --config-key describe the table that --table names."),
+        ("to: 64\n  beta: 2", "there is no key resize.beta; there are resize.to, resize.method"),
+        ("to: 64\n  steps: 2", "there is no key resize.steps; did you mean train.steps?"),
+    ],
+)
+def test_read_run_refuses_a_value_or_key_of_a_section(line: str, said: str) -> None:
+    found = faults(f"source: a\nresize:\n  {line}\n")
+    assert len(found) == 1
+    assert said in found[0]
+    assert re.match(r"recipe\.yaml, line [2-5]: ", found[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "recipe.yaml: there is nothing where a mapping should be."),
+        ("- a", "recipe.yaml: there is a list where a mapping should be."),
+        ("source: a", "recipe.yaml: nothing is asked for: add resize, train, evaluate, or several of them"),
+        ("source: a\nresize:\ntrain: null", "recipe.yaml: nothing is asked for"),
+        ("source: a\nresize: 64", "recipe.yaml, line 2: resize is a whole number, and should be a mapping"),
+        ("source: ''\nresize: {to: 2}\nfoo: {a: 1}", "recipe.yaml, line 3: there is no key foo; there are source"),
+        ("a: b: c", "recipe.yaml, line 1: it is no plain YAML: mapping values are not allowed here."),
+        ("a: &x 1\nb: *x", "recipe.yaml, line 2: it is no plain YAML: it refers to itself by aliases."),
+        ("a: !!python/name:os.system x", "line 1: it is no plain YAML: its tag tag:yaml.org,2002:python/name:os"),
+        ("a: !!int b", "recipe.yaml, line 1: it is no plain YAML: 'b' is no int."),
+        ("? [a]\n: b", "recipe.yaml, line 1: it is no plain YAML: a list or a mapping stands where a key should."),
+        ("a: 1\n---\nb: 1", "recipe.yaml, line 2: it is no plain YAML: but found another document."),
+        ("\x00", "recipe.yaml: it is no plain YAML: unacceptable character"),
+        ("[" * 1_000, "recipe.yaml: it is nested too deep."),
+        ("a: " + "9" * 5_000, "recipe.yaml, line 1: it is no plain YAML: '9999"),
+        ("a" * (MOST_CHARACTERS + 1), "recipe.yaml: it holds 200,001 characters, which no recipe needs."),
+    ],
+)
+def test_read_run_refuses_what_is_no_recipe(text: str, said: str) -> None:
+    found = faults(text)
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_read_run_says_of_a_combination_what_is_wrong_but_not_what_follows_from_another_fault() -> None:
+    train = "source: a\ntrain:\n  data: b\n  steps: 2\n  "
+    assert "--window-skip says how a window is cut" in faults(f"{train}window_skip: true")[0]
+    assert len(faults(f"{train}window_skip: true\n  window: many")) == 1
+    assert "line 6: --batch-size 8 is no multiple of --micro-batch 3." in faults(f"{train}seed: 1\n  micro_batch: 3")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["train=null", "evaluate=null"], Run("a", resize=Resize(64))),
+        (["resize.to=32", "train=null", "evaluate="], Run("a", resize=Resize(32))),
+        (["resize=null", "train=null"], Run("a", evaluate=Evaluate(("book.txt",)))),
+        (["source=b", "train={data: c, steps: 1}", "evaluate=null"], Run("b", Origin(), Resize(64), Train(("c",), 1))),
+        (
+            ["resize.keep-first=2", "resize.method=stretch", "train=null", "evaluate=null"],
+            Run("a", resize=Resize(64, "stretch", 2)),
+        ),
+        (
+            ["train=null", "evaluate=null", "evaluate.data=[b, c=d]"],
+            Run("a", resize=Resize(64), evaluate=Evaluate(("b", "c=d"))),
+        ),
+        (
+            ["train.steps=2", "train.lr=null", "evaluate=null"],
+            Run("a", resize=Resize(64), train=Train(("book.txt",), 2)),
+        ),
+    ],
+)
+def test_read_run_puts_changes_in_the_place_of_what_the_file_says(changes: list[str], expected: Run) -> None:
+    text = "source: a\nresize: {to: 64}\ntrain: {data: book.txt, steps: 9, lr: 0.1}\nevaluate: {data: book.txt}\n"
+    assert read(text, *changes) == expected
+
+
+def test_read_run_reports_faults_of_changes_and_not_of_what_they_replace() -> None:
+    text = "source: 1\nresize: {to: long}\ntrain: {setps: 1}\n"
+    assert read(text, "source=a", "resize.to=64", "train=null") == Run("a", resize=Resize(64))
+    found = faults(text, "source=a", "train=null", "resize.too=3", "steps", "resize.seed=[", "resize.to=0")
+    assert [line.split(": ", 1)[0] for line in found] == [
+        "--set resize.seed",
+        "--set resize.to",
+        "--set resize.too",
+        "--set steps",
+    ]
+    assert "did you mean resize.to?" in found[2]
+
+
+def test_read_run_forgets_the_provenance_of_a_source_that_is_changed() -> None:
+    text = "source: a\nresize: {to: 64}\nprovenance: {tables: [{name: w, sha256_before: " + "ab" * 32 + "}]}\n"
+    assert read_run(text, "recipe.yaml").hashes == {"w": "ab" * 32}
+    for change in ("source=b", "revision=main", "provenance=null"):
+        assert read_run(text, "recipe.yaml", [change]).hashes == {}
+
+
+def test_read_run_file_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(RecipeError, match=re.escape(f"The recipe {path} cannot be read")):
+            read_run_file(path)
+    (tmp_path / "latin.yaml").write_bytes(b"source: caf\xe9")
+    with pytest.raises(RecipeError, match="is not UTF-8"):
+        read_run_file(tmp_path / "latin.yaml")
+
+
+KEY = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
+SCALAR = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("ab 1:#-'\n\u00e9", max_size=8)
+)
+CONTENT = st.recursive(SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEY, inner, max_size=3))
+
+
+@given(CONTENT)
+def test_read_value_reads_what_yaml_writes(content: Any) -> None:
+    class NoAliases(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    text = yaml.dump(content, Dumper=NoAliases, allow_unicode=True)
+    assert plain(read_value(text, Place(0, "it"))) == content
+
+
+@given(st.text("ab:-[]{}&*!#'\" \n,|>?0", max_size=40))
+def test_read_run_gives_a_run_or_an_error_of_its_own(text: str) -> None:
+    try:
+        assert isinstance(read_run(f"source: a\nresize: {text}", "it"), WrittenRun)
+    except RecipeError as error:
+        assert error.message.startswith("it")
+
+
+def test_value_of_dates_is_their_text() -> None:
+    assert read_value("2020-01-01", Place(0, "it")) == Value("2020-01-01", Place(0, "it"))
