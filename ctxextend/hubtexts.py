@@ -117,7 +117,7 @@ def _check_column(columns: Any, text_field: str, source: HubText) -> None:
 def _text(value: Any, text_field: str, source: HubText) -> str:
     if not isinstance(value, str):
         raise DataError(
-            f"The column {text_field!r} of {source} holds a {type(value).__name__}, no text.",
+            f"The column {text_field!r} of {source} holds {type(value).__name__}, no text.",
             "Name the text's: --text-field.",
         )
     return value
