@@ -111,7 +111,8 @@ def _text(line: str, text_field: str, where: str) -> Iterator[str]:
 
 def _column(file: Path, text_field: str) -> Iterator[str]:
     """Yield the texts of a column of parquet, a few rows held at once."""
-    with _explained(file) as parquet, parquet.ParquetFile(file, buffer_size=PIECE) as table:
+    buffers = {"buffer_size": PIECE, "pre_buffer": False}  # or all rows that were written together are held
+    with _explained(file) as parquet, parquet.ParquetFile(file, **buffers) as table:
         _check_column(table.schema_arrow, text_field, file)
         for batch in table.iter_batches(ROWS, columns=[text_field], use_threads=False):
             yield from (text for text in batch.column(text_field).to_pylist() if text is not None)

@@ -81,6 +81,18 @@ def test_read_documents_says_what_columns_a_parquet_file_has(tmp_path: Path) -> 
         list(read_documents([file], "n"))
 
 
+def test_read_documents_holds_no_more_than_some_rows_of_parquet(tmp_path: Path) -> None:
+    table = pyarrow.table({"text": [f"{number:04}" * 2500 for number in range(6000)]})  # 60 MB, written together
+    parquet.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    del table
+    pool = pyarrow.default_memory_pool()
+    before, most = pool.bytes_allocated(), 0
+    for text in read_documents([tmp_path / "a.parquet"]):
+        assert len(text) == 10_000
+        most = max(most, pool.bytes_allocated() - before)
+    assert most < 20_000_000
+
+
 @pytest.mark.parametrize("damage", ["text", "end", "middle"])
 def test_read_documents_names_what_is_no_parquet(damage: str, tmp_path: Path) -> None:
     file = column(tmp_path / "a.parquet", [f"{number} some text" for number in range(2000)])
