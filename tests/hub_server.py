@@ -97,21 +97,23 @@ def serve() -> Iterator[Hub]:
                 self.send_file(repo, parts[2], with_body)
 
         def describe(self, repo_id: str, repo: Repo, parts: list[str], with_body: bool) -> None:
-            tree = [
+            tree: list[dict[str, object]] = [
                 {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
                 for name, data in sorted(repo.files.items())
             ]
             folders = {str(folder) for name in repo.files for folder in PurePosixPath(name).parents} - {"."}
-            entries = [*({"type": "directory", "path": name, "oid": SHA} for name in sorted(folders)), *tree]
+            above: list[dict[str, object]] = [
+                {"type": "directory", "path": name, "oid": SHA} for name in sorted(folders)
+            ]
             siblings = [{"rfilename": entry["path"]} for entry in tree]
             name = repo_id.removeprefix("datasets/")
             info = {"id": name, "modelId": name, "sha": SHA, "siblings": siblings, "tags": [], "private": False}
             answer: object = info
             if parts[0] == "tree":
-                answer = [entry for entry in entries if str(entry["path"]).startswith("".join(parts[2:]))]
+                answer = [entry for entry in above + tree if str(entry["path"]).startswith("".join(parts[2:]))]
             elif parts[0] == "paths-info":
                 asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
-                answer = [entry for entry in entries if entry["path"] in asked]
+                answer = [entry for entry in above + tree if entry["path"] in asked]
             self.reply(200, json.dumps(answer).encode(), {}, with_body)
 
         def send_file(self, repo: Repo, name: str, with_body: bool) -> None:

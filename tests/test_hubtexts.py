@@ -44,7 +44,7 @@ def published(folder: Path) -> Path:
 
     (folder / "data").mkdir(parents=True)
     (folder / "README.md").write_text(README)
-    rows = {"train": ["first one", None, "second"], "test": ["third"], "other": [""]}
+    rows: dict[str, list[str | None]] = {"train": ["first one", None, "second"], "test": ["third"], "other": [""]}
     for name, texts in rows.items():
         table = pyarrow.table({"text": texts, "number": list(range(len(texts)))})
         parquet.write_table(table, folder / "data" / f"{name}.parquet")
