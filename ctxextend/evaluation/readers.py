@@ -58,6 +58,7 @@ class Reader:
         made_of: What the recipe beside it says that it was made of; None where that says nothing.
         tables_before: The SHA-256 of each table of what it was made of, by the recipe.
         notes: What should be known of it.
+        offset: Rows of its table in front of position 0.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Reader:
     made_of: Subject | None = None
     tables_before: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    offset: int = 0
 
     @property
     def special(self) -> int:
@@ -114,7 +116,7 @@ def open_reader(subject: Subject, precision: str = "auto", hashes: Mapping[str, 
     names = subject.source, checkpoint.root, architecture.family.model_type, kind
     reads, made_of = place.positions(rows), _made_of(checkpoint)
     notes = (*checkpoint.source.notes, *_headless(checkpoint, kind))
-    return Reader(*names, model, tokenizer, reads, prefix, suffix, *made_of, notes)
+    return Reader(*names, model, tokenizer, reads, prefix, suffix, *made_of, notes, place.offset)
 
 
 def _headless(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
