@@ -36,7 +36,7 @@ def switch_checkpointing(model: Any, *, on: bool) -> bool:
     """
     if not model.supports_gradient_checkpointing:
         return False
-    named = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # before 5.20
+    named = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # its older name
     if on:
         getattr(model, f"{named}_checkpointing_enable")({"use_reentrant": False})
     else:
