@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_losses"]
 
+# The key of a loss in the log, what it is of, and how it is drawn.
+CURVES = (("loss", "trained on", COLOURS[0], ""), ("eval_loss", "held out", COLOURS[1], "o"))
+
 # In inches.
 SIZE = (6.4, 3.6)
 
@@ -34,7 +37,10 @@ def _figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
 
     figure = Figure(figsize=SIZE, layout="constrained")
     ax = figure.subplots()
-    for key, label, colour, marker in (("loss", "trained on", COLOURS[0], ""), ("eval_loss", "held out", COLOURS[1], "o")):
+    for key, label, colour, marker in (
+        ("loss", "trained on", COLOURS[0], ""),
+        ("eval_loss", "held out", COLOURS[1], "o"),
+    ):
         points = [(line["step"], line[key]) for line in log if key in line]
         if points:
             ax.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=4, label=label, linewidth=1.2)
