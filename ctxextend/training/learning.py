@@ -24,6 +24,7 @@ from ctxextend.evaluation.readers import (
 )
 from ctxextend.running import quiet
 from ctxextend.training.devices import Devices
+from ctxextend.training.distillation import Distillation
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.opening import EVAL_TOKENS, Opened, Texts
 from ctxextend.training.parameters import Trained, match_parameters, switch_off_dropout
@@ -236,7 +237,7 @@ def _precision(asked: str, devices: Devices) -> str:
     return "bf16" if devices.state.device.type != "cuda" or torch.cuda.is_bf16_supported() else "fp32"
 
 
-def _objective(opened: Opened, reader: Reader) -> LanguageModelling:
+def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillation:
     """Return what a model is trained to do, by what it is."""
     placed = opened.span > opened.length
     if reader.kind != ENCODER:
@@ -246,7 +247,6 @@ def _objective(opened: Opened, reader: Reader) -> LanguageModelling:
             f"{reader.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
             "Name that with --original.",
         )
-    from ctxextend.training.distillation import Distillation
 
     teacher = open_reader(opened.original, "fp32")
     is_sentence = (reader.root / SENTENCE_MODULES).is_file()

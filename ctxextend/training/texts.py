@@ -94,19 +94,18 @@ def _card(opened: Opened, result: TrainResult) -> str:
         name,
         is_hub_id=checkpoint.source.hub_id is not None,
         title=printable(result.output.name),
-        section=_section(opened, result, name),
+        section=_section(opened, result),
     )
 
 
-def _section(opened: Opened, result: TrainResult, name: str) -> str:
+def _section(opened: Opened, result: TrainResult) -> str:
     data = ", ".join(f"`{printable(path)}`" for path in opened.settings.data)
-    placed = (
-        "" if result.window == result.seq_len else f", each at a place of its own among {result.seq_len:,} positions"
-    )
+    at_places = f", each at a place of its own among {result.seq_len:,} positions"
     return (
         f"## Trained at {result.seq_len}\n\n"
         f"Trained by ctxextend {__version__} {WORDS[result.objective]}: {WHAT[result.trainable]} "
         f"({result.parameters:,} numbers), {result.steps:,} steps of {result.batch_size} sequences of "
-        f"{result.window:,} tokens{placed}, on {data}; learning rate up to {result.lr:.3g}. "
-        f"Held-out loss: {result.loss_before:.4f} before, {result.loss_after:.4f} after. `{LOG_FILE}` holds the losses on the way.{RECIPE_POINTER}\n"
+        f"{result.window:,} tokens{at_places * (result.window < result.seq_len)}, on {data}; learning rate up to "
+        f"{result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {result.loss_after:.4f} after. "
+        f"`{LOG_FILE}` holds the losses on the way.{RECIPE_POINTER}\n"
     )
