@@ -1,11 +1,11 @@
 """Whole runs: one library call for what a user would otherwise type step by step."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.errors import RecipeError
@@ -18,10 +18,15 @@ from ctxextend.recognition import open_subject
 from ctxextend.texts import check_paths
 from ctxextend.writtenrun import WrittenRun, read_run_file
 
+if TYPE_CHECKING:
+    from ctxextend.training.reports import TrainResult
+
 __all__ = ["Demo", "RunInterrupted", "RunPlan", "RunResult", "plan_run", "run", "run_demo"]
 
 # Told what is done and in what it is counted; gives the function that is told how many were done and there are.
-Stages = Callable[[str, str], AbstractContextManager[Callable[[int, int], None]]]
+Stages = Callable[[str, str], AbstractContextManager[Callable[..., None]]]
+
+Folder = str | os.PathLike[str] | None
 
 DEMO_SOURCE = "tiny-gpt2"
 DEMO_LENGTH = 512
@@ -99,8 +104,8 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
 
 
 @contextmanager
-def _silent(what: str, of: str) -> Iterator[Callable[[int, int], None]]:
-    yield lambda done, total: None
+def _silent(what: str, of: str) -> Iterator[Callable[..., None]]:
+    yield lambda done, total, said="": None
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class RunResult:
 
     output: Path | None = None
     resize: ResizeResult | None = None
-    training: Any = None
+    training: "TrainResult | None" = None
     evaluation: Evaluation | None = None
 
     @property
@@ -124,6 +129,11 @@ class RunResult:
         """What should not be missed of any step."""
         steps = (self.resize, self.training, self.evaluation)
         return tuple(warning for step in steps if step is not None for warning in step.warnings)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and prints, where several trained together."""
+        return self.training is None or self.training.is_first
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, in the words of ``--json``."""
@@ -179,6 +189,7 @@ class RunPlan:
         force: bool = False,
         resume: bool = False,
         progress: Stages = _silent,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> RunResult:
         """Resize, train and evaluate, as far as the recipe asks for it.
 
@@ -187,6 +198,7 @@ class RunPlan:
             force: Replace an existing checkpoint folder at the last moment.
             resume: Go on with a training that was stopped.
             progress: Called at the start of each step that counts bytes or tokens.
+            tell: Told what should be known before a training begins.
 
         Raises:
             CtxextendError: As `ResizePlan.execute`, `train` and `evaluate`.
@@ -195,8 +207,11 @@ class RunPlan:
         """
         folder = self.output(output)
         self._check(folder, resume=resume)
-        result = self._make(folder, force, resume, progress)
-        if self.run.evaluate is None:
+        if self.run.train is None:
+            result = self._make(folder, progress, force=force)
+        else:
+            result = self._train(folder, progress, {"force": force, "resume": resume, "tell": tell})
+        if self.run.evaluate is None or not result.is_first:
             return result
         try:
             with progress("Reading", "tokens") as moved:
@@ -213,15 +228,17 @@ class RunPlan:
         if self.run.evaluate is not None:
             check_paths(self.run.evaluate.data)
 
-    def _make(self, folder: str | os.PathLike[str] | None, force: bool, resume: bool, progress: Stages) -> RunResult:
-        if self.run.train is not None:
-            from ctxextend.training.running import train_run
+    def _train(self, folder: Folder, stages: Stages, options: Mapping[str, Any]) -> RunResult:
+        from ctxextend.training.running import train_run
 
-            trained = train_run(self.run, folder, force=force, resume=resume)
-            return RunResult(trained.output, training=trained)
+        with stages("Training", "tokens") as moved:
+            trained = train_run(self.run, folder, progress=moved, **options)
+        return RunResult(trained.output, training=trained)
+
+    def _make(self, folder: Folder, stages: Stages, *, force: bool) -> RunResult:
         if (plan := self.resize) is None:
             return RunResult()
-        with progress("Writing", "bytes") as moved:
+        with stages("Writing", "bytes") as moved:
             resized = plan.execute(folder, force=force, progress=lambda done: moved(done, plan.bytes_to_write))
         return RunResult(resized.output, resize=resized)
 

@@ -38,6 +38,7 @@ class Trained:
 
     output: Path
     warnings: tuple[str, ...] = ("It was rough.",)
+    is_first: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {"steps": 2}
@@ -48,7 +49,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put in the place of training what notes how it was called, and resizes."""
     called: list[Any] = []
 
-    def train_run(asked: Run, output: Any, *, force: bool = False, resume: bool = False) -> Trained:
+    def train_run(asked: Run, output: Any, *, force: bool, resume: bool, progress: Any, tell: Any) -> Trained:
         called.append((asked, output, force, resume))
         assert asked.resize is not None
         return Trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
@@ -183,7 +184,7 @@ def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
     result = ctxextend.run(asked)
     assert isinstance(result, RunResult)
     assert (result.output, result.resize, result.evaluation) == (Path("named"), None, None)
-    assert result.training == Trained(Path("named"))
+    assert isinstance(result.training, Trained)
     assert [called[1] for called in trainings] == ["named"]
     with pytest.raises(RecipeError, match="Changes are made to what a file says"):
         ctxextend.run(asked, changes=["resize.to=3"])
