@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from ctxextend.proof.verification import verify
     from ctxextend.tableplan import TablePlan
     from ctxextend.tables.registry import Method, list_methods
+    from ctxextend.training.reports import TrainingInterrupted, TrainResult
+    from ctxextend.training.running import train
 
 __all__ = [
     "CheckpointError",
@@ -65,7 +67,9 @@ __all__ = [
     "SourceError",
     "TablePlan",
     "TableReport",
+    "TrainResult",
     "TrainingError",
+    "TrainingInterrupted",
     "UnsupportedModelError",
     "VerificationError",
     "__version__",
@@ -77,10 +81,14 @@ __all__ = [
     "plan_resize",
     "resize",
     "run",
+    "train",
     "verify",
 ]
 
 _HOMES = {
+    "TrainResult": "ctxextend.training.reports",
+    "TrainingInterrupted": "ctxextend.training.reports",
+    "train": "ctxextend.training.running",
     "Evaluation": "ctxextend.evaluation.reports",
     "EvaluationInterrupted": "ctxextend.evaluation.evaluating",
     "evaluate": "ctxextend.evaluation.evaluating",

@@ -1,7 +1,7 @@
 """From a checkpoint and a text to a trained checkpoint."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.evaluation.readers import ENCODER
 from ctxextend.plan import table_hash
-from ctxextend.recipe import Run
+from ctxextend.recipe import Origin, Run, Train
 from ctxextend.recognition import open_subject, recognize
 from ctxextend.report.training import plot_losses
 from ctxextend.tableplan import find_tables
@@ -25,13 +25,66 @@ from ctxextend.training.texts import output_texts
 from ctxextend.training.work import Work, open_work, work_folder
 from ctxextend.training.writing import TrainedOutput
 
-__all__ = ["train_run"]
+__all__ = ["train", "train_run"]
 
 CURVE_FILE = "train_loss.png"
 RUNS = "runs"
 
 # Told how many tokens were trained on since the last call, how many there will be, and what there is to say.
 Progress = Callable[[int, int, str], None]
+
+
+def train(
+    reference: str | os.PathLike[str],
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    steps: int,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    resume: bool = False,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> TrainResult:
+    """Train a checkpoint for a short while, and write it as a new folder.
+
+    Causal and masked language models learn to tell tokens; encoders without a head learn to give, on long texts, what
+    the original gives on windows that it can read. In each process of a run that torchrun or accelerate started this is
+    called alike, and the first writes.
+
+    Args:
+        reference: As in `plan_resize`.
+        data: Text files, folders of them, .jsonl, .parquet, or data sets of the Hub as ``hf:OWNER/NAME``.
+        steps: Optimizer steps, ≥ 1.
+        output: The new folder; None is ``<name>-trained`` in the current folder.
+        force: Replace an existing checkpoint folder at the last moment, and throw away the saves of a stopped run.
+        resume: Go on from the last save, where there is one.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`.
+        progress: Told how many tokens were trained on since the last call, how many there will be, and the loss.
+        settings: The other fields of `Train`, by their names: ``trainable``, ``seq_len``, ``window``, ``lr``, …
+
+    Raises:
+        SourceError: Nothing is at that reference, or it cannot be reached.
+        CheckpointError: A file is missing or malformed, or transformers cannot load it.
+        UnsupportedModelError: It has no learned position table, reads one text and writes another, or takes no
+            positions though windows ask for it.
+        ResizeError: A setting that no training could have.
+        DataError: The text cannot be read, or there is too little of it.
+        TrainingError: A training that cannot be begun, gone on with, or brought to its end.
+        OutputError: The output or a save cannot be written.
+        TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
+    """
+    paths = (data,) if isinstance(data, str | os.PathLike) else data
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    asked = Train(tuple(os.fspath(path) for path in paths), steps, **values)
+    run = Run(os.fspath(reference), Origin(revision, subfolder, variant, family), train=asked)
+    return train_run(run, output, force=force, resume=resume, progress=progress)
 
 
 def train_run(
