@@ -81,7 +81,9 @@ def train(
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
     paths = (data,) if isinstance(data, str | os.PathLike) else data
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
     asked = Train(tuple(os.fspath(path) for path in paths), steps, **values)
     run = Run(os.fspath(reference), Origin(revision, subfolder, variant, family), train=asked)
     return train_run(run, output, force=force, resume=resume, progress=progress)
