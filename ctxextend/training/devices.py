@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate import PartialState
 
 from ctxextend.errors import TrainingError
+
+try:
+    from accelerate import PartialState
+except ImportError as error:
+    raise TrainingError(
+        "Training stands on accelerate, which is not installed.", "pip install 'ctxextend[train]'"
+    ) from error
 
 __all__ = ["Devices"]
 
