@@ -202,7 +202,9 @@ def resize(
         return
     if training is not None:
         run = Run(model, recipe.origin, settings, training)
-        run_training(sink, run, output, force=force, resume=resume, command="resize")
+        trained = run_training(sink, run, output, force=force, resume=resume, told=plan.warnings)
+        shown = {"output": str(trained.output), "dry_run": False, "verified": False, "train": trained.as_dict()}
+        sink.result("resize", plan.as_dict() | shown, trained.warnings)
         return
     result = _execute(sink, plan, output, force=force, proves=verify)
     if verify:

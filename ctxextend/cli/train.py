@@ -205,4 +205,5 @@ def train(
             dtype=dtype,
         )
     run = Run(model, Origin(revision, subfolder, variant, family), train=settings)
-    run_training(sink, run, output, force=force, resume=resume, command="train")
+    result = run_training(sink, run, output, force=force, resume=resume)
+    sink.result("train", result.as_dict(), result.warnings)

@@ -4,6 +4,7 @@ import math
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,9 @@ __all__ = ["run_training", "said_of_stop"]
 
 
 def run_training(
-    sink: Output, run: "Run", output: Path | None, *, force: bool, resume: bool, command: str
+    sink: Output, run: "Run", output: Path | None, *, force: bool, resume: bool, told: Sequence[str] = ()
 ) -> "TrainResult":
-    """Train under a bar, and print what came of it.
+    """Train under a bar, and print what came of it, but for the warnings that were told before.
 
     Raises:
         Exit: It was stopped by Ctrl-C or another signal, and saved.
@@ -36,7 +37,7 @@ def run_training(
     except TrainingInterrupted as stop:
         said_of_stop(sink, stop)
         raise typer.Exit(128 + stop.signal) from None
-    _show(sink, result, command)
+    _show(sink, result, told)
     return result
 
 
@@ -48,17 +49,16 @@ def said_of_stop(sink: Output, stop: "TrainingInterrupted") -> None:
     sink.failure("Interrupted", message, f"Go on with: {typed} --resume")
 
 
-def _show(sink: Output, result: "TrainResult", command: str) -> None:
+def _show(sink: Output, result: "TrainResult", told: Sequence[str]) -> None:
     for note in result.notes:
         sink.note(note)
     for warning in result.warnings:
-        sink.warning(warning)
+        if warning not in told:
+            sink.warning(warning)
     sink.note(_losses(result))
     sink.data(str(result.output))
-    sink.result(command, result.as_dict(), result.warnings)
     output = shlex.quote(str(result.output))
-    data = "TEXT"
-    sink.note(f"Next, to measure: ctxextend evaluate {output} --data {data}; to look: ctxextend inspect {output}")
+    sink.note(f"Next, to measure: ctxextend evaluate {output} --data TEXT; to look: ctxextend inspect {output}")
 
 
 def _losses(result: "TrainResult") -> str:

@@ -1,6 +1,5 @@
 """A model, its objective and its data, set up to be trained, and trained."""
 
-import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -325,5 +324,9 @@ def _peak() -> int | None:
     """Return the most memory that this process held, in bytes: on the accelerator, or else of the process."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     unit = 1 if sys.platform == "darwin" else 1024
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
