@@ -10,7 +10,8 @@ import numpy as np
 from ctxextend.changes import CARD_FILE, Changes
 from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
-from ctxextend.recipe import RECIPE_FILE
+from ctxextend.recipe import RECIPE_FILE, Run
+from ctxextend.recipetext import run_text
 from ctxextend.tables.registry import METHODS
 from ctxextend.version import __version__
 
@@ -133,7 +134,8 @@ def _recipe_text(changes: Changes, hashes: Hashes) -> str:
         "tables": tables,
         "versions": {"ctxextend": __version__, "numpy": np.__version__, "ml_dtypes": ml_dtypes.__version__},
     }
-    return recipe.to_yaml(changes.makes_rows, provenance)
+    run = Run(recipe.source, recipe.origin, recipe.resize)
+    return run_text(run, provenance, makes_rows=changes.makes_rows)
 
 
 def _card_text(changes: Changes) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.errors import RecipeError
@@ -17,6 +17,9 @@ from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject
 from ctxextend.recognition import open_subject
 from ctxextend.texts import check_paths
 from ctxextend.writtenrun import WrittenRun, read_run_file
+
+if TYPE_CHECKING:
+    from ctxextend.training.reports import TrainResult
 
 __all__ = ["Demo", "RunInterrupted", "RunPlan", "RunResult", "plan_run", "run", "run_demo"]
 
@@ -116,7 +119,7 @@ class RunResult:
 
     output: Path | None = None
     resize: ResizeResult | None = None
-    training: Any = None
+    training: "TrainResult | None" = None
     evaluation: Evaluation | None = None
 
     @property

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself.
 LAYERS = [
-    *("errors", "version", "tables", "families", "checkpoints", "recipe", "plainyaml", "writtenrecipe"),
-    *("writtenrun", "recognition", "tableplan"),
+    *("errors", "version", "tables", "families", "checkpoints"),
+    *("runsettings", "recipe", "recipetext", "plainyaml", "writtenrecipe", "writtenrun", "recognition", "tableplan"),
     *(
         "configedits",
         "buffers",
@@ -28,7 +28,7 @@ LAYERS = [
         "texts",
         "evaluation",
     ),
-    *("skeletons", "model", "training", "pipeline", "report", "cli", "__init__", "__main__"),
+    *("skeletons", "model", "report", "training", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Who may import what from outside at all, at the top or at use; numpy and the standard library are free.
@@ -36,7 +36,7 @@ ALLOWED = {
     "tables": set(),
     "families": set(),
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch", "yaml"},
-    "recipe": {"yaml"},
+    "recipetext": {"yaml"},
     "plainyaml": {"yaml"},
     "writtenrecipe": {"yaml"},
     "outputtexts": {"ml_dtypes"},

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +17,7 @@ from ctxextend.evaluation.evaluating import EvaluationInterrupted
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.plan import plan_recipe
 from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject, Train
+from ctxextend.training.reports import TrainResult
 from tests import pico
 from tests.evaluations import EXTENDED
 from tests.words import text_of
@@ -32,15 +32,14 @@ def write(text: str) -> str:
     return "recipe.yaml"
 
 
-@dataclass(frozen=True)
-class Trained:
+def trained(output: Path) -> TrainResult:
     """What training would give."""
-
-    output: Path
-    warnings: tuple[str, ...] = ("It was rough.",)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"steps": 2}
+    numbers = {"parameters": 8, "batch_size": 8, "micro_batch": 8, "devices": 1, "seq_len": 160, "window": 160}
+    losses: dict[str, Any] = {"lr": 0.1, "tokens": 9, "loss_before": 3.0, "loss_after": 2.0, "seconds": 1.0}
+    what = {"source": "tiny-gpt2", "objective": "causal", "trainable": "positions", "precision": "float32"}
+    return TrainResult(
+        output=output, steps=2, peak_bytes=None, log=(), warnings=("It was rough.",), **numbers, **losses, **what
+    )
 
 
 @pytest.fixture
@@ -48,10 +47,10 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put in the place of training what notes how it was called, and resizes."""
     called: list[Any] = []
 
-    def train_run(asked: Run, output: Any, *, force: bool = False, resume: bool = False) -> Trained:
+    def train_run(asked: Run, output: Any, *, force: bool = False, resume: bool = False) -> TrainResult:
         called.append((asked, output, force, resume))
         assert asked.resize is not None
-        return Trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
+        return trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
 
     module = ModuleType("ctxextend.training.running")
     module.train_run = train_run  # type: ignore[attr-defined]
@@ -174,7 +173,7 @@ def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pyte
     assert [subject.source for subject in measured] == ["./out"]
     assert "Warning: It was rough." in done.stderr
     said = json.loads(invoke(recipe, "-o", "out", "--force", "--json").stdout)
-    assert (said["output"], said["resize"], said["train"]) == ("out", None, {"steps": 2})
+    assert (said["output"], said["resize"], said["train"]["steps"]) == ("out", None, 2)
     assert said["warnings"][0] == "It was rough."
 
 
@@ -183,7 +182,7 @@ def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
     result = ctxextend.run(asked)
     assert isinstance(result, RunResult)
     assert (result.output, result.resize, result.evaluation) == (Path("named"), None, None)
-    assert result.training == Trained(Path("named"))
+    assert result.training == trained(Path("named"))
     assert [called[1] for called in trainings] == ["named"]
     with pytest.raises(RecipeError, match="Changes are made to what a file says"):
         ctxextend.run(asked, changes=["resize.to=3"])

@@ -27,7 +27,7 @@ try:
 except ImportError:  # Windows: temporary folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["check_stage", "stage"]
+__all__ = ["check_stage", "hold", "stage"]
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -170,6 +170,20 @@ def _lock(folder: Path) -> int | None:
             raise
         return None
     return descriptor
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Lock a folder for this process while the block runs, where the system has such locks.
+
+    Raises:
+        BlockingIOError: Another process holds it.
+    """
+    descriptor = _lock(folder)
+    try:
+        yield
+    finally:
+        _unlock(descriptor)
 
 
 def _is_locked(folder: Path) -> bool:

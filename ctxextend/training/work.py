@@ -1,0 +1,153 @@
+"""The folder beside an output in which a training keeps what it has, so that it can be stopped and gone on with.
+
+NAME.training/
+  run.json         what was asked for, and of what source
+  resized/         the checkpoint that is trained, where the run resizes it first
+  tokens.bin       the text; eval_tokens.bin that on which the loss is measured, where it is apart
+  train_log.jsonl  the losses so far
+  saves/           the last save; one that is being written has another name
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctxextend.checkpoints.disk import explained
+from ctxextend.checkpoints.staging import hold
+from ctxextend.errors import TrainingError
+
+__all__ = ["SAVE", "Work", "open_work"]
+
+RUN_FILE = "run.json"
+# How transformers calls its saves: the step follows.
+SAVE = "checkpoint-"
+# What may be another when a run goes on: none of it changes what is learned from a step on.
+FREE = ("steps", "micro_batch", "eval_every", "save_every", "report_to")
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder of a run.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    folder: Path
+
+    @property
+    def resized(self) -> Path:
+        """Where the checkpoint is that is trained, if the run resizes it first."""
+        return self.folder / "resized"
+
+    @property
+    def tokens(self) -> Path:
+        """The text as tokens."""
+        return self.folder / "tokens.bin"
+
+    @property
+    def eval_tokens(self) -> Path:
+        """The text on which the loss is measured, as tokens."""
+        return self.folder / "eval_tokens.bin"
+
+    @property
+    def log(self) -> Path:
+        """The losses so far."""
+        return self.folder / "train_log.jsonl"
+
+    @property
+    def saves(self) -> Path:
+        """Where saves are."""
+        return self.folder / "saves"
+
+    @property
+    def reports(self) -> Path:
+        """Where other programs that show losses keep theirs."""
+        return self.folder / "runs"
+
+    @property
+    def save(self) -> Path | None:
+        """The last save that is whole; None where there is none."""
+        found = {
+            int(number): path
+            for path in self.saves.glob(f"{SAVE}*")
+            if (number := path.name.removeprefix(SAVE)).isdecimal()
+        }
+        return found[max(found)] if found else None
+
+    def remove(self) -> None:
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bool) -> Iterator[Work]:
+    """Give the folder of a run, which stays until it is removed, unless nothing was saved in it.
+
+    Args:
+        output: The output; the folder stands beside it.
+        asked: What is asked for, as plain values, and of what source.
+        resume: Whether to go on with what is in it, if anything is.
+        force: Whether to throw away what is in it.
+
+    Raises:
+        TrainingError: There are saves of another run in it, or another process works in it.
+        OutputError: It cannot be made.
+    """
+    folder = output.with_name(f"{output.name}.training")
+    with explained(folder):
+        work = Work(folder)
+        with _held(folder):
+            _check(folder, asked, resume=resume, force=force)
+            if not resume or work.save is None:
+                _empty(folder)
+            (folder / RUN_FILE).write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
+            work.saves.mkdir(exist_ok=True)
+            try:
+                yield work
+            finally:
+                if work.save is None:
+                    work.remove()
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with hold(folder):
+            yield
+    except BlockingIOError:
+        raise TrainingError(f"Another run works in {folder} just now.", "Wait for it, or choose another -o.") from None
+
+
+def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool) -> None:
+    """Refuse to touch what is not ours, to lose what was saved, and to go on with something else."""
+    if any(folder.iterdir()) and not (folder / RUN_FILE).is_file():
+        raise TrainingError(f"{folder} is in the way: saves are kept under that name.", "Choose another -o.")
+    if Work(folder).save is None or (force and not resume):
+        return
+    if not resume:
+        raise TrainingError(
+            f"{folder} holds the saves of a run that was stopped.",
+            "Go on with --resume, or begin anew with --force.",
+        )
+    before = json.loads((folder / RUN_FILE).read_text("utf-8"))
+    changed = sorted(name for name in {*before, *asked} - {*FREE} if before.get(name) != asked.get(name))
+    if changed:
+        told = "; ".join(f"{name} was {before.get(name)!r} and is {asked.get(name)!r}" for name in changed)
+        raise TrainingError(
+            f"The run in {folder} was another: {told}.", "Resume it as it was begun, or begin anew with --force."
+        )
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)  # noqa: PTH108 - a name that may be a link
