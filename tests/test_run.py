@@ -34,9 +34,21 @@ def write(text: str) -> str:
 
 def trained(output: Path) -> TrainResult:
     """What training would give."""
-    numbers = {"parameters": 8, "batch_size": 8, "micro_batch": 8, "devices": 1, "seq_len": 160, "window": 160}
+    numbers: dict[str, Any] = {
+        "parameters": 8,
+        "batch_size": 8,
+        "micro_batch": 8,
+        "devices": 1,
+        "seq_len": 160,
+        "window": 160,
+    }
     losses: dict[str, Any] = {"lr": 0.1, "tokens": 9, "loss_before": 3.0, "loss_after": 2.0, "seconds": 1.0}
-    what = {"source": "tiny-gpt2", "objective": "causal", "trainable": "positions", "precision": "float32"}
+    what: dict[str, Any] = {
+        "source": "tiny-gpt2",
+        "objective": "causal",
+        "trainable": "positions",
+        "precision": "float32",
+    }
     return TrainResult(
         output=output, steps=2, peak_bytes=None, log=(), warnings=("It was rough.",), **numbers, **losses, **what
     )
