@@ -28,9 +28,10 @@ def run_values(run: Run, *, makes_rows: bool = True) -> dict[str, Any]:
     content: dict[str, Any] = {"source": run.source, **_given(run.origin)}
     if run.resize is not None:
         content["resize"] = _resize_values(run.resize, makes_rows=makes_rows)
-    for name in ("train", "evaluate"):
-        section = getattr(run, name)
-        content |= {name: _given(section)} if section is not None else {}
+    if run.train is not None:
+        content["train"] = _given(run.train) | {"trainable": run.train.trainable}  # readers ask for that
+    if run.evaluate is not None:
+        content["evaluate"] = _given(run.evaluate)
     return content
 
 

@@ -13,7 +13,7 @@ from ctxextend.errors import CheckpointError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Loaded", "check_loadable", "continue_text", "largest_difference", "load", "read_text"]
+__all__ = ["Loaded", "check_loadable", "continue_text", "largest_difference", "load", "quiet", "read_text"]
 
 # What a module may be given as a text, in the order of trying.
 TEXTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
@@ -73,7 +73,7 @@ def load(folder: Path, model_class: str | None, variant: str | None = None, dtyp
     flags = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": variant}
     flags["ignore_mismatched_sizes"] = True
     flags["trust_remote_code"] = False  # left out, transformers asks, and a yes runs what the checkpoint holds
-    with _quiet():
+    with quiet():
         try:
             model, info = loader.from_pretrained(folder, **flags)
         except Exception as error:  # whatever a class of transformers raises on a folder that it cannot load
@@ -85,7 +85,7 @@ def load(folder: Path, model_class: str | None, variant: str | None = None, dtyp
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers' own bars and notes, which say again what `Loaded` holds."""
     from transformers.utils import logging
 

@@ -25,7 +25,7 @@ class Evaluate:
     """How to measure what a context length is worth.
 
     Attributes:
-        data: Files and folders that hold the text.
+        data: Files, folders and data sets of the Hub that hold the text.
         original: What the model was made of; None is what the recipe beside it says.
         alone: Whether the original is left out, wherever it may be.
         length: Contexts to measure; empty is doublings up to the model's length.
@@ -34,7 +34,7 @@ class Evaluate:
         precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
         seed: What masks and numbers are drawn with.
         measure: Which measures to take, of `MEASURES`; empty is all that the model allows.
-        text_field: The key of a line of JSONL that holds its text.
+        text_field: The key of a line of JSONL, or the column, that holds the text.
 
     Raises:
         ResizeError: A value that no model could serve.

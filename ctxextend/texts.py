@@ -1,34 +1,53 @@
-"""The user's own text: files and folders in, documents out, one at a time."""
+"""The user's own text: files, folders and data sets of the Hub in, documents out, one at a time."""
 
-import json
+import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ctxextend.errors import DataError
+from ctxextend.hubtexts import PREFIX, HubText, named, read_data_set
+from ctxextend.textfiles import SUFFIXES, cut, read_file, read_file_in_pieces
 
-__all__ = ["TEXT_FIELD", "check_paths", "read_documents"]
+__all__ = ["TEXT_FIELD", "check_paths", "check_texts", "read_documents", "read_pieces"]
 
 # What the Hub's text data sets call the column that holds the text.
 TEXT_FIELD = "text"
-LINES = (".jsonl", ".ndjson")
-# Of a folder, the files that are taken for text.
-SUFFIXES = (".txt", ".md", ".rst", ".text", *LINES)
+# Characters of each file that are looked at before anything is done with them.
+LOOKED_AT = 1 << 16
 
 
-def check_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the files that hold the text, those of a folder by their names.
+def check_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path | HubText]:
+    """Return what holds the text: files, those of a folder by their names, and data sets of the Hub, not yet asked for.
+
+    Args:
+        paths: Files, folders, and words spelled ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
 
     Raises:
-        DataError: Nothing is there, a folder holds no text, or a file is empty.
+        DataError: Nothing is there, a folder holds no text, a file is empty, or a data set is spelled in another way.
     """
-    files = [file for path in paths for file in _files(Path(path))]
-    if not files:
+    found = [source for path in paths for source in _sources(os.fspath(path))]
+    if not found:
         raise DataError("No text was named.", "Name files or folders: --data book.txt, --data articles.jsonl.")
-    for file in files:
-        if file.stat().st_size == 0:
-            raise DataError(f"{file} is empty.", "Name a file that holds text.")
-    return files
+    for source in found:
+        if isinstance(source, Path) and source.stat().st_size == 0:
+            raise DataError(f"{source} is empty.", "Name a file that holds text.")
+    return found
+
+
+def check_texts(paths: Sequence[str | os.PathLike[str]], text_field: str = TEXT_FIELD) -> None:
+    """Read the beginning of everything that is named, so that what is wrong with it shows before long work begins.
+
+    Raises:
+        DataError: As `read_documents`, or something holds no document.
+    """
+    for source in check_paths(paths):
+        if not any(text.strip() for text in _documents(source, text_field, LOOKED_AT)):
+            raise DataError(f"{source} holds no text.", "Leave it out, or name the text's field: --text-field.")
+
+
+def _sources(path: str) -> list[Path | HubText]:
+    return [named(path)] if path.startswith(PREFIX) else [*_files(Path(path))]
 
 
 def _files(path: Path) -> list[Path]:
@@ -51,46 +70,45 @@ def _files(path: Path) -> list[Path]:
 def read_documents(
     paths: Sequence[str | os.PathLike[str]], text_field: str = TEXT_FIELD, characters: int | None = None
 ) -> Iterator[str]:
-    """Yield the documents that some files hold: each text file is one, and so is each line of JSONL.
+    """Yield the documents: each text file is one, and so is each line of JSONL and each row of parquet or a data set.
 
-    Files are opened as they are reached, and JSONL is read line by line.
+    Everything is opened as it is reached. JSONL is read line by line, parquet a few rows at a time, and a data set of
+    the Hub as it arrives.
 
     Args:
-        paths: Files and folders, as for `check_paths`.
-        text_field: The key of a line of JSONL that holds its text.
+        paths: As for `check_paths`.
+        text_field: The key of a line of JSONL, or the column, that holds the text; what is null there is left out.
         characters: Of each document, how many to read at most; None is all.
 
     Raises:
-        DataError: As `check_paths`; a file is no UTF-8 or no JSONL, or a line has no such field.
+        DataError: As `check_paths`; a file is no UTF-8, no JSONL or no parquet, there is no such field, or a data set
+            cannot be reached.
     """
-    for file in check_paths(paths):
-        try:
-            # Windows' programs put a mark in front of UTF-8, which is no text.
-            with file.open(encoding="utf-8-sig") as stream:
-                is_lines = file.suffix.lower() in LINES
-                # A stream makes room for all that it is asked for.
-                most = -1 if characters is None else min(characters, file.stat().st_size)
-                texts = _texts(stream, text_field, file) if is_lines else [stream.read(most)]
-                yield from (text[:characters] for text in texts)
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file} is not UTF-8: {error}.", "Convert it, for example with iconv.") from error
-        except OSError as error:
-            raise DataError(f"{file} cannot be read: {error.strerror}.") from error
+    for source in check_paths(paths):
+        yield from _documents(source, text_field, characters)
 
 
-def _texts(lines: Iterable[str], text_field: str, file: Path) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield _text(line, text_field, f"{file}, line {number}")
+def _documents(source: Path | HubText, text_field: str, characters: int | None) -> Iterator[str]:
+    if isinstance(source, HubText):
+        return (text[:characters] for text in read_data_set(source, text_field))
+    return read_file(source, text_field, characters)
 
 
-def _text(line: str, text_field: str, where: str) -> str:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}, is no JSON: {str(error)[:200]}.", "Each line must be one JSON object.") from error
-    if not isinstance(content, dict) or not isinstance(content.get(text_field), str):
-        names = ", ".join(sorted(content)[:20]) if isinstance(content, dict) else f"a {type(content).__name__}"
-        raise DataError(f"{where}, has no text in a field {text_field!r}; it has {names}.", "Name it: --text-field.")
-    # Half of an escaped pair stands for no character, and no tokenizer takes it.
-    return str(content[text_field]).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def read_pieces(paths: Sequence[str | os.PathLike[str]], text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
+    """Yield all text in pieces of about a million characters, and whether a document ends with each.
+
+    No word is parted, unless there is no white space in so many characters; no text file is ever held as a whole.
+
+    Args:
+        paths: As for `check_paths`.
+        text_field: As for `read_documents`.
+
+    Raises:
+        DataError: As `read_documents`.
+    """
+    for source in check_paths(paths):
+        if isinstance(source, HubText):
+            for text in read_data_set(source, text_field):
+                yield from cut(io.StringIO(text))
+        else:
+            yield from read_file_in_pieces(source, text_field)

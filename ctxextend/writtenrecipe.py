@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -33,11 +33,21 @@ class WrittenRecipe:
         recipe: What was asked for.
         trainable: What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
         provenance: How the output came about, as it was written.
+        source: The recipe that lay beside what it was made of, where that was kept: of a resize that was trained later.
     """
 
     recipe: Recipe
     trainable: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    source: "WrittenRecipe | None" = None
+
+    @property
+    def chain(self) -> "tuple[WrittenRecipe, ...]":
+        """This recipe and those before it, the newest first, each with all that was trained since then."""
+        if self.source is None:
+            return (self,)
+        most = max(self.trainable, self.source.trainable, key=lambda name: TRAINABLE.index(name) if name else -1)
+        return (self, *replace(self.source, trainable=most).chain)
 
     @property
     def method(self) -> str | None:
@@ -103,16 +113,23 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
     import yaml
 
     try:
-        content = yaml.load(text, plain_loader())
-        _check_types(content, {"source": str, "resize": dict, "train": dict, "provenance": dict, **ORIGIN_TYPES})
-        _check_types(content["resize"], RESIZE_TYPES)
-        origin = {name: content.get(name) for name in ORIGIN_TYPES}
-        recipe = Recipe(content["source"], Resize(**content["resize"]), Origin(**origin))
-        trainable = _trainable(content.get("train"))
+        return _written(yaml.load(text, plain_loader()))
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
         message = f"{where} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
-    return WrittenRecipe(recipe, trainable, content.get("provenance") or {})
+
+
+def _written(content: Any) -> WrittenRecipe:
+    """Return a recipe from its plain values; raise what those of another kind bring about."""
+    _check_types(content, {"source": str, "resize": dict, "train": dict, "provenance": dict, **ORIGIN_TYPES})
+    trainable, provenance = _trainable(content.get("train")), content.get("provenance") or {}
+    # What was trained and not resized has the length that it had.
+    resize = content["resize"] if trainable is None or "resize" in content else {"to": provenance["max_len"]}
+    _check_types(resize, RESIZE_TYPES)
+    origin = Origin(**{name: content.get(name) for name in ORIGIN_TYPES})
+    before = provenance.get("source_recipe")
+    source = None if before is None else _written(before)
+    return WrittenRecipe(Recipe(content["source"], Resize(**resize), origin), trainable, provenance, source)
 
 
 def _check_types(values: Any, types: Mapping[str, type]) -> None:

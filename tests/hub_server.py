@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.pico import contents
 
@@ -72,34 +72,49 @@ def serve() -> Iterator[Hub]:
         def do_GET(self) -> None:
             self.answer(with_body=True)
 
+        def do_POST(self) -> None:
+            self.answer(with_body=True)
+
         def answer(self, with_body: bool) -> None:
             path = unquote(urlsplit(self.path).path).strip("/")
             hub.requests.append(f"{self.command} {path}")
             hub.tokens.append(self.headers.get("Authorization", ""))
-            is_api = path.startswith("api/models/")
-            rest = path.removeprefix("api/models/")
+            is_api = path.startswith(("api/models/", "api/datasets/"))
+            rest = path.removeprefix("api/models/").removeprefix("api/")
             repo_id = next((name for name in hub.repos if rest == name or rest.startswith(f"{name}/")), None)
             if repo_id is None:
                 self.fail(404, "RepoNotFound", "Repository not found")
                 return
             repo, parts = hub.repos[repo_id], rest.removeprefix(repo_id).strip("/").split("/", 2)
+            parts = parts if len(parts) > 1 else ["revision", "main"]
             if repo.gated:
                 self.fail(403, "GatedRepo", f"Access to model {repo_id} is restricted")
             elif parts[1] not in repo.revisions:
                 self.fail(404, "RevisionNotFound", "Invalid rev id")
             elif is_api:
-                self.describe(repo_id, repo, parts[0], with_body)
+                self.describe(repo_id, repo, parts, with_body)
             else:
                 self.send_file(repo, parts[2], with_body)
 
-        def describe(self, repo_id: str, repo: Repo, what: str, with_body: bool) -> None:
-            tree = [
+        def describe(self, repo_id: str, repo: Repo, parts: list[str], with_body: bool) -> None:
+            tree: list[dict[str, object]] = [
                 {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
                 for name, data in sorted(repo.files.items())
             ]
+            folders = {str(folder) for name in repo.files for folder in PurePosixPath(name).parents} - {"."}
+            above: list[dict[str, object]] = [
+                {"type": "directory", "path": name, "oid": SHA} for name in sorted(folders)
+            ]
             siblings = [{"rfilename": entry["path"]} for entry in tree]
-            info = {"id": repo_id, "modelId": repo_id, "sha": SHA, "siblings": siblings, "tags": [], "private": False}
-            self.reply(200, json.dumps(tree if what == "tree" else info).encode(), {}, with_body)
+            name = repo_id.removeprefix("datasets/")
+            info = {"id": name, "modelId": name, "sha": SHA, "siblings": siblings, "tags": [], "private": False}
+            answer: object = info
+            if parts[0] == "tree":
+                answer = [entry for entry in above + tree if str(entry["path"]).startswith("".join(parts[2:]))]
+            elif parts[0] == "paths-info":
+                asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
+                answer = [entry for entry in above + tree if entry["path"] in asked]
+            self.reply(200, json.dumps(answer).encode(), {}, with_body)
 
         def send_file(self, repo: Repo, name: str, with_body: bool) -> None:
             if name not in repo.files:

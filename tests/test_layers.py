@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself.
 LAYERS = [
-    *("errors", "version", "tables", "families", "checkpoints"),
-    *("runsettings", "recipe", "recipetext", "plainyaml", "writtenrecipe", "writtenrun", "recognition", "tableplan"),
+    *("errors", "version", "tables", "families", "checkpoints", "plainyaml"),
+    *("runsettings", "recipe", "recipetext", "writtenrecipe", "writtenrun", "recognition", "tableplan"),
     *(
         "configedits",
         "buffers",
@@ -25,6 +25,8 @@ LAYERS = [
         "inspection",
         "running",
         "proof",
+        "hubtexts",
+        "textfiles",
         "texts",
         "evaluation",
     ),
@@ -44,7 +46,8 @@ ALLOWED = {
     "running": {"torch", "transformers"},
     "evaluation": {"torch", "transformers"},
     "model": {"ml_dtypes", "torch"},
-    "texts": {"datasets", "pyarrow"},
+    "hubtexts": {"datasets"},
+    "textfiles": {"pyarrow"},
     "training": {"torch", "transformers", "accelerate", "safetensors", "ml_dtypes", "yaml", "matplotlib"},
     "pipeline": {"yaml"},
     "report": {"matplotlib"},

@@ -61,7 +61,7 @@ KNOWN = (
     *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),
     *("sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "modules.json"),
     *("sentence_*_config.json", "config_sentence_transformers.json"),
-    *("training_args.bin", "trainer_state.json", "train_log.jsonl", "ctxextend.yaml"),
+    *("training_args.bin", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*", "ctxextend.yaml"),
     *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
 

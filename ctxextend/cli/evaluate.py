@@ -54,13 +54,13 @@ def evaluate(
             "--data",
             readable=False,
             metavar="PATH...",
-            help="Text files, folders of them, or JSON lines (.jsonl).",
+            help="Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.",
             rich_help_panel=TEXT,
         ),
     ],
     text_field: Annotated[
         str,
-        typer.Option(metavar="KEY", help="In a line of JSON, the key of its text.", rich_help_panel=TEXT),
+        typer.Option(metavar="KEY", help="The key of a line of JSON, or the column.", rich_help_panel=TEXT),
     ] = "text",
     tokens: Annotated[
         int, typer.Option(min=1, metavar="T", help="Use so many of its tokens, or one window.", rich_help_panel=TEXT)

@@ -54,7 +54,8 @@ def evaluate(
 
     Args:
         reference: As in `plan_resize`.
-        data: Files and folders that hold the text: .txt and its like are a document each, of .jsonl each line is one.
+        data: Files and folders that hold the text: .txt and its like are a document each, of .jsonl each line is one,
+            of .parquet each row; or data sets of the Hub, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
         original: What the checkpoint was made of; None is what the recipe beside it says, if there is one.
         alone: Whether nothing is compared with the original.
         length: Contexts to measure, in tokens; empty is doublings up to the model's own.
@@ -63,7 +64,7 @@ def evaluate(
         precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
         seed: What masks and numbers are drawn with.
         measure: Which measures to take: ``position``, ``context``, ``passkey``, ``retrieval``; empty is all that fit.
-        text_field: The key of a line of .jsonl that holds its text.
+        text_field: The key of a line of .jsonl, or the column, that holds the text.
         revision: As in `plan_resize`.
         subfolder: As in `plan_resize`.
         variant: As in `plan_resize`.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +70,7 @@ def prepare(subject: Subject, settings: Evaluate) -> Prepared:
     Raises:
         CtxextendError: As `evaluate`.
     """
-    check_paths([Path(path) for path in settings.data])
+    check_paths(settings.data)
     model = open_reader(subject, settings.precision)
     measures = _measures(model, settings)
     original, warnings, notes = _original(model, settings)

@@ -134,7 +134,10 @@ def _made_of(checkpoint: Checkpoint) -> tuple[Subject | None, Mapping[str, str]]
         written = written_recipe(checkpoint)
     except RecipeError:  # a file of that name that is none of ours says nothing
         return None, {}
-    return (replace(written.recipe.subject, command="evaluate", flags=()), written.hashes) if written else (None, {})
+    if written is None:
+        return None, {}
+    first = written.chain[-1]
+    return replace(first.recipe.subject, command="evaluate", flags=()), first.hashes
 
 
 def _device_and_dtype(precision: str) -> tuple[Any, str]:

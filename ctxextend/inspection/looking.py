@@ -90,6 +90,7 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
     written, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
     try:
         written = written_recipe(checkpoint)
+        written = written and written.chain[-1]
     except RecipeError as error:
         notes.append(error.message)
     parameters = _parameters(checkpoint, every)

@@ -70,7 +70,7 @@ def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -
     if written is None:
         return _by_trying(base, known, extended, "No recipe lies beside it.")
     try:
-        found = _by_recipe(base, known, written)
+        found = _by_chain(base, known, written)
     except _OtherSourceError as error:
         return _by_trying(base, known, extended, str(error), *notes)
     if notes and found.trainable:
@@ -104,6 +104,17 @@ def _known(base: Checkpoint, subject: Subject, written: WrittenRecipe | None) ->
 
 def _told(subject: Subject) -> str:
     return f"--table {subject.table}" if subject.table else f"--family {subject.origin.family}"
+
+
+def _by_chain(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Expectation:
+    """Return what the newest recipe says that is of this original; what was trained later counts too."""
+    failure: _OtherSourceError | None = None
+    for recipe in written.chain:
+        try:
+            return _by_recipe(base, subject, recipe)
+        except _OtherSourceError as error:
+            failure = failure or error
+    raise failure or _OtherSourceError("No recipe lies beside it.")
 
 
 def _by_recipe(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Expectation:

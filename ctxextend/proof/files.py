@@ -24,7 +24,7 @@ STAMPS = {("transformers_version",), ("_name_or_path",)}
 
 # Files that may come, go and change without changing what the model does.
 HARMLESS = (
-    *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl"),
+    *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*"),
     *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
 )
 

@@ -12,6 +12,7 @@ from ctxextend.checkpoints.weights import read_floats
 from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim
 from ctxextend.tableplan import TablePlan
+from ctxextend.tables.learned import learned_rows
 from ctxextend.tables.registry import METHODS
 from ctxextend.tables.resizing import nonfinite_rows
 from ctxextend.tables.rownumbers import ranges
@@ -145,7 +146,8 @@ def _untrue(plan: ResizePlan, made: Made, trainable: str | None) -> Iterator[str
     """Yield what is not as it should be; of a trained table only the rows that were not trained count."""
     must, why = np.ones(len(made.rows), dtype=np.bool_), f"neither learned nor made by {plan.method}"
     if trainable == "new":
-        must[made.read.shared :] = False
+        offset, (before, after) = made.read.plan.offset, (made.read.before, made.rows)
+        must[offset:] = learned_rows(before[offset:], after[offset:])
         why = f"not what {plan.method} makes of the learned ones, though new rows alone were trained"
     elif trainable is not None:
         must[:] = False

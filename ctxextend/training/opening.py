@@ -1,0 +1,234 @@
+"""What a training needs before a weight is loaded: the checkpoint, its length, which rows are new, and the text."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.weights import read_floats
+from ctxextend.errors import CtxextendError, RecipeError, TrainingError
+from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
+from ctxextend.evaluation.readers import encode, separator
+from ctxextend.plan import plan_recipe, table_hash
+from ctxextend.recipe import LEAST_LENGTH, Origin, Recipe, Run, Subject, Train
+from ctxextend.recognition import open_subject, recognize
+from ctxextend.tableplan import find_tables
+from ctxextend.tables.learned import learned_rows
+from ctxextend.texts import read_pieces
+from ctxextend.training.packing import check_enough, open_tokens, pack, split
+from ctxextend.training.work import Work
+from ctxextend.writtenrecipe import written_recipe
+
+__all__ = ["Opened", "Texts", "open_texts", "open_trained", "original_of", "source_of"]
+
+Tokens = NDArray[np.int32]
+Mask = NDArray[np.bool_]
+
+# Tokens of held-out text on which a loss is measured, at most.
+EVAL_TOKENS = 65_536
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint that is to be trained, its weights not loaded yet.
+
+    Attributes:
+        files: What is known of it.
+        settings: How it is trained, its lengths filled in.
+        original: What it was made of; None where that is not known.
+        rows: Which rows of its table are trained, shape (rows,); None is all.
+        warnings: What the user should know of its resize.
+    """
+
+    files: ReaderFiles
+    settings: Train
+    original: Subject | None
+    rows: Mask | None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def span(self) -> int:
+        """Positions that a sequence reaches over."""
+        return self.settings.seq_len or self.files.max_len
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence, special ones included."""
+        return self.settings.window or self.span
+
+    @property
+    def room(self) -> int:
+        """Tokens of text in a sequence."""
+        return self.length - len(self.files.prefix) - len(self.files.suffix)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The text as tokens.
+
+    Attributes:
+        train: What is trained on, shape (tokens,).
+        held_out: What the loss is measured on, shape (tokens,).
+    """
+
+    train: Tokens
+    held_out: Tokens
+
+
+def source_of(run: Run) -> Subject:
+    """Return the source of a run as a command names it."""
+    if run.resize is None:
+        return Subject(run.source, run.origin, command="train")
+    return replace(Recipe(run.source, run.resize, run.origin).subject, command="train")
+
+
+def open_trained(run: Run, work: Work) -> Opened:
+    """Resize the checkpoint if the run does that first, and read all but its weights.
+
+    Args:
+        run: What is asked for.
+        work: Where the resized checkpoint goes, or is already.
+
+    Raises:
+        CtxextendError: As `plan_recipe`, `ResizePlan.execute` and `open_files`.
+        TrainingError: Lengths do not fit the model, or nobody knows which rows are new.
+    """
+    subject, warnings = source_of(run), ()
+    if run.resize is not None:
+        plan = plan_recipe(Recipe(run.source, run.resize, run.origin))
+        warnings = plan.warnings
+        if not work.resized.exists():
+            plan.execute(work.resized)
+        here = Origin(variant=run.origin.variant, family=run.origin.family)
+        subject = Subject(str(work.resized), here, command="train")
+    files = open_files(subject)
+    settings = _settings(run, files)
+    original = original_of(run, files)
+    rows = _new_rows(files, original) if settings.trainable == "new" else None
+    return Opened(files, settings, original, rows, warnings)
+
+
+def _settings(run: Run, files: ReaderFiles) -> Train:
+    """Return how to train, its lengths filled in and seen to fit the model."""
+    if run.train is None:
+        raise TrainingError("The run asks for no training.", "Say what to train on: --data and --steps.")
+    settings, longest = run.train, files.max_len
+    for flag, length in (("--seq-len", settings.seq_len), ("--window", settings.window)):
+        if length is not None and length > longest:
+            raise TrainingError(
+                f"{flag} {length} is more than the {longest} positions of {run.source}.",
+                f"Give it more first: ctxextend resize {run.source} --to {length}",
+            )
+    settings = replace(settings, seq_len=settings.seq_len or longest)
+    special = len(files.prefix) + len(files.suffix)
+    least = max(LEAST_LENGTH, special + 2)
+    if (settings.window or settings.seq_len or 0) < least:
+        raise TrainingError(
+            f"{run.source} reads {longest} tokens at once, and a sequence to train on has {least} at least.",
+            f"Give it more first: ctxextend resize {run.source} --to {least}",
+        )
+    return settings
+
+
+def original_of(run: Run, files: ReaderFiles) -> Subject | None:
+    """Return what a checkpoint was made of: what the run says, what it resizes, or what the recipe beside it says."""
+    if run.train is not None and run.train.original is not None:
+        return Subject(run.train.original, command="train")
+    if run.resize is not None:
+        return source_of(run)
+    try:
+        written = written_recipe(files.checkpoint)
+    except RecipeError:  # a file of that name that is none of ours says nothing
+        return None
+    if written is None:
+        return None
+    return replace(written.chain[-1].recipe.subject, command="train", flags=())
+
+
+def _new_rows(files: ReaderFiles, original: Subject | None) -> Mask:
+    """Return which rows of a table were not learned, shape (rows,); those in front of position 0 are none.
+
+    Raises:
+        TrainingError: Nobody knows, or there are none.
+    """
+    before = _table_of(original, files) if original is not None else None
+    if before is None:
+        raise TrainingError(
+            f"Which rows of {files.subject.source} are new is not known: what it was made of was not found.",
+            "Name that with --original, or train the whole table: --trainable positions.",
+        )
+    after, offset = read_floats(files.checkpoint.holder(files.table), files.table), files.offset
+    rows = np.zeros(files.rows, np.bool_)
+    rows[offset:] = ~learned_rows(before[offset:], after[offset:])
+    if not rows.any():
+        raise TrainingError(
+            f"{files.subject.source} has no new rows: its table is that of {original.source if original else '-'}.",
+            "Train the whole table: --trainable positions.",
+        )
+    return rows
+
+
+def _table_of(original: Subject, files: ReaderFiles) -> NDArray[Any] | None:
+    """Return the table of what a checkpoint was made of; None where it cannot be had or is of another kind."""
+    try:
+        checkpoint = open_subject(original)
+        architecture = recognize(checkpoint, original)
+        name = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))[0][1]
+        table = read_floats(checkpoint.holder(name), name)
+    except CtxextendError:
+        return None
+    entry = files.checkpoint.holder(files.table).entries[files.table]
+    same = table.ndim == 2 and table.shape[1:] == entry.shape[1:]
+    return table if same and table.dtype == read_floats(files.checkpoint.holder(files.table), files.table).dtype else None
+
+
+def open_texts(opened: Opened, work: Work, *, packs: bool, progress: Callable[[int], None] | None = None) -> Texts:
+    """Return the text as tokens, cut and written into the work folder unless it lies there already.
+
+    Args:
+        opened: What is trained.
+        work: Where it goes.
+        packs: Whether this process writes it; else another has.
+        progress: Told how many tokens were written since the last call.
+
+    Raises:
+        DataError: There is none, too little, or it cannot be read.
+        OutputError: It cannot be written.
+    """
+    settings = opened.settings
+    if packs:
+        _pack(opened, settings.data, _wanted(opened), work.tokens, progress)
+        if settings.eval_data:
+            _pack(opened, settings.eval_data, EVAL_TOKENS + opened.room, work.eval_tokens, progress)
+    tokens = open_tokens(work.tokens)
+    if not settings.eval_data:
+        return Texts(*split(tokens, opened.room))
+    held_out = open_tokens(work.eval_tokens)
+    for part in (tokens, held_out):
+        check_enough(part, opened.room)
+    return Texts(tokens, held_out)
+
+
+def _wanted(opened: Opened) -> int:
+    """Return how many tokens of text a run can use: what is trained on once, what is held out, and room for jumps."""
+    trained = opened.settings.steps * opened.settings.batch_size * opened.room
+    return math.ceil(trained * 20 / 19) + 2 * opened.span
+
+
+def _pack(
+    opened: Opened, data: Sequence[str], wanted: int, path: Path, progress: Callable[[int], None] | None
+) -> None:
+    if path.exists():
+        return
+    files, pieces = opened.files, read_pieces(data, opened.settings.text_field)
+    pack(pieces, partial(encode, files), separator(files), wanted, path, progress)
+
+
+def table_sha(files: ReaderFiles) -> str:
+    """Return the SHA-256 of a checkpoint's table."""
+    return table_hash(read_floats(files.checkpoint.holder(files.table), files.table))

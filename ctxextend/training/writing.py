@@ -1,0 +1,165 @@
+"""A trained checkpoint written as a folder: complete, and with nothing changed but what was trained."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.jsontext import edit
+from ctxextend.checkpoints.layout import Layout, plan_layout
+from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES
+from ctxextend.checkpoints.weights import WeightsFile, read_floats
+from ctxextend.checkpoints.writing import staged_output, write_rest
+from ctxextend.errors import TrainingError
+from ctxextend.training.parameters import Trained
+
+__all__ = ["TrainedOutput"]
+
+# What the flags of a training and safetensors call the same.
+DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
+# What configs call them, and the keys that say it: the second is that of older versions of transformers.
+CONFIG_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+CONFIG_KEYS = ("dtype", "torch_dtype")
+
+
+@dataclass(frozen=True)
+class TrainedOutput:
+    """What a trained checkpoint's folder holds.
+
+    Attributes:
+        checkpoint: What was trained, its headers read.
+        trained: What of it was trained.
+        table: The tensor of the position table.
+        dtype: The dtype that all floats are to have, as a training's flag says it; None is what each has.
+        texts: Files that are new or changed, by their path below the output.
+        others: Folders that are copied beside them, each with its place below the output.
+    """
+
+    checkpoint: Checkpoint
+    trained: Trained
+    table: str
+    dtype: str | None
+    texts: Mapping[str, bytes]
+    others: Mapping[str, Path]
+
+    @cached_property
+    def layouts(self) -> Mapping[str, Layout]:
+        """The layout of every weights file that changes or gets another name."""
+        found = {}
+        for file in self.checkpoint.weights:
+            names = [name for name in file.entries if self._is_new(file, name)]
+            wanted = {name: DTYPES[self.dtype] for name in names if self.dtype and self._is_float(file, name)}
+            if names or self.checkpoint.output_name(file) != self.checkpoint.relative(file):
+                shapes = {name: file.entries[name].shape for name in names}
+                found[self.checkpoint.output_name(file)] = plan_layout(file, shapes, (), wanted)
+        return found
+
+    def _is_new(self, file: WeightsFile, name: str) -> bool:
+        is_other = self.dtype is not None and self._is_float(file, name)
+        return name in self.trained.names or (is_other and file.entries[name].dtype != DTYPES[self.dtype or ""])
+
+    @staticmethod
+    def _is_float(file: WeightsFile, name: str) -> bool:
+        return file.entries[name].dtype in DTYPES.values()
+
+    @property
+    def copied(self) -> frozenset[str]:
+        """Files that are copied byte for byte."""
+        return self.checkpoint.files - set(self._all_texts) - set(self.layouts)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Every file of the output."""
+        beside = (
+            f"{name}/{path.relative_to(folder).as_posix()}"
+            for name, folder in self.others.items()
+            for path in folder.rglob("*")
+            if path.is_file()
+        )
+        return self.checkpoint.files | {*self._all_texts, *beside}
+
+    @cached_property
+    def _all_texts(self) -> Mapping[str, bytes]:
+        made = {name: text.encode() for name, text in self.checkpoint.made.items()}
+        texts = made | dict(self.texts)
+        if self.dtype is not None and self.checkpoint.has_config:
+            config = self.checkpoint.config
+            keys = [key for key in CONFIG_KEYS if key in config] or [CONFIG_KEYS[0]]
+            text = self.checkpoint.text(self.checkpoint.config_file)
+            texts[self.checkpoint.config_file] = edit(
+                text, {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
+            ).encode()
+        return texts
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole output, folders beside it left out."""
+        copied = sum(self.checkpoint.stamps[name][0] for name in self.copied if name in self.checkpoint.stamps)
+        return copied + sum(layout.size for layout in self.layouts.values()) + sum(map(len, self._all_texts.values()))
+
+    def write(self, output: Path, *, force: bool) -> None:
+        """Write the folder: complete under its name in one rename, or not at all.
+
+        Raises:
+            OutputError: As `staged_output`.
+            CheckpointError: What was trained changed on the disk since it was opened.
+            TrainingError: A row that was not to be trained would not be what it was.
+        """
+        self.checkpoint.check_unchanged()
+        with staged_output(self.checkpoint, output, self.files, self.size, force=force) as staged:
+            for file in self.checkpoint.weights:
+                name = self.checkpoint.output_name(file)
+                if name in self.layouts:
+                    rewrite(file, self.layouts[name], Tensors(self, file), staged / name)
+            for name, folder in self.others.items():
+                shutil.copytree(folder, staged / name, dirs_exist_ok=True)
+            write_rest(self.checkpoint, staged, self.copied, lambda: self._all_texts)
+            self._check_rows(staged)
+
+    def tensor(self, file: WeightsFile, name: str) -> NDArray[Any]:
+        """Return a tensor as it is to be written."""
+        wanted = FLOAT_DTYPES[DTYPES[self.dtype]] if self.dtype else FLOAT_DTYPES[file.entries[name].dtype]
+        if name not in self.trained.names:
+            return read_floats(file, name).astype(wanted)
+        value = self.trained.model.get_parameter(self.trained.names[name]).detach().float().cpu().numpy()
+        cast = value.astype(wanted)
+        if self.trained.names[name] == self.trained.table and not self.dtype:
+            still = ~self.trained.rows
+            cast[still] = read_floats(file, name)[still]
+        return cast
+
+    def _check_rows(self, staged: Path) -> None:
+        """See on the disk that what was not to be trained is what it was."""
+        if self.dtype is not None or self.trained.rows.all():
+            return
+        from ctxextend.checkpoints.tensorfile import open_tensor_file
+
+        file = self.checkpoint.holder(self.table)
+        before = read_floats(file, self.table)
+        after = read_floats(open_tensor_file(staged / self.checkpoint.output_name(file)), self.table)
+        still = ~self.trained.rows
+        if before[still].tobytes() != after[still].tobytes():
+            raise TrainingError("Rows changed that were not to be trained; nothing was written.", "Please report this.")
+
+
+@dataclass(frozen=True)
+class Tensors(Mapping[str, NDArray[Any]]):
+    """The new tensors of a file, each made when it is asked for, so that few of them are in memory."""
+
+    output: TrainedOutput
+    file: WeightsFile
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.output.tensor(self.file, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.file.entries)
+
+    def __len__(self) -> int:
+        return len(self.file.entries)

@@ -1,0 +1,220 @@
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctxextend.errors import DataError
+from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED
+from ctxextend.training.packing import open_tokens, pack
+from ctxextend.training.windows import NOT_TOLD, Cut, Masking, Windows
+
+
+def counted(tokens: int, first: int = 0) -> Any:
+    """A text in which every token is its place."""
+    return np.arange(first, first + tokens, dtype=np.int32)
+
+
+def plain(length: int, **options: Any) -> Cut:
+    return Cut((), (), **{"length": length, "span": length, "kind": CAUSAL, **options})
+
+
+def texts(windows: Windows, start: int = 0, stop: int | None = None) -> list[list[int]]:
+    return [windows[number]["input_ids"].tolist() for number in range(start, len(windows) if stop is None else stop)]
+
+
+cuts = st.builds(
+    lambda prefix, suffix, room, slack, skip, seed: Cut(
+        tuple(range(-prefix, 0)),
+        (-9,) * suffix,
+        prefix + suffix + room,
+        prefix + suffix + room + slack,
+        CAUSAL,
+        None,
+        skip,
+        seed,
+    ),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(1, 9),
+    st.integers(0, 30),
+    st.booleans(),
+    st.integers(0, 2**40),
+)
+
+
+def test_windows_to_measure_on_lie_one_behind_the_other() -> None:
+    windows = Windows(counted(11), plain(4), 2, shuffled=False)
+    assert texts(windows) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert set(windows[0]) == {"input_ids", "labels"}
+
+
+def test_windows_stand_between_special_tokens_of_which_nothing_is_told() -> None:
+    item = Windows(counted(9), Cut((101,), (102, 103), 6, 6, CAUSAL), 1, shuffled=False)[0]
+    assert item["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
+    assert item["labels"].tolist() == [NOT_TOLD, 0, 1, 2, NOT_TOLD, NOT_TOLD]
+    assert {values.dtype for values in item.values()} == {torch.int64}
+
+
+def test_windows_of_an_encoder_have_no_labels() -> None:
+    assert set(Windows(counted(9), plain(4, kind=ENCODER), 1, shuffled=False)[0]) == {"input_ids"}
+
+
+@given(cuts, st.integers(1, 120), st.booleans(), st.randoms(use_true_random=False))
+def test_a_window_depends_on_the_seed_and_its_number_alone(cut: Cut, more: int, shuffled: bool, mix: Any) -> None:
+    tokens = counted(cut.room + more)
+    first = Windows(tokens, cut, 12, shuffled=shuffled)
+    second = Windows(tokens.copy(), pickle.loads(pickle.dumps(cut)), 12, shuffled=shuffled)
+    expected = [first[number] for number in range(12)]
+    for number in mix.sample(range(12), 12):
+        found = second[number]
+        assert found.keys() == expected[number].keys()
+        assert all(torch.equal(found[name], expected[number][name]) for name in found)
+
+
+@given(cuts, st.integers(0, 120))
+def test_each_epoch_visits_each_window_once_and_nothing_but_the_text(cut: Cut, more: int) -> None:
+    tokens, cut = (
+        counted(cut.room + more, 1000),
+        Cut(cut.prefix, cut.suffix, cut.length, cut.length, CAUSAL, seed=cut.seed),
+    )
+    windows = Windows(tokens, cut, 1000, shuffled=True)
+    text = slice(len(cut.prefix), len(cut.prefix) + cut.room)
+    for epoch in range(3):
+        numbers = range(epoch * windows.epoch, (epoch + 1) * windows.epoch)
+        seen = np.sort(np.concatenate([windows[number]["input_ids"][text].numpy() for number in numbers]))
+        assert np.array_equal(seen, np.arange(seen[0], seen[0] + windows.epoch * cut.room))
+        assert seen[0] >= 1000
+        assert seen[-1] < 1000 + len(tokens)
+
+
+def test_epochs_differ_in_order_and_in_where_they_cut() -> None:
+    windows = Windows(counted(100), plain(10, seed=1), 900, shuffled=True)
+    assert windows.epoch == 9
+    epochs = [texts(windows, 9 * number, 9 * number + 9) for number in range(100)]
+    assert {min(text[0] for text in texts) for texts in epochs} == set(range(11))  # each token in turn begins a window
+    assert len({tuple(text[0] // 10 for text in texts) for texts in epochs}) > 90
+    other = Windows(counted(100), plain(10, seed=2), 900, shuffled=True)
+    assert texts(other, 0, 9) != epochs[0]
+
+
+@given(cuts, st.integers(0, 120), st.booleans())
+def test_positions_reach_over_the_span_and_say_how_far_tokens_are_apart(cut: Cut, more: int, shuffled: bool) -> None:
+    windows = Windows(counted(cut.room + more), cut, 20, shuffled=shuffled)
+    prefix, text = len(cut.prefix), slice(len(cut.prefix), len(cut.prefix) + cut.room)
+    for number in range(20):
+        item = windows[number]
+        assert ("position_ids" in item) == (cut.slack > 0)
+        ids = item["input_ids"][text]
+        assert 0 <= ids.min() <= ids.max() < len(windows.tokens)
+        if "position_ids" not in item:
+            assert torch.equal(ids.diff(), torch.ones(cut.room - 1, dtype=torch.int64))
+            continue
+        positions = item["position_ids"]
+        assert positions[:prefix].tolist() == list(range(prefix))
+        assert (positions.diff() >= 1).all()
+        assert positions[-1] < cut.span
+        assert torch.equal(positions[text].diff(), ids.diff())
+        assert int((ids.diff() != 1).sum()) <= (1 if cut.skip and shuffled else 0)
+        assert torch.equal(positions[prefix + cut.room :].diff(), torch.ones(max(len(cut.suffix) - 1, 0)))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_each_position_of_the_span_is_seen_about_as_often(skip: bool) -> None:
+    cut = plain(32, span=256, skip=skip)
+    windows = Windows(counted(5000), cut, 3000, shuffled=True)
+    seen = np.bincount(np.concatenate([windows[number]["position_ids"] for number in range(3000)]), minlength=256)
+    assert seen.min() > 0.4 * seen.mean()
+    assert seen.max() < 2.5 * seen.mean()
+
+
+def test_windows_that_skip_jump_as_far_as_the_span_and_the_text_allow() -> None:
+    long = Windows(counted(5000), plain(32, span=256, skip=True), 500, shuffled=True)
+    jumps = [int(long[number]["position_ids"].diff().max()) - 1 for number in range(500)]
+    assert max(jumps) == 256 - 32
+    assert 0 < jumps.count(0) < 50
+    where = Counter(int(long[number]["position_ids"].diff().argmax()) for number in range(500) if jumps[number])
+    assert set(where) == set(range(31))  # behind every token
+    short = Windows(counted(40), plain(32, span=256, skip=True), 500, shuffled=True)
+    assert max(int(short[number]["position_ids"].diff().max()) - 1 for number in range(500)) == 8
+
+
+def test_windows_to_measure_on_stand_all_over_the_span() -> None:
+    windows = Windows(counted(100), Cut((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
+    firsts = [windows[number]["position_ids"][:2].tolist() for number in range(4)]
+    assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
+    assert all((windows[number]["position_ids"][1:].diff() == 1).all() for number in range(4))
+
+
+MASKING = Masking(4, 40, frozenset(range(5)))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 39), min_size=1, max_size=60), st.integers(0, 1000))
+def test_masking_chooses_ordinary_tokens_alone(text: list[int], seed: int) -> None:
+    ids = np.array(text, np.int64)
+    given, labels = MASKING.apply(ids, np.random.default_rng(seed))
+    chosen, ordinary = labels != NOT_TOLD, ids >= 5
+    assert chosen.sum() == max(1, round(0.15 * (ordinary.sum() or len(ids))))
+    assert np.array_equal(labels[chosen], ids[chosen])
+    assert np.array_equal(given[~chosen], ids[~chosen])
+    assert ordinary[chosen].all() or not ordinary.any()
+    assert ((given[chosen] == 4) | (given[chosen] >= 5) | ~ordinary[chosen]).all()
+
+
+def test_masking_hides_eight_of_ten_and_replaces_one() -> None:
+    text = np.full(100_000, 5, np.int64)
+    given, labels = MASKING.apply(text, np.random.default_rng(0))
+    chosen = given[labels != NOT_TOLD]
+    assert len(chosen) == 15_000
+    assert abs((chosen == 4).mean() - 0.8) < 0.01
+    others = Counter(chosen[chosen != 4].tolist())
+    assert set(others) == set(range(5, 40))
+    assert abs(sum(others[token] for token in range(6, 40)) / 15_000 - 0.1 * 34 / 35) < 0.01
+
+
+def test_windows_of_a_masked_model_are_masked_anew_each_time_but_never_at_special_tokens() -> None:
+    cut = Cut((2,), (3,), 22, 22, MASKED, MASKING)
+    windows = Windows(np.full(20, 7, np.int32), cut, 50, shuffled=True)
+    masks = [tuple(windows[number]["labels"].tolist()) for number in range(50)]
+    assert len(set(masks)) > 40
+    assert all(labels.count(7) == 3 and labels.count(NOT_TOLD) == 19 for labels in masks)
+    assert all(labels[0] == labels[-1] == NOT_TOLD for labels in masks)
+    assert all(windows[number]["input_ids"][[0, -1]].tolist() == [2, 3] for number in range(50))
+
+
+def test_masking_of_a_reader_leaves_out_what_its_model_does_not_know() -> None:
+    class Tokenizer:
+        mask_token_id, all_special_ids = 4, (0, 4)
+
+        def __len__(self) -> int:
+            return 12
+
+    class Known:
+        tokenizer = Tokenizer()
+
+        class model:  # noqa: N801
+            @staticmethod
+            def get_input_embeddings() -> Any:
+                return torch.nn.Embedding(10, 2)
+
+    assert Masking.of(Known()).ordinary.tolist() == [1, 2, 3, 5, 6, 7, 8, 9]  # type: ignore[arg-type]
+
+
+def test_windows_refuse_a_text_that_is_shorter_than_one() -> None:
+    with pytest.raises(DataError, match="has 3 tokens, and a sequence takes 4"):
+        Windows(counted(3), Cut((1,), (), 5, 5, CAUSAL), 1, shuffled=True)
+
+
+def test_windows_are_read_from_a_file_by_several_processes(tmp_path: Path) -> None:
+    pack([("", True)], lambda text: np.arange(1000), None, 1000, tmp_path / "tokens")
+    windows = Windows(open_tokens(tmp_path / "tokens"), plain(8, span=20, skip=True), 12, shuffled=True)
+    assert isinstance(windows.tokens, np.memmap)
+    batches = list(torch.utils.data.DataLoader(windows, batch_size=4, num_workers=2))
+    expected = torch.stack([windows[number]["input_ids"] for number in range(12)])
+    assert torch.equal(torch.cat([batch["input_ids"] for batch in batches]), expected)
