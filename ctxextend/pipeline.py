@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Demo", "RunInterrupted", "RunPlan", "RunResult", "plan_run", "run", "run_demo"]
 
+Folder = str | os.PathLike[str] | None
+
 # Told what is done and in what it is counted; gives the function that is told how many were done and there are.
 Stages = Callable[[str, str], AbstractContextManager[Callable[[int, int], None]]]
 
@@ -171,35 +173,43 @@ class RunPlan:
         """What the user should know before the plan is carried out."""
         return () if self.resize is None else self.resize.warnings
 
-    def output(self, output: str | os.PathLike[str] | None = None) -> str | os.PathLike[str] | None:
+    def output(self, output: Folder = None) -> Folder:
         """Return where the new folder goes, given what was asked for; None where a step names it itself."""
         return self.run.output if output is None else output
 
     def execute(
         self,
-        output: str | os.PathLike[str] | None = None,
+        output: Folder = None,
         *,
         force: bool = False,
         resume: bool = False,
         progress: Stages = _silent,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> RunResult:
         """Resize, train and evaluate, as far as the recipe asks for it.
+
+        Of several processes that train together, each calls this, and the first alone evaluates.
 
         Args:
             output: The new folder; None is what the recipe says, and else `<name>-<length>`.
             force: Replace an existing checkpoint folder at the last moment.
             resume: Go on with a training that was stopped.
             progress: Called at the start of each step that counts bytes or tokens.
+            tell: Told what should be known before a training begins.
 
         Raises:
             CtxextendError: As `ResizePlan.execute`, `train` and `evaluate`.
+            TrainingInterrupted: Ctrl-C or another signal while it trained; it says what is saved.
             RecipeError: An output or a training to go on with is named, and the recipe asks for none.
             RunInterrupted: Ctrl-C while the output was measured; it holds what was done.
         """
         folder = self.output(output)
         self._check(folder, resume=resume)
-        result = self._make(folder, force, resume, progress)
-        if self.run.evaluate is None:
+        if self.run.train is None:
+            result = self._resize(folder, force, progress)
+        else:
+            result = self._train(folder, progress, force=force, resume=resume, tell=tell)
+        if self.run.evaluate is None or os.environ.get("RANK", "0") != "0":
             return result
         try:
             with progress("Reading", "tokens") as moved:
@@ -207,7 +217,7 @@ class RunPlan:
         except EvaluationInterrupted as stop:
             raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
 
-    def _check(self, folder: str | os.PathLike[str] | None, *, resume: bool) -> None:
+    def _check(self, folder: Folder, *, resume: bool) -> None:
         """Refuse what the steps behind a long training would refuse when it is done."""
         if resume and self.run.train is None:
             raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
@@ -216,17 +226,19 @@ class RunPlan:
         if self.run.evaluate is not None:
             check_paths(self.run.evaluate.data)
 
-    def _make(self, folder: str | os.PathLike[str] | None, force: bool, resume: bool, progress: Stages) -> RunResult:
-        if self.run.train is not None:
-            from ctxextend.training.running import train_run
-
-            trained = train_run(self.run, folder, force=force, resume=resume)
-            return RunResult(trained.output, training=trained)
+    def _resize(self, folder: Folder, force: bool, progress: Stages) -> RunResult:
         if (plan := self.resize) is None:
             return RunResult()
         with progress("Writing", "bytes") as moved:
             resized = plan.execute(folder, force=force, progress=lambda done: moved(done, plan.bytes_to_write))
         return RunResult(resized.output, resize=resized)
+
+    def _train(self, folder: Folder, progress: Stages, **how: Any) -> RunResult:
+        from ctxextend.training.running import train_run
+
+        with progress("Training", "tokens") as moved:
+            trained = train_run(self.run, folder, progress=lambda done, total, loss: moved(done, total), **how)
+        return RunResult(trained.output, training=trained)
 
     def _subject(self, result: RunResult) -> Subject:
         """Return what is measured: the output, or the source where there is none."""
@@ -265,7 +277,7 @@ def plan_run(written: WrittenRun) -> RunPlan:
 
 def run(
     recipe: str | os.PathLike[str] | Run,
-    output: str | os.PathLike[str] | None = None,
+    output: Folder = None,
     *,
     changes: Sequence[str] = (),
     force: bool = False,

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from ctxextend.evaluation.evaluating import EvaluationInterrupted
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.plan import plan_recipe
 from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject, Train
-from ctxextend.training.reports import TrainResult
+from ctxextend.training.reports import TrainingInterrupted, TrainResult
 from tests import pico
 from tests.evaluations import EXTENDED
 from tests.words import text_of
@@ -59,8 +60,14 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put in the place of training what notes how it was called, and resizes."""
     called: list[Any] = []
 
-    def train_run(asked: Run, output: Any, *, force: bool = False, resume: bool = False) -> TrainResult:
+    def train_run(
+        asked: Run, output: Any, *, force: bool, resume: bool, progress: Any, tell: Callable[[str], None]
+    ) -> TrainResult:
         called.append((asked, output, force, resume))
+        tell("It needs much.")
+        progress(10, 20, "loss 3")
+        if asked.train and asked.train.steps == 99:
+            raise TrainingInterrupted(15, 98, Path("out.training"))
         assert asked.resize is not None
         return trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
 
@@ -183,10 +190,28 @@ def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pyte
     (called,) = trainings
     assert (called[0].train, called[0].resize, *called[1:]) == (asked.train, asked.resize, Path("out"), False, True)
     assert [subject.source for subject in measured] == ["./out"]
-    assert "Warning: It was rough." in done.stderr
+    assert "It needs much.\n" in done.stderr
+    assert "Warning: It was rough.\n" in done.stderr
     said = json.loads(invoke(recipe, "-o", "out", "--force", "--json").stdout)
     assert (said["output"], said["resize"], said["train"]["steps"]) == ("out", None, 2)
     assert said["warnings"][0] == "It was rough."
+
+
+@pytest.mark.usefixtures("trainings")
+def test_run_says_how_to_go_on_with_a_training_that_was_stopped() -> None:
+    done = invoke(write("source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 99}\n"))
+    assert done.exit_code == 143
+    assert "Error: Stopped after step 98, saved in out.training.\nGo on: add --resume.\n" in done.stderr
+
+
+def test_run_of_several_processes_measures_in_the_first_alone(
+    trainings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("book.txt").write_text("words")
+    monkeypatch.setenv("RANK", "1")
+    text = "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
+    assert ctxextend.run(write(text)).evaluation is None
+    assert len(trainings) == 1
 
 
 def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:

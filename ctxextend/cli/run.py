@@ -71,6 +71,7 @@ def run(
     in a recipe starts where the command is run.
     """
     from ctxextend.pipeline import RunInterrupted, plan_run
+    from ctxextend.training.reports import TrainingInterrupted
     from ctxextend.writtenrun import read_run_file
 
     sink = Output(as_json, quiet)
@@ -83,7 +84,10 @@ def run(
         _show_dry_run(sink, plan, output, force)
         return
     try:
-        result = plan.execute(output, force=force, resume=resume, progress=sink.progress)
+        result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
+    except TrainingInterrupted as stop:
+        sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}.", "Go on: add --resume.")
+        raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
         _show(sink, plan, stop.result)
