@@ -15,7 +15,7 @@ from ctxextend.recipetext import run_text
 from ctxextend.tables.registry import METHODS
 from ctxextend.version import __version__
 
-__all__ = ["Hashes", "consequences", "limits_below", "output_texts"]
+__all__ = ["RECIPE_POINTER", "UNDECODED", "Hashes", "consequences", "limits_below", "output_texts", "printable"]
 
 # Stands for a hash that is not known yet, so that the texts are as long as the final ones.
 UNKNOWN = ("f" * 64, "f" * 64)
@@ -143,17 +143,17 @@ def _card_text(changes: Changes) -> str:
     path = source.folder / CARD_FILE
     # Whatever bytes a card holds are kept: what is no UTF-8 becomes surrogates here and bytes again when written.
     card = read_bytes(path).decode("utf-8", UNDECODED) if CARD_FILE in changes.checkpoint.copied else None
-    name = _printable(source.hub_id or source.name)
+    name = printable(source.hub_id or source.name)
     return model_card(
         card and card.replace(RECIPE_POINTER, ""),
         name,
         is_hub_id=source.hub_id is not None,
-        title=f"{_printable(source.name)}-{changes.max_len_after}",
+        title=f"{printable(source.name)}-{changes.max_len_after}",
         section=_card_section(changes, name),
     )
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """Return a name on one line, bytes that are no text written out."""
     return " ".join(name.encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
 

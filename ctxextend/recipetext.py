@@ -6,7 +6,7 @@ from typing import Any
 
 from ctxextend.recipe import Resize, Run
 
-__all__ = ["run_text", "run_values"]
+__all__ = ["plain_text", "run_text", "run_values"]
 
 
 def run_text(run: Run, provenance: Mapping[str, Any], *, makes_rows: bool = True) -> str:
@@ -17,10 +17,14 @@ def run_text(run: Run, provenance: Mapping[str, Any], *, makes_rows: bool = True
         provenance: Plain values, for readers and for checks of the source.
         makes_rows: Whether the run made new rows; elsewhere the recipe must name no method.
     """
+    return plain_text(run_values(run, makes_rows=makes_rows) | {"provenance": dict(provenance)})
+
+
+def plain_text(values: Mapping[str, Any]) -> str:
+    """Return plain values as YAML, in their order."""
     import yaml  # at use: most commands need none
 
-    content = run_values(run, makes_rows=makes_rows) | {"provenance": dict(provenance)}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120)
 
 
 def run_values(run: Run, *, makes_rows: bool = True) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ctxextend.plainyaml import plain_loader
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
 from ctxextend.tables.registry import METHODS
 
-__all__ = ["WrittenRecipe", "read_recipe", "table_hashes", "written_recipe"]
+__all__ = ["WrittenRecipe", "plain_values", "read_recipe", "table_hashes", "written_recipe"]
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -117,6 +117,14 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
         message = f"{where} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
+
+
+def plain_values(text: str) -> dict[str, Any]:
+    """Return the plain values of a recipe that was read before."""
+    import yaml
+
+    values: dict[str, Any] = yaml.load(text, plain_loader())
+    return values
 
 
 def _written(content: Any) -> WrittenRecipe:

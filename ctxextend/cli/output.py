@@ -22,6 +22,7 @@ __all__ = [
     "Output",
     "Pieces",
     "in_colour",
+    "is_other_process",
     "nowhere",
     "plain",
     "print_styled",
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+
+# Moves a bar: by as many, of so many, and with what to say in front of it.
+Move = Callable[..., None]
 
 # The exit code after Ctrl-C.
 INTERRUPTED = 130
@@ -63,10 +67,12 @@ class Output:
     Attributes:
         as_json: One JSON object on stdout instead of text.
         quiet: Nothing on stderr but errors.
+        silent: Nothing at all: another process of the same run prints.
     """
 
     as_json: bool = False
     quiet: bool = False
+    silent: bool = False
 
     def __post_init__(self) -> None:
         if self.quiet:  # the Hub's client draws bars of its own
@@ -74,12 +80,12 @@ class Output:
 
     def data(self, text: str) -> None:
         """Print what the command was run for; nothing under JSON, where `result` says it."""
-        if not self.as_json:
+        if not (self.as_json or self.silent):
             _print(plain(text))
 
     def screen(self, lines: Sequence[Pieces]) -> None:
         """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
-        if self.as_json:
+        if self.as_json or self.silent:
             return
         if not in_colour():
             _print("\n".join("".join(one_line(text) for text, _ in line).rstrip() for line in lines))
@@ -90,13 +96,13 @@ class Output:
 
     def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
         """Print the JSON object, if JSON was asked for."""
-        if self.as_json:
+        if self.as_json and not self.silent:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
             _print(json.dumps(frame | dict(values), indent=2))
 
     def note(self, text: str) -> None:
         """Print a line for people."""
-        if not self.quiet:
+        if not (self.quiet or self.silent):
             print(plain(text), file=sys.stderr)
 
     def warning(self, text: str) -> None:
@@ -109,35 +115,45 @@ class Output:
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
         """Print a failure by its parts."""
+        if self.silent:
+            return
         if self.as_json:
             print(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2))
         else:
             print(plain(f"Error: {message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
 
     @contextmanager
-    def progress(self, what: str, of: str = "bytes") -> Iterator[Callable[[int, int], None]]:
+    def progress(self, what: str, of: str = "bytes") -> Iterator[Move]:
         """Show a bar on a terminal, and none in a pipe.
 
         Args:
             what: What is done.
-            of: What it counts: bytes, or tokens, which also show how long it will take.
+            of: What it counts: bytes, or tokens, which also show how fast and how long it will take.
 
         Yields:
-            The function that moves it, by as many since the last call, of all that there are.
+            The function that moves it, by as many since the last call, of all that there are; it can also be told what
+            to say in front.
         """
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda moved, total: None
+        if self.quiet or self.silent or not sys.stderr.isatty():
+            yield lambda moved, total, said="": None
             return
         from rich import progress as bars
         from rich.console import Console
 
         counts: tuple[bars.ProgressColumn, ...] = (bars.DownloadColumn(), bars.TransferSpeedColumn())
         if of != "bytes":
-            counts = (bars.MofNCompleteColumn(), bars.TextColumn(of), bars.TimeRemainingColumn())
+            speed = bars.TextColumn("{task.fields[speed]}")
+            counts = (bars.MofNCompleteColumn(), bars.TextColumn(of), speed, bars.TimeRemainingColumn())
         columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), *counts)
         with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None)
-            yield lambda moved, total: bar.update(task, advance=moved, total=total)
+            task = bar.add_task(what, total=None, speed="")
+
+            def move(moved: int, total: int, said: str = "") -> None:
+                rate = bar.tasks[0].speed
+                speed = f"{rate:,.0f} {of}/s" if rate else ""
+                bar.update(task, advance=moved, total=total, description=f"{what} {said}".rstrip(), speed=speed)
+
+            yield move
 
 
 def print_styled(console: "Console", lines: Sequence[Pieces]) -> None:
@@ -172,6 +188,11 @@ def shows_unicode() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def is_other_process() -> bool:
+    """Whether torchrun or accelerate started this process beside the one that prints."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
 
 
 def nowhere() -> TextIO:

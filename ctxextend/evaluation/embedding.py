@@ -13,12 +13,12 @@ from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.weightnames import stays_inside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.readers import SENTENCE_MODULES, Reader, encode, prepare_attention, reading_alone
-from ctxextend.evaluation.scoring import batches
+from ctxextend.evaluation.scoring import batches, inputs_of
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Embedder", "ranks", "read_pooling"]
+__all__ = ["POOLINGS", "Embedder", "last_states", "ranks", "read_pooling"]
 
 # What a folder that says nothing is pooled by.
 DEFAULT = "mean"
@@ -124,15 +124,32 @@ class Embedder:
         """Return the vectors of texts of one length, shape (texts, d), from their ids, shape (texts, tokens)."""
         import torch
 
-        prepare_attention(self.reader)
-        # The part in front of a language model's head: with it there are logits, and no last states.
-        model = self.reader.model.base_model
         ids = torch.from_numpy(input_ids).to(self.reader.model.device)
         with torch.inference_mode():
-            states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state.float()
+            states = last_states(self.reader, ids)
             pooled = torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
         found: NDArray[np.float32] = pooled.cpu().numpy()
         return found
+
+
+def last_states(
+    reader: Reader, input_ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
+) -> "torch.Tensor":
+    """Return what a model's last layer gives for each token of some texts, in front of whatever head it has.
+
+    Args:
+        reader: The model.
+        input_ids: Texts of one length, shape (b, w), int64, on the model's device.
+        position_ids: Where the tokens stand, as the model counts, shape (b, w), int64; None is at the start.
+
+    Returns:
+        Shape (b, w, d), float32.
+    """
+    prepare_attention(reader)
+    given = inputs_of(reader.model, input_ids) | ({} if position_ids is None else {"position_ids": position_ids})
+    # The part in front of a language model's head: with it there are logits, and no last states.
+    states: torch.Tensor = reader.model.base_model(**given).last_hidden_state.float()
+    return states
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ from ctxextend.evaluation.windows import Text, cut_text, ladder
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, Evaluate, Subject
 from ctxextend.texts import check_paths, read_documents
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "check_same_tokens", "prepare"]
 
 # What each kind of model can be measured by.
 FITTING = {
@@ -79,7 +79,7 @@ def prepare(subject: Subject, settings: Evaluate) -> Prepared:
     wanted = max(settings.tokens // max(lengths), 1)
     text = cut_text(_documents(model, settings), size, wanted, separator(model), one_each="retrieval" in measures)
     if original is not None:
-        _check_same_tokens(model, original, text.windows[0])
+        check_same_tokens(model, original, text.windows[0])
         share_equal_tensors(model, original)
     if {"position", "context"} & set(measures):
         warnings = (*warnings, *_cautions(text, size))
@@ -161,8 +161,13 @@ def _beginning(reader: Reader, text: str, wanted: int) -> NDArray[np.int64]:
     return ids[:wanted]  # a word that was cut off lies behind them
 
 
-def _check_same_tokens(model: Reader, original: Reader, window: NDArray[np.int64]) -> None:
-    """Refuse to compare losses per token where tokens are not the same.
+def check_same_tokens(model: Reader, original: Reader, window: NDArray[np.int64]) -> None:
+    """Refuse to compare two models token by token where their tokens are not the same.
+
+    Args:
+        model: What is compared.
+        original: What it is compared with.
+        window: Ids of the model's tokens, shape (tokens,), whose text both cut.
 
     Raises:
         CheckpointError: The two tokenizers cut a text differently, or put other special tokens around it.

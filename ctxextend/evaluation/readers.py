@@ -58,6 +58,7 @@ class Reader:
         made_of: What the recipe beside it says that it was made of; None where that says nothing.
         tables_before: The SHA-256 of each table of what it was made of, by the recipe.
         notes: What should be known of it.
+        offset: Rows of its table in front of position 0.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Reader:
     made_of: Subject | None = None
     tables_before: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    offset: int = 0
 
     @property
     def special(self) -> int:
@@ -118,7 +120,7 @@ def load_reader(files: ReaderFiles, precision: str = "auto") -> Reader:
     names, frame = (subject.source, checkpoint.root, family, kind), (files.prefix, files.suffix)
     model = loaded.model.to(device)
     notes = (*checkpoint.source.notes, *_headless(checkpoint, kind))
-    return Reader(*names, model, files.tokenizer, files.max_len, *frame, *_made_of(checkpoint), notes)
+    return Reader(*names, model, files.tokenizer, files.max_len, *frame, *_made_of(checkpoint), notes, files.offset)
 
 
 def _headless(checkpoint: Checkpoint, kind: str) -> Iterator[str]:

@@ -15,7 +15,16 @@ from ctxextend.evaluation.readers import CAUSAL, Reader, prepare_attention, read
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LOGITS_AT_ONCE", "TOKENS_AT_ONCE", "Scorer", "Window", "batches", "head_is_apart"]
+__all__ = [
+    "LOGITS_AT_ONCE",
+    "TOKENS_AT_ONCE",
+    "Scorer",
+    "Window",
+    "batches",
+    "head_is_apart",
+    "inputs_of",
+    "without_head",
+]
 
 # Logits that are held at once: 64 MiB of float32, 333 tokens of GPT-2's 50,257 words.
 LOGITS_AT_ONCE = 2**24
@@ -98,21 +107,34 @@ def _answers(reader: Reader, windows: Sequence[Window], *, apart: bool) -> "Iter
 
     ids = torch.from_numpy(np.stack([window.input_ids for window in windows])).to(reader.model.device)
     prepare_attention(reader)
-    with torch.inference_mode(), _without_head(reader.model, apart=apart):
-        # A mask of ones: without one, some models look for padding in the ids.
-        states = reader.model(input_ids=ids, attention_mask=torch.ones_like(ids), **_flags(reader.model)).logits
+    with torch.inference_mode(), without_head(reader.model, apart=apart):
+        states = reader.model(**inputs_of(reader.model, ids)).logits
     for row, window in zip(states, windows, strict=True):
         yield row[torch.from_numpy(window.places).to(row.device)]
 
 
-def _flags(model: Any) -> dict[str, Any]:
-    """Return what keeps a model from holding the keys and values of every layer."""
-    return {"use_cache": False} if getattr(model.config, "use_cache", None) is not None else {}
+def inputs_of(model: Any, ids: "torch.Tensor") -> dict[str, Any]:
+    """Return texts as a model is given them, so that it reads them whole and holds no keys and values.
+
+    Args:
+        model: The model.
+        ids: The texts, all of one length, shape (b, w), int64.
+    """
+    import torch
+
+    # A mask of ones: without one, some models look for padding in the ids, or for several texts in the positions.
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return given | ({"use_cache": False} if getattr(model.config, "use_cache", None) is not None else {})
 
 
 @contextmanager
-def _without_head(model: Any, *, apart: bool) -> Iterator[None]:
-    """Let a model's head give back what it is given, so that what should be logits are hidden states."""
+def without_head(model: Any, *, apart: bool = True) -> Iterator[None]:
+    """Let a model's head give back what it is given, so that what should be logits are hidden states.
+
+    Args:
+        model: The model.
+        apart: From `head_is_apart`; where it is not, everything stays as it is.
+    """
     if not apart:
         yield
         return
@@ -152,7 +174,7 @@ def head_is_apart(reader: Reader) -> bool:
     with torch.inference_mode():
         whole = reader.model(**inputs).logits
         try:
-            with _without_head(reader.model, apart=True):
+            with without_head(reader.model):
                 states = reader.model(**inputs).logits
         except RuntimeError:  # what comes behind the head does not fit the states, as the bias of ESM's does not
             return False
@@ -168,7 +190,7 @@ def _trial(reader: Reader, last: int = 0) -> dict[str, Any]:
     words = getattr(reader.model.get_output_embeddings(), "out_features", 200)
     ids = torch.arange(4, dtype=torch.int64, device=reader.model.device)[None] + min(words // 2, 100)
     ids[0, -1] += last
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **_flags(reader.model)}
+    return inputs_of(reader.model, ids)
 
 
 def _sees_what_follows(reader: Reader) -> bool:

@@ -2,8 +2,8 @@
 
 import resource
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,15 @@ from transformers import PrinterCallback, TrainingArguments
 
 from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.evaluation.embedding import read_pooling
-from ctxextend.evaluation.readers import ENCODER, MASKED, SENTENCE_MODULES, Reader, check_known, load_reader, open_reader
+from ctxextend.evaluation.readers import (
+    ENCODER,
+    MASKED,
+    SENTENCE_MODULES,
+    Reader,
+    check_known,
+    load_reader,
+    open_reader,
+)
 from ctxextend.running import quiet
 from ctxextend.training.devices import Devices
 from ctxextend.training.distillation import Distillation
@@ -26,7 +34,7 @@ from ctxextend.training.trainer import NotFiniteError, RunTrainer, Watch
 from ctxextend.training.windows import Cut, Masking, Windows
 from ctxextend.training.work import Work
 
-__all__ = ["Learner", "Learned"]
+__all__ = ["Learned", "Learner"]
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
@@ -118,7 +126,7 @@ class Learner:
             work=work,
             model=self.objective,
             args=self._arguments(work, devices),
-            train_dataset=Windows(self.texts.train, cut, settings.steps * settings.batch_size),
+            train_dataset=Windows(self.texts.train, cut, settings.steps * settings.batch_size, shuffled=True),
             eval_dataset=Windows(self.texts.held_out, cut, held_out, shuffled=False),
             callbacks=[watch],
         )
@@ -213,7 +221,9 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
             f"--micro-batch {micro_batch} does not go into the {each} sequences that a device has of a step.",
             "Make --batch-size a multiple of --micro-batch times the devices.",
         )
-    return Learner(opened, reader, objective, trained, micro_batch, settings.lr or _rate(trained, settings.trainable), texts)
+    return Learner(
+        opened, reader, objective, trained, micro_batch, settings.lr or _rate(trained, settings.trainable), texts
+    )
 
 
 def _precision(asked: str, devices: Devices) -> str:
@@ -237,6 +247,7 @@ def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillati
             f"{reader.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
             "Name that with --original.",
         )
+
     teacher = open_reader(opened.original, "fp32")
     is_sentence = (reader.root / SENTENCE_MODULES).is_file()
     objective = Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None)
@@ -284,7 +295,9 @@ def _rate(trained: Trained, trainable: str) -> float:
 
 
 def _micro_batch(sequences: int, length: int) -> int:
-    return max(count for count in range(1, sequences + 1) if sequences % count == 0 and (count * length <= 4096 or count == 1))
+    return max(
+        count for count in range(1, sequences + 1) if sequences % count == 0 and (count * length <= 4096 or count == 1)
+    )
 
 
 def _is_measured(state: Any) -> bool:
@@ -292,24 +305,20 @@ def _is_measured(state: Any) -> bool:
     return any("eval_loss" in line and line["step"] == state.global_step for line in state.log_history)
 
 
-class _explained:
+@contextmanager
+def _explained(trainer: RunTrainer, work: Work, learner: Learner) -> Iterator[None]:
     """Turn what ends a training early into errors that say what is left, and what to do."""
-
-    def __init__(self, trainer: RunTrainer, work: Work, learner: Learner) -> None:
-        self.trainer, self.work, self.learner = trainer, work, learner
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, NotFiniteError):
-            raise self.learner.save_failed(self.trainer, error, self.work) from None
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-            raise TrainingError(
-                f"The memory did not suffice for {self.learner.micro_batch} sequences of "
-                f"{self.learner.opened.length:,} tokens at once.",
-                "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
-            ) from error
+    try:
+        yield
+    except NotFiniteError as error:
+        raise learner.save_failed(trainer, error, work) from None
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if type(error) is RuntimeError and "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError(
+            f"The memory did not hold {learner.micro_batch} sequences of {learner.opened.length:,} tokens at once.",
+            "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
+        ) from error
 
 
 def _peak() -> int | None:

@@ -98,7 +98,7 @@ def open_trained(run: Run, work: Work) -> Opened:
         CtxextendError: As `plan_recipe`, `ResizePlan.execute` and `open_files`.
         TrainingError: Lengths do not fit the model, or nobody knows which rows are new.
     """
-    subject, warnings = source_of(run), ()
+    subject, warnings = source_of(run), tuple[str, ...]()
     if run.resize is not None:
         plan = plan_recipe(Recipe(run.source, run.resize, run.origin))
         warnings = plan.warnings
@@ -184,7 +184,9 @@ def _table_of(original: Subject, files: ReaderFiles) -> NDArray[Any] | None:
         return None
     entry = files.checkpoint.holder(files.table).entries[files.table]
     same = table.ndim == 2 and table.shape[1:] == entry.shape[1:]
-    return table if same and table.dtype == read_floats(files.checkpoint.holder(files.table), files.table).dtype else None
+    return (
+        table if same and table.dtype == read_floats(files.checkpoint.holder(files.table), files.table).dtype else None
+    )
 
 
 def open_texts(opened: Opened, work: Work, *, packs: bool, progress: Callable[[int], None] | None = None) -> Texts:
@@ -220,9 +222,7 @@ def _wanted(opened: Opened) -> int:
     return math.ceil(trained * 20 / 19) + 2 * opened.span
 
 
-def _pack(
-    opened: Opened, data: Sequence[str], wanted: int, path: Path, progress: Callable[[int], None] | None
-) -> None:
+def _pack(opened: Opened, data: Sequence[str], wanted: int, path: Path, progress: Callable[[int], None] | None) -> None:
     if path.exists():
         return
     files, pieces = opened.files, read_pieces(data, opened.settings.text_field)

@@ -1,8 +1,10 @@
 """transformers' Trainer with saves that are whole or not there, finite losses, and a gentle stop."""
 
 import json
+import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,19 +143,30 @@ class Watch(TrainerCallback):
         self.work = work
         self.stop = stop
         self.report = report
+        self._began = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the clock since the first step, those before a stop included."""
+        return time.perf_counter() - self._began
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Begin the log with what is known of the steps that were taken before."""
+        before = [line["seconds"] for line in state.log_history if "seconds" in line]
+        self._began = time.perf_counter() - max(before, default=0.0)
         if state.is_world_process_zero:
             self.work.log.write_text("".join(f"{json.dumps(line)}\n" for line in state.log_history), "utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **others: Any) -> None:
         """Write a line of the log; stop where the loss is not finite."""
-        if state.is_world_process_zero and state.log_history:
+        if not state.log_history:
+            return
+        state.log_history[-1]["seconds"] = round(self.seconds, 3)
+        if state.is_world_process_zero:
             with self.work.log.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(state.log_history[-1])}\n")
         self.report(state.global_step, logs or {})
-        if not torch.isfinite(torch.tensor((logs or {}).get("loss", 0.0))):
+        if not all(math.isfinite((logs or {}).get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError(state.global_step)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:

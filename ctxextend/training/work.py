@@ -21,13 +21,13 @@ from ctxextend.checkpoints.disk import explained
 from ctxextend.checkpoints.staging import hold
 from ctxextend.errors import TrainingError
 
-__all__ = ["SAVE", "Work", "open_work"]
+__all__ = ["SAVE", "Work", "open_work", "work_folder"]
 
 RUN_FILE = "run.json"
 # How transformers calls its saves: the step follows.
 SAVE = "checkpoint-"
 # What may be another when a run goes on: none of it changes what is learned from a step on.
-FREE = ("steps", "micro_batch", "eval_every", "save_every", "report_to")
+FREE = tuple(f"train.{name}" for name in ("steps", "micro_batch", "eval_every", "save_every", "report_to"))
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,11 @@ class Work:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def work_folder(output: Path) -> Path:
+    """Return the folder that goes with an output."""
+    return output.with_name(f"{output.name}.training")
+
+
 @contextlib.contextmanager
 def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bool) -> Iterator[Work]:
     """Give the folder of a run, which stays until it is removed, unless nothing was saved in it.
@@ -99,7 +104,7 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
         TrainingError: There are saves of another run in it, or another process works in it.
         OutputError: It cannot be made.
     """
-    folder = output.with_name(f"{output.name}.training")
+    folder = work_folder(output)
     with explained(folder):
         work = Work(folder)
         with _held(folder):

@@ -1,0 +1,189 @@
+"""From a checkpoint and a text to a trained checkpoint."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ctxextend.checkpoints.disk import explained
+from ctxextend.checkpoints.staging import check_stage
+from ctxextend.checkpoints.weights import read_floats
+from ctxextend.evaluation.readers import ENCODER
+from ctxextend.plan import table_hash
+from ctxextend.recipe import Run
+from ctxextend.recognition import open_subject, recognize
+from ctxextend.report.training import plot_losses
+from ctxextend.tableplan import find_tables
+from ctxextend.training.devices import Devices
+from ctxextend.training.learning import Learned, Learner, set_up
+from ctxextend.training.opening import open_texts, open_trained, source_of, table_sha
+from ctxextend.training.reports import TrainingInterrupted, TrainResult
+from ctxextend.training.texts import output_texts
+from ctxextend.training.work import Work, open_work, work_folder
+from ctxextend.training.writing import TrainedOutput
+
+__all__ = ["train_run"]
+
+CURVE_FILE = "train_loss.png"
+RUNS = "runs"
+
+# Told how many tokens were trained on since the last call, how many there will be, and what there is to say.
+Progress = Callable[[int, int, str], None]
+
+
+def train_run(
+    run: Run,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> TrainResult:
+    """Resize a checkpoint, where that is asked for, train it, and write it.
+
+    Every process of a run calls this; the first alone writes.
+
+    Args:
+        run: What is asked for.
+        output: The new folder; None is ``<name>-<length>`` of what is resized, and else ``<name>-trained``.
+        force: Replace an existing checkpoint folder at the last moment, and throw away the saves of a stopped run.
+        resume: Go on from the last save, where there is one.
+        progress: Told how many tokens were trained on since the last call, how many there will be, and the loss.
+        tell: Told what should be known before the first step.
+
+    Raises:
+        CtxextendError: As `ctxextend.train`.
+        TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
+    """
+    devices = Devices.here()
+    folder = _output(run, output)
+    with _work(run, folder, devices, resume=resume, force=force) as work:
+        with devices.first_goes_first():
+            opened = open_trained(run, work)
+            texts = open_texts(opened, work, packs=devices.is_first)
+        learner = set_up(opened, texts, devices)
+        for text in _plan_texts(learner, devices):
+            tell(text)
+        before = table_sha(opened.files)
+        learned = learner.learn(work, devices, _reporter(learner, progress))
+        if learned.stopped_by is not None:
+            raise TrainingInterrupted(learned.stopped_by, learned.step, work.folder)
+        result = _result(run, folder, learner, learned, devices)
+        if devices.is_first:
+            _write(run, learner, result, (before, work), force=force)
+            work.remove()
+    return result
+
+
+def _output(run: Run, output: str | os.PathLike[str] | None) -> Path:
+    asked = run.output if output is None else output
+    if asked is not None:
+        return Path(os.path.expanduser(asked))  # noqa: PTH111 - never raises
+    ending = "trained" if run.resize is None else run.resize.to
+    return Path(f"{open_subject(source_of(run)).source.name}-{ending}")
+
+
+@contextmanager
+def _work(run: Run, output: Path, devices: Devices, *, resume: bool, force: bool) -> Iterator[Work]:
+    """Give the work folder, which the first process opens once it is seen that the output can be written."""
+    if not devices.is_first:
+        yield Work(work_folder(output))
+        return
+    subject = source_of(run)
+    checkpoint = open_subject(subject)
+    with explained(output):
+        check_stage(output, checkpoint.guarded, force, checkpoint.files)
+    name = find_tables(recognize(checkpoint, subject), frozenset(checkpoint.names), str(checkpoint.root))[0][1]
+    asked = _flat(run) | {f"sha256 of {name}": table_hash(read_floats(checkpoint.holder(name), name))}
+    with open_work(output, asked, resume=resume, force=force) as work:
+        yield work
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    """Return what was asked for as plain values, each under the name that it has in a recipe with ``--set``."""
+    values: dict[str, Any] = {"source": run.source, **asdict(run.origin)}
+    for name in ("resize", "train"):
+        section = getattr(run, name)
+        found = asdict(section) if section is not None else {}
+        values |= {f"{name}.{key}": list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+    return values
+
+
+def _reporter(learner: Learner, progress: Progress | None) -> Callable[[int, Mapping[str, float]], None]:
+    """Return what tells of each step how many tokens it took and its loss."""
+    settings, taken = learner.opened.settings, 0
+    of_a_step = settings.batch_size * learner.opened.length
+
+    def report(step: int, logs: Mapping[str, float]) -> None:
+        nonlocal taken
+        if progress is not None and "loss" in logs:
+            progress((step - taken) * of_a_step, settings.steps * of_a_step, f"loss {logs['loss']:.4f}")
+            taken = step
+
+    return report
+
+
+def _result(run: Run, output: Path, learner: Learner, learned: Learned, devices: Devices) -> TrainResult:
+    settings, opened = learner.opened.settings, learner.opened
+    measured = [line["eval_loss"] for line in learned.log if "eval_loss" in line]
+    kind = learner.reader.kind
+    return TrainResult(
+        output=output,
+        source=run.source,
+        objective="distilled" if kind == ENCODER else kind,
+        trainable=settings.trainable,
+        parameters=learner.trained.count,
+        steps=learned.step,
+        batch_size=settings.batch_size,
+        micro_batch=learner.micro_batch,
+        devices=devices.count,
+        seq_len=opened.span,
+        window=opened.length,
+        lr=learner.lr,
+        tokens=learned.step * settings.batch_size * opened.length,
+        loss_before=measured[0],
+        loss_after=measured[-1],
+        seconds=learned.seconds,
+        peak_bytes=learned.peak_bytes,
+        precision=settings.precision,
+        log=tuple(map(dict, learned.log)),
+        warnings=opened.warnings,
+    )
+
+
+def _write(run: Run, learner: Learner, result: TrainResult, made: tuple[str, Work], *, force: bool) -> None:
+    """Write the output: the weights, what they say of themselves, and a curve where matplotlib can draw it."""
+    before, work = made
+    opened, settings = learner.opened, learner.opened.settings
+    source = opened.files.checkpoint.source
+    origin = replace(run.origin, revision=source.revision) if source.kind == "hub" else run.origin
+    steps = replace(settings, lr=result.lr, micro_batch=result.micro_batch)
+    asked = replace(run, train=steps, origin=origin)
+    others = {RUNS: work.reports} if work.reports.is_dir() else {}
+    output = TrainedOutput(opened.files.checkpoint, learner.trained, opened.files.table, settings.dtype, {}, others)
+    table = output.tensor(opened.files.checkpoint.holder(opened.files.table), opened.files.table)
+    texts = output_texts(asked, opened, result, (before, table_hash(table)))
+    replace(output, texts=texts | _curve(result, work)).write(result.output, force=force)
+
+
+def _curve(result: TrainResult, work: Work) -> dict[str, bytes]:
+    """Return the file of the loss curve; none where there is nothing to draw it with."""
+    if find_spec("matplotlib") is None:
+        return {}
+    path = work.folder / CURVE_FILE
+    plot_losses(result.log, f"{result.output.name}: {result.trainable} trained at {result.seq_len}", path)
+    return {CURVE_FILE: path.read_bytes()}
+
+
+def _plan_texts(learner: Learner, devices: Devices) -> Iterator[str]:
+    """Yield what should be known before the first step."""
+    settings, opened = learner.opened.settings, learner.opened
+    yield (
+        f"{learner.trained.count:,} numbers are trained ({settings.trainable}), {settings.steps:,} steps of "
+        f"{settings.batch_size} sequences of {opened.length:,} tokens, {learner.micro_batch} at once on "
+        f"{devices.count} device{'s' * (devices.count != 1)}, in {settings.precision}, lr {learner.lr:.3g}"
+    )

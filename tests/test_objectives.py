@@ -1,0 +1,209 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from ctxextend.errors import UnsupportedModelError
+from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, Reader
+from ctxextend.training import objectives, positions
+from ctxextend.training.chunkedloss import IGNORED
+from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
+from ctxextend.training.objectives import LanguageModelling
+from ctxextend.training.positions import position_base
+from tests.tiny import make_config, shrink
+
+CAUSAL_TYPES = ("gpt2", "gpt_neo", "opt", "biogpt", "bert-generation", "gpt_bigcode", "openai-gpt")
+MASKED_TYPES = (
+    *("bert", "roberta", "distilbert", "electra", "albert", "big_bird", "mobilebert", "esm", "convbert"),
+    *("deberta-v2", "mpnet", "xlm", "ibert", "nystromformer", "layoutlm", "longformer"),
+)
+WHOLE = ("mobilebert", "esm")
+ABSOLUTE_ROWS = ("roberta", "esm", "mpnet", "ibert", "nystromformer", "longformer")
+OFFSETS = {**dict.fromkeys(ABSOLUTE_ROWS, 2), "opt": 2, "biogpt": 2}
+
+
+def reader_of(model_type: str, kind: str | None = None) -> Reader:
+    """A model with random weights, as if it had been opened."""
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    kind = kind or (CAUSAL if model_type in CAUSAL_TYPES else MASKED)
+    auto: Any = {CAUSAL: AutoModelForCausalLM, MASKED: AutoModelForMaskedLM, ENCODER: AutoModel}[kind]
+    torch.manual_seed(0)
+    model = auto.from_config(shrink(make_config(model_type))).train(False)
+    offset = OFFSETS.get(model_type, 0)
+    return Reader(f"my-{model_type}", Path(), model_type, kind, model, None, 64, (), (), offset=offset)
+
+
+def text(length: int = 16, texts: int = 2) -> torch.Tensor:
+    return torch.randint(10, 40, (texts, length), generator=torch.Generator().manual_seed(1))
+
+
+def loss(objective: LanguageModelling, *given: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = objective(*given)["loss"]
+    return found
+
+
+def in_training(objective: LanguageModelling) -> LanguageModelling:
+    """Switch an objective to training, with gradient checkpointing where its model has it, and without dropout."""
+    switch_dropout_off(objective.train())
+    switch_checkpointing(objective.model, on=True)
+    return objective
+
+
+@pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
+def test_language_modelling_loss_equals_the_models_own(model_type: str) -> None:
+    reader, ids = reader_of(model_type), text()
+    objective = LanguageModelling.of(reader)
+    assert objective.is_apart == (model_type not in WHOLE)
+    labels = ids.clone()
+    labels[:, ::3] = IGNORED
+    expected = reader.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+    torch.testing.assert_close(loss(objective, ids, labels), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
+def test_language_modelling_gradients_equal_the_models_own_under_gradient_checkpointing(model_type: str) -> None:
+    reader, ids = reader_of(model_type), text()
+    labels = torch.where(ids % 3 > 0, ids, IGNORED)
+    parameters = [parameter for parameter in reader.model.parameters() if parameter.requires_grad]
+    expected_loss = reader.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+    expected = torch.autograd.grad(expected_loss, parameters, allow_unused=True)
+    objective = LanguageModelling.of(reader)
+    in_training(objective)
+    found = torch.autograd.grad(loss(objective, ids, labels), parameters, allow_unused=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
+def test_switch_dropout_off_lets_a_model_in_training_give_what_it_gives_elsewhere(model_type: str) -> None:
+    objective, ids = LanguageModelling.of(reader_of(model_type)), text()
+    with torch.no_grad():
+        expected = loss(objective, ids, ids)
+        if model_type not in ("albert", "gpt_neo"):  # whose defaults have none
+            assert not torch.equal(loss(objective.train(), ids, ids), expected)
+        torch.testing.assert_close(loss(in_training(objective), ids, ids), expected, rtol=1e-5, atol=0)
+
+
+def test_switch_checkpointing_says_whether_a_model_has_it() -> None:
+    gpt2 = reader_of("gpt2").model
+    assert switch_checkpointing(gpt2, on=True)
+    assert all(layer.gradient_checkpointing for layer in gpt2.transformer.h)
+    assert switch_checkpointing(gpt2, on=False)
+    assert not any(layer.gradient_checkpointing for layer in gpt2.transformer.h)
+    assert not switch_checkpointing(reader_of("albert").model, on=True)
+
+
+def test_language_modelling_shifts_the_labels_of_a_decoder_that_leaves_that_to_its_user() -> None:
+    reader, ids = reader_of("blenderbot-small", CAUSAL), text()
+    with torch.no_grad():
+        logits = reader.model(input_ids=ids).logits
+    expected = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(loss(LanguageModelling.of(reader), ids, ids), expected)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "mobilebert"])
+def test_language_modelling_without_labels_is_nothing(model_type: str) -> None:
+    ids = text()
+    assert loss(LanguageModelling.of(reader_of(model_type)), ids, torch.full_like(ids, IGNORED)).item() == 0
+
+
+def test_language_modelling_under_autocast_is_near_float32() -> None:
+    objective, ids = LanguageModelling.of(reader_of("gpt2")), text()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss(objective, ids, ids)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, loss(objective, ids, ids), rtol=5e-3, atol=0)
+
+
+def test_language_modelling_holds_the_models_parameters_alone_and_leaves_its_head() -> None:
+    reader, ids = reader_of("gpt2"), text()
+    before = reader.model(input_ids=ids).logits
+    objective = LanguageModelling.of(reader)
+    loss(objective, ids, ids)
+    assert {name for name, _ in objective.named_parameters()} == {
+        f"model.{name}" for name, _ in reader.model.named_parameters()
+    }
+    assert torch.equal(reader.model(input_ids=ids).logits, before)
+
+
+@pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
+def test_position_base_is_found_by_trying(model_type: str) -> None:
+    assert position_base(reader_of(model_type)) == (2 if model_type in ABSOLUTE_ROWS else 0)
+
+
+@pytest.mark.parametrize(("model_type", "base"), [("bert", 0), ("roberta", 2), ("opt", 0), ("gpt2", 0)])
+def test_position_base_of_encoders_without_a_head(model_type: str, base: int) -> None:
+    assert position_base(reader_of(model_type, ENCODER)) == base
+
+
+@pytest.mark.parametrize("model_type", ["blenderbot-small", "trocr", "mra"])
+def test_position_base_refuses_models_that_count_by_themselves(model_type: str) -> None:
+    reader = reader_of(model_type, MASKED if model_type == "mra" else CAUSAL)
+    with pytest.raises(UnsupportedModelError, match=f"models of type {model_type} count them .* Leave --window out"):
+        LanguageModelling.of(reader, placed=True)
+    assert LanguageModelling.of(reader).position_base == 0
+
+
+def test_position_base_refuses_models_that_take_no_heed_of_what_they_are_told() -> None:
+    reader = reader_of("bert")
+    read = reader.model.forward
+    reader.model.forward = lambda position_ids=None, **given: read(**given)
+    with pytest.raises(UnsupportedModelError):
+        position_base(reader)
+
+
+def without_mask(model: Any, ids: torch.Tensor) -> dict[str, Any]:
+    return {"input_ids": ids, "use_cache": False}
+
+
+def test_position_base_refuses_models_that_do_not_read_across_a_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reader_of("gpt2")
+    monkeypatch.setattr(positions, "inputs_of", without_mask)
+    with pytest.raises(UnsupportedModelError):
+        position_base(reader)
+
+
+def across_a_jump(model_type: str) -> tuple[bool, bool]:
+    """Whether in training, with gradient checkpointing, a token before a jump of the positions matters behind it.
+
+    Returns:
+        Whether changing it changes the last token's loss, and whether that loss's gradient reaches its position.
+    """
+    objective = in_training(LanguageModelling.of(reader_of(model_type), placed=True))
+    places = torch.tensor([[*range(3, 7), *range(40, 44)]])
+    ids = text(8, 1)
+    other, labels = ids.clone(), torch.full_like(ids, IGNORED)
+    other[0, 0], labels[0, -1] = ids[0, 0] + 1, 20
+    whole = loss(objective, ids, labels, places)
+    whole.backward()  # type: ignore[no-untyped-call]
+    changed = not torch.equal(whole, loss(objective, other, labels, places))
+    return changed, bool(table_of(objective.model).grad[places[0, 0] + OFFSETS.get(model_type, 0)].any())
+
+
+def table_of(model: Any) -> Any:
+    (table,) = [value for name, value in model.named_parameters() if "wpe" in name or "position" in name]
+    return table
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neo", "opt", "bert", "roberta", "distilbert", "big_bird"])
+def test_language_modelling_reads_across_a_jump_of_the_positions(model_type: str) -> None:
+    assert across_a_jump(model_type) == (True, True)
+
+
+def test_gpt2_does_not_read_across_a_jump_without_an_attention_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objectives, "inputs_of", without_mask)
+    changed, reached = across_a_jump("gpt2")
+    assert not changed
+    assert not reached
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "roberta"])
+def test_language_modelling_trains_the_rows_of_the_positions_that_it_is_told(model_type: str) -> None:
+    reader, ids = reader_of(model_type), text(8, 1)
+    objective = LanguageModelling.of(reader, placed=True)
+    places = torch.tensor([[*range(3, 7), *range(40, 44)]])
+    loss(objective, ids, ids, places).backward()  # type: ignore[no-untyped-call]
+    used = {row - OFFSETS.get(model_type, 0) for row in table_of(reader.model).grad.any(1).nonzero().flatten().tolist()}
+    assert used == set(places[0].tolist()) - ({43} if objective.reader.kind == CAUSAL else set())
