@@ -21,7 +21,7 @@ from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject, Train
 from ctxextend.training.reports import TrainingInterrupted, TrainResult
 from tests import pico
 from tests.evaluations import EXTENDED
-from tests.words import text_of
+from tests.words import add_tokenizer, text_of
 
 
 def invoke(*arguments: str) -> Result:
@@ -195,6 +195,18 @@ def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pyte
     said = json.loads(invoke(recipe, "-o", "out", "--force", "--json").stdout)
     assert (said["output"], said["resize"], said["train"]["steps"]) == ("out", None, 2)
     assert said["warnings"][0] == "It was rough."
+
+
+def test_run_of_the_recipe_beside_a_trained_output_makes_the_same_weights_again() -> None:
+    add_tokenizer(pico.make(Path("source"), "gpt2").folder, is_framed=False)
+    Path("book.txt").write_text(text_of([i * i % 27 for i in range(2_000)]))
+    train = Train(("book.txt",), 2, seq_len=24, batch_size=2)
+    first = ctxextend.run(Run("source", resize=Resize(24), train=train), "first")
+    assert first.training
+    assert first.training.steps == 2
+    assert invoke("first/ctxextend.yaml", "-o", "again").stdout == "again\n"
+    for name in ("model.safetensors", "config.json", "ctxextend.yaml", "README.md"):
+        assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
 
 
 @pytest.mark.usefixtures("trainings")
