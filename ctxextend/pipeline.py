@@ -1,7 +1,7 @@
 """A recipe of several steps carried out: resize, train, evaluate."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RunInterrupted", "RunPlan", "RunResult", "plan_run", "run"]
 
-Folder = str | os.PathLike[str] | None
-
 # Told what is done and in what it is counted; gives the function that is told how many were done and there are.
-Stages = Callable[[str, str], AbstractContextManager[Callable[[int, int], None]]]
+Stages = Callable[[str, str], AbstractContextManager[Callable[..., None]]]
+
+Folder = str | os.PathLike[str] | None
 
 
 @contextmanager
-def _silent(what: str, of: str) -> Iterator[Callable[[int, int], None]]:
-    yield lambda done, total: None
+def _silent(what: str, of: str) -> Iterator[Callable[..., None]]:
+    yield lambda done, total, said="": None
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ class RunResult:
         """What should not be missed of any step."""
         steps = (self.resize, self.training, self.evaluation)
         return tuple(warning for step in steps if step is not None for warning in step.warnings)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and prints, where several trained together."""
+        return self.training is None or self.training.is_first
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, in the words of ``--json``."""
@@ -131,10 +136,10 @@ class RunPlan:
         folder = self.output(output)
         self._check(folder, resume=resume)
         if self.run.train is None:
-            result = self._resize(folder, force, progress)
+            result = self._make(folder, progress, force=force)
         else:
-            result = self._train(folder, progress, force=force, resume=resume, tell=tell)
-        if self.run.evaluate is None or os.environ.get("RANK", "0") != "0":
+            result = self._train(folder, progress, {"force": force, "resume": resume, "tell": tell})
+        if self.run.evaluate is None or not result.is_first:
             return result
         try:
             with progress("Reading", "tokens") as moved:
@@ -151,19 +156,19 @@ class RunPlan:
         if self.run.evaluate is not None:
             check_paths(self.run.evaluate.data)
 
-    def _resize(self, folder: Folder, force: bool, progress: Stages) -> RunResult:
-        if (plan := self.resize) is None:
-            return RunResult()
-        with progress("Writing", "bytes") as moved:
-            resized = plan.execute(folder, force=force, progress=lambda done: moved(done, plan.bytes_to_write))
-        return RunResult(resized.output, resize=resized)
-
-    def _train(self, folder: Folder, progress: Stages, **how: Any) -> RunResult:
+    def _train(self, folder: Folder, stages: Stages, options: Mapping[str, Any]) -> RunResult:
         from ctxextend.training.running import train_run
 
-        with progress("Training", "tokens") as moved:
-            trained = train_run(self.run, folder, progress=lambda done, total, loss: moved(done, total), **how)
+        with stages("Training", "tokens") as moved:
+            trained = train_run(self.run, folder, progress=moved, **options)
         return RunResult(trained.output, training=trained)
+
+    def _make(self, folder: Folder, stages: Stages, *, force: bool) -> RunResult:
+        if (plan := self.resize) is None:
+            return RunResult()
+        with stages("Writing", "bytes") as moved:
+            resized = plan.execute(folder, force=force, progress=lambda done: moved(done, plan.bytes_to_write))
+        return RunResult(resized.output, resize=resized)
 
     def _subject(self, result: RunResult) -> Subject:
         """Return what is measured: the output, or the source where there is none."""

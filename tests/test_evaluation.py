@@ -16,6 +16,7 @@ import transformers
 from typer.testing import CliRunner
 
 import ctxextend
+from ctxextend.cli import options
 from ctxextend.cli.app import app
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError, UnsupportedModelError
 from ctxextend.evaluation import opening
@@ -311,7 +312,7 @@ def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:
     from ctxextend.cli import evaluate
 
     assert evaluate.MEASURE_NAMES == MEASURES
-    assert get_args(evaluate.PrecisionName) == PRECISIONS
+    assert get_args(get_args(options.PrecisionName)[0]) == PRECISIONS
     settings = Evaluate(("x",))
     assert settings.tokens == 65_536
 

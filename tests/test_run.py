@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -213,17 +214,19 @@ def test_run_of_the_recipe_beside_a_trained_output_makes_the_same_weights_again(
 def test_run_says_how_to_go_on_with_a_training_that_was_stopped() -> None:
     done = invoke(write("source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 99}\n"))
     assert done.exit_code == 143
-    assert "Error: Stopped after step 98, saved in out.training.\nGo on: add --resume.\n" in done.stderr
+    assert "Error: Stopped after step 98, which is saved in out.training.\nGo on with: ctxextend" in done.stderr
+    assert done.stderr.endswith(" --resume\n")
 
 
 def test_run_of_several_processes_measures_in_the_first_alone(
     trainings: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("book.txt").write_text("words")
-    monkeypatch.setenv("RANK", "1")
+    other = replace(trained(Path("out")), is_first=False)
+    monkeypatch.setattr(sys.modules["ctxextend.training.running"], "train_run", lambda *_, **__: other)
     text = "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
-    assert ctxextend.run(write(text)).evaluation is None
-    assert len(trainings) == 1
+    assert ctxextend.run(write(text)) == RunResult(Path("out"), training=other)
+    assert not trainings
 
 
 def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:

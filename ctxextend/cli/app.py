@@ -18,6 +18,7 @@ from ctxextend.cli.methods import methods
 from ctxextend.cli.output import INTERRUPTED, Output, nowhere
 from ctxextend.cli.resize import resize
 from ctxextend.cli.run import run
+from ctxextend.cli.train import train
 from ctxextend.cli.verify import NOT_PROVED, verify
 from ctxextend.errors import CtxextendError, VerificationError
 from ctxextend.version import __version__
@@ -77,7 +78,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (resize, inspect, verify, evaluate, run, families, methods, demo):
+for command in (resize, train, inspect, verify, evaluate, run, families, methods, demo):
     app.command(cls=ExamplesFirst)(command)
 
 

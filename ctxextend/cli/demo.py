@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ctxextend.cli.completion import complete_folder
-from ctxextend.cli.options import AsJson, Quiet
+from ctxextend.cli.options import AsJson, Force, Quiet
 from ctxextend.cli.output import Output
 
 __all__ = ["demo"]
@@ -26,9 +26,7 @@ def demo(
             rich_help_panel="Files",
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel="Files")
-    ] = False,
+    force: Force = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from ctxextend.cli.options import (
     AsJson,
     FamilyName,
     Plot,
+    PrecisionName,
     Quiet,
     Revision,
     Subfolder,
@@ -32,7 +33,6 @@ RUNNING = "Running"
 
 # The recipe's names, which a test compares: importing them would bring numpy into --help.
 MEASURE_NAMES = ("position", "context", "passkey", "retrieval")
-PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def _complete_measure(incomplete: str) -> list[str]:
@@ -111,10 +111,7 @@ def evaluate(
             rich_help_panel=RUNNING,
         ),
     ] = None,
-    precision: Annotated[
-        PrecisionName,
-        typer.Option(help="auto: fp32 on a CPU, bf16 on an accelerator that has it.", rich_help_panel=RUNNING),
-    ] = "auto",
+    precision: PrecisionName = "auto",
     plot: Plot = None,
     family: FamilyName = None,
     revision: Revision = None,

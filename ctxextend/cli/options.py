@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,16 +11,22 @@ from ctxextend.cli.completion import complete_model_type
 from ctxextend.errors import OutputError, ResizeError
 
 __all__ = [
+    "LEARNING",
     "AsJson",
     "ConfigKey",
     "FamilyName",
+    "Force",
     "Offset",
     "PartName",
     "Plot",
+    "PrecisionName",
     "Quiet",
+    "Resume",
     "Revision",
+    "SeqLen",
     "Subfolder",
     "TableName",
+    "Trainable",
     "Variant",
     "check_plot",
     "usage_errors",
@@ -30,6 +36,8 @@ WHICH = "Which table"
 FILES = "Files"
 PRINTING = "Printing"
 SHOW = "What to show"
+RUNNING = "Running"
+LEARNING = "Learning"
 
 PartName = Annotated[
     str | None,
@@ -117,6 +125,38 @@ def check_plot(plot: Path | None) -> None:
     except OutputError as error:
         raise typer.BadParameter(str(error)) from error
     check_figure(plot)
+
+
+PrecisionName = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16"],
+    typer.Option(
+        "--precision", help="auto: fp32 on a CPU, bf16 on an accelerator that has it.", rich_help_panel=RUNNING
+    ),
+]
+Trainable = Annotated[
+    Literal["new", "positions", "all"] | None,
+    typer.Option(
+        "--trainable",
+        show_default="positions",
+        help="Train the new rows, the whole table, or everything.",
+        rich_help_panel=LEARNING,
+    ),
+]
+SeqLen = Annotated[
+    int | None,
+    typer.Option(
+        "--seq-len",
+        min=8,
+        metavar="L",
+        show_default="all it has",
+        help="Positions that a training sequence reaches over.",
+        rich_help_panel=LEARNING,
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with a training that was stopped.", rich_help_panel=FILES)
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel=FILES)]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`ctxextend resize`."""
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -8,24 +9,30 @@ import typer
 
 from ctxextend.cli.completion import complete_folder, complete_model
 from ctxextend.cli.options import (
+    LEARNING,
     AsJson,
     ConfigKey,
     FamilyName,
+    Force,
     Offset,
     PartName,
     Quiet,
+    Resume,
     Revision,
+    SeqLen,
     Subfolder,
     TableName,
+    Trainable,
     Variant,
     usage_errors,
 )
-from ctxextend.cli.output import Output
+from ctxextend.cli.output import Output, is_other_process
+from ctxextend.cli.training import run_training
 from ctxextend.errors import OutputError
 
 if TYPE_CHECKING:
     from ctxextend.plan import ResizePlan, ResizeResult
-    from ctxextend.recipe import Recipe
+    from ctxextend.recipe import Recipe, Train
 __all__ = ["resize", "show_plan"]
 
 # The registry's names, which a test compares: importing it would bring numpy into --help.
@@ -140,13 +147,26 @@ def resize(
     revision: Revision = None,
     subfolder: Subfolder = None,
     variant: Variant = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel="Files")
-    ] = False,
+    force: Force = False,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Prove the output before it takes its name.", rich_help_panel="Files"),
     ] = False,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--train",
+            metavar="PATH...",
+            help="Then train it on this text for --steps (see train; more by recipe, see run).",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Optimizer steps.", rich_help_panel=LEARNING)
+    ] = None,
+    trainable: Trainable = None,
+    seq_len: SeqLen = None,
+    resume: Resume = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
     ] = False,
@@ -162,27 +182,52 @@ def resize(
         ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
     from ctxextend.plan import plan_recipe
-    from ctxextend.recipe import Origin, Recipe, Resize
+    from ctxextend.recipe import Origin, Recipe, Resize, Run
 
-    sink = Output(as_json, quiet)
+    _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, proves=verify)
+    sink = Output(as_json, quiet, silent=is_other_process())
     with usage_errors():
         settings = Resize(
             to, method, keep_first, drop_last, scope, alpha, seed, part, table, config_key, offset, mend_limits
         )
         recipe = Recipe(model, settings, Origin(revision, subfolder, variant, family))
+        training = _training(train, steps, trainable, seq_len)
     plan = plan_recipe(recipe)
     for note in plan.notes:
         sink.note(note)
     for warning in plan.warnings:
         sink.warning(warning)
     if dry_run:
-        _show_dry_run(sink, plan, output, force)
+        _show_dry_run(sink, plan, output, training, force=force)
+        return
+    if training is not None:
+        run = Run(model, recipe.origin, settings, training)
+        run_training(sink, run, output, force=force, resume=resume, command="resize")
         return
     result = _execute(sink, plan, output, force=force, proves=verify)
     if verify:
         sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
     commands = list(getattr(context.parent and context.parent.command, "commands", ()))
     _show_result(sink, result, commands, verified=verify)
+
+
+def _check_training(train: list[str] | None, steps: int | None, others: dict[str, Any], *, proves: bool) -> None:
+    """Refuse flags of a training without one, and a training without its steps."""
+    given = [flag for flag, value in {"--steps": steps, **others}.items() if value]
+    if not train and given:
+        raise typer.BadParameter(f"{given[0]} belongs to a training: add --train PATH, or leave it out.")
+    if train and steps is None:
+        raise typer.BadParameter("--train needs --steps: say for how many steps.")
+    if train and proves:
+        raise typer.BadParameter("--verify proves a resize alone: leave it out, and run verify on what was trained.")
+
+
+def _training(data: list[str] | None, steps: int | None, trainable: str | None, seq_len: int | None) -> "Train | None":
+    from ctxextend.recipe import Train
+
+    if not data or steps is None:
+        return None
+    return Train(tuple(data), steps, trainable=trainable or "positions", seq_len=seq_len)
 
 
 def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, proves: bool) -> "ResizeResult":
@@ -203,9 +248,25 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
         )
 
 
-def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, force: bool) -> None:
+def _show_dry_run(
+    sink: Output, plan: "ResizePlan", output: Path | None, training: "Train | None", *, force: bool
+) -> None:
     values, warnings = show_plan(sink, plan, output, force=force)
+    if training is not None:
+        sink.data(settings_text("train", asdict(training)))
+        values["train"] = asdict(training)
     sink.result("resize", values, warnings)
+
+
+def settings_text(step: str, settings: dict[str, Any]) -> str:
+    """Return the settings of a step that say something, one a line."""
+    given = {
+        name: " ".join(map(str, value)) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if value is not None and value is not False and value != ()
+    }
+    lines = [f"{name}: {value}" for name, value in given.items()]
+    return "\n".join(f"{step if number == 0 else '':<10}{line}" for number, line in enumerate(lines))
 
 
 def show_plan(

@@ -3,15 +3,16 @@
 import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ctxextend.cli.completion import complete_folder, complete_recipe
 from ctxextend.cli.evaluate import show_evaluation
-from ctxextend.cli.options import AsJson, Quiet
-from ctxextend.cli.output import INTERRUPTED, Output
-from ctxextend.cli.resize import show_plan
+from ctxextend.cli.options import AsJson, Force, Quiet, Resume
+from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
+from ctxextend.cli.resize import settings_text, show_plan
+from ctxextend.cli.training import said_of_stop
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunPlan, RunResult
@@ -48,12 +49,8 @@ def run(
             rich_help_panel=FILES,
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel=FILES)
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a training that was stopped.", rich_help_panel=FILES)
-    ] = False,
+    force: Force = False,
+    resume: Resume = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
     ] = False,
@@ -74,7 +71,7 @@ def run(
     from ctxextend.training.reports import TrainingInterrupted
     from ctxextend.writtenrun import read_run_file
 
-    sink = Output(as_json, quiet)
+    sink = Output(as_json, quiet, silent=is_other_process())
     plan = plan_run(read_run_file(recipe, changes or ()))
     for note in plan.resize.notes if plan.resize else ():
         sink.note(note)
@@ -86,7 +83,7 @@ def run(
     try:
         result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
     except TrainingInterrupted as stop:
-        sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}.", "Go on: add --resume.")
+        said_of_stop(sink, stop)
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
@@ -106,20 +103,9 @@ def _show_dry_run(sink: Output, plan: "RunPlan", output: Path | None, force: boo
     elif steps:
         sink.data(f"{'source':<10}{plan.run.source}" + (f"\n{'output':<10}{folder}" if folder else ""))
     for name, settings in steps.items():
-        sink.data(_settings_text(name, settings))
+        sink.data(settings_text(name, settings))
     shown = {"output": None if folder is None else str(folder), "dry_run": True, "resize": values}
     sink.result("run", shown | dict.fromkeys(("train", "evaluate")) | steps, warnings)
-
-
-def _settings_text(step: str, settings: dict[str, Any]) -> str:
-    """Return the settings of a step that say something, one a line."""
-    given = {
-        name: " ".join(map(str, value)) if isinstance(value, tuple) else value
-        for name, value in settings.items()
-        if value is not None and value is not False and value != ()
-    }
-    lines = [f"{name}: {value}" for name, value in given.items()]
-    return "\n".join(f"{step if number == 0 else '':<10}{line}" for number, line in enumerate(lines))
 
 
 def _show(sink: Output, plan: "RunPlan", result: "RunResult") -> None:

@@ -217,9 +217,12 @@ def open_texts(opened: Opened, work: Work, *, packs: bool, progress: Callable[[i
 
 
 def _wanted(opened: Opened) -> int:
-    """Return how many tokens of text a run can use: what is trained on once, what is held out, and room for jumps."""
+    """Return how many tokens of text a run can use: what is trained on once, what is held out, and room for jumps.
+
+    Short runs read more than they train on, so that the twentieth that is held out is not too little to measure on.
+    """
     trained = opened.settings.steps * opened.settings.batch_size * opened.room
-    return math.ceil(trained * 20 / 19) + 2 * opened.span
+    return max(math.ceil(trained * 20 / 19), 20 * EVAL_TOKENS) + 2 * opened.span
 
 
 def _pack(opened: Opened, data: Sequence[str], wanted: int, path: Path, progress: Callable[[int], None] | None) -> None:

@@ -48,6 +48,7 @@ class TrainResult:
         peak_bytes: The most memory that a process held, on the accelerator where there is one; None if unknown.
         precision: The dtype of the arithmetic.
         log: What was logged, a mapping for each step or measurement.
+        is_first: Whether this process wrote the output; of several that train together one does.
         warnings: What the user should know.
         notes: What is worth saying.
     """
@@ -71,6 +72,7 @@ class TrainResult:
     peak_bytes: int | None
     precision: str
     log: tuple[dict[str, Any], ...]
+    is_first: bool = True
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -81,12 +83,10 @@ class TrainResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, in the words of ``--json``; what is no finite number is null."""
-        values = {name: value for name, value in vars(self).items() if name not in ("output", "warnings")}
-        values |= {"output": str(self.output), "log": [_plain(line) for line in self.log], "notes": list(self.notes)}
-        return _plain(values | {"tokens_per_second": self.tokens_per_second})
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
+        left_out = ("output", "log", "is_first", "warnings")  # the log is a file of the output
+        values = {name: value for name, value in vars(self).items() if name not in left_out}
+        values |= {"output": str(self.output), "notes": list(self.notes), "tokens_per_second": self.tokens_per_second}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }

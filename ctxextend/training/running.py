@@ -151,6 +151,7 @@ def _result(run: Run, output: Path, learner: Learner, learned: Learned, devices:
         peak_bytes=learned.peak_bytes,
         precision=settings.precision,
         log=tuple(map(dict, learned.log)),
+        is_first=devices.is_first,
         warnings=opened.warnings,
     )
 
