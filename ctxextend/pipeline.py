@@ -1,19 +1,18 @@
-"""Whole runs: one library call for what a user would otherwise type step by step."""
+"""A recipe of several steps carried out: resize, train, evaluate."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.checkpoints.source import bundled_source
 from ctxextend.errors import RecipeError
 from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate_subject
 from ctxextend.evaluation.readerfiles import check_tables
 from ctxextend.evaluation.reports import Evaluation
-from ctxextend.plan import ResizePlan, ResizeResult, plan_checkpoint, plan_recipe
-from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject
+from ctxextend.plan import ResizePlan, ResizeResult, plan_checkpoint
+from ctxextend.recipe import Origin, Recipe, Run, Subject
 from ctxextend.recognition import open_subject
 from ctxextend.texts import check_paths
 from ctxextend.writtenrun import WrittenRun, read_run_file
@@ -21,86 +20,12 @@ from ctxextend.writtenrun import WrittenRun, read_run_file
 if TYPE_CHECKING:
     from ctxextend.training.reports import TrainResult
 
-__all__ = ["Demo", "RunInterrupted", "RunPlan", "RunResult", "plan_run", "run", "run_demo"]
+__all__ = ["RunInterrupted", "RunPlan", "RunResult", "plan_run", "run"]
 
 # Told what is done and in what it is counted; gives the function that is told how many were done and there are.
 Stages = Callable[[str, str], AbstractContextManager[Callable[..., None]]]
 
 Folder = str | os.PathLike[str] | None
-
-DEMO_SOURCE = "tiny-gpt2"
-DEMO_LENGTH = 512
-DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
-
-
-@dataclass(frozen=True)
-class Demo:
-    """What the demonstration showed.
-
-    Attributes:
-        source: The bundled checkpoint's name.
-        method: How new rows were made.
-        max_len_before: Token positions of the original.
-        max_len_after: Token positions of the new checkpoint.
-        failure_before: What transformers says when the original reads one token more than it has positions.
-        same_outputs: Whether both models' logits at the old length are equal, bit for bit.
-        tokens: Tokens in the prompt and what was generated.
-        text_within: The text up to the old length, the prompt first.
-        text_beyond: The text behind it.
-        consequences: What the new length is worth before any training.
-    """
-
-    source: str
-    method: str
-    max_len_before: int
-    max_len_after: int
-    failure_before: str
-    same_outputs: bool
-    tokens: int
-    text_within: str
-    text_beyond: str
-    consequences: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
-        return asdict(self)
-
-
-def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
-    """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128.
-
-    Args:
-        output: Where the new checkpoint goes.
-        force: Replace an existing checkpoint folder.
-
-    Raises:
-        OutputError: As `ResizePlan.execute`.
-    """
-    from ctxextend.running import continue_text, largest_difference, load, read_text
-
-    plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
-    folders = plan.execute(output, force=force).output, plan.checkpoint.root
-    resized, original = (load(folder, plan.checkpoint.model_class).model for folder in folders)
-    before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
-    texts: list[Any] = [read_text(model, table, before) for model in (original, resized)]
-    try:
-        read_text(original, table, before + 1)
-        failure = "it did not fail"
-    except (IndexError, RuntimeError) as error:
-        failure = f"{type(error).__name__}: {error}"
-    within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
-    return Demo(
-        source=DEMO_SOURCE,
-        method=plan.method,
-        max_len_before=before,
-        max_len_after=after,
-        failure_before=failure,
-        same_outputs=largest_difference(*texts) == 0,
-        tokens=tokens,
-        text_within=within,
-        text_beyond=beyond,
-        consequences=plan.consequences,
-    )
 
 
 @contextmanager
@@ -178,13 +103,13 @@ class RunPlan:
         """What the user should know before the plan is carried out."""
         return () if self.resize is None else self.resize.warnings
 
-    def output(self, output: str | os.PathLike[str] | None = None) -> str | os.PathLike[str] | None:
+    def output(self, output: Folder = None) -> Folder:
         """Return where the new folder goes, given what was asked for; None where a step names it itself."""
         return self.run.output if output is None else output
 
     def execute(
         self,
-        output: str | os.PathLike[str] | None = None,
+        output: Folder = None,
         *,
         force: bool = False,
         resume: bool = False,
@@ -192,6 +117,8 @@ class RunPlan:
         tell: Callable[[str], None] = lambda text: None,
     ) -> RunResult:
         """Resize, train and evaluate, as far as the recipe asks for it.
+
+        Of several processes that train together, each calls this, and the first alone evaluates.
 
         Args:
             output: The new folder; None is what the recipe says, and else `<name>-<length>`.
@@ -202,6 +129,7 @@ class RunPlan:
 
         Raises:
             CtxextendError: As `ResizePlan.execute`, `train` and `evaluate`.
+            TrainingInterrupted: Ctrl-C or another signal while it trained; it says what is saved.
             RecipeError: An output or a training to go on with is named, and the recipe asks for none.
             RunInterrupted: Ctrl-C while the output was measured; it holds what was done.
         """
@@ -219,7 +147,7 @@ class RunPlan:
         except EvaluationInterrupted as stop:
             raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
 
-    def _check(self, folder: str | os.PathLike[str] | None, *, resume: bool) -> None:
+    def _check(self, folder: Folder, *, resume: bool) -> None:
         """Refuse what the steps behind a long training would refuse when it is done."""
         if resume and self.run.train is None:
             raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
@@ -279,7 +207,7 @@ def plan_run(written: WrittenRun) -> RunPlan:
 
 def run(
     recipe: str | os.PathLike[str] | Run,
-    output: str | os.PathLike[str] | None = None,
+    output: Folder = None,
     *,
     changes: Sequence[str] = (),
     force: bool = False,

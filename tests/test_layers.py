@@ -30,7 +30,7 @@ LAYERS = [
         "texts",
         "evaluation",
     ),
-    *("skeletons", "model", "report", "training", "pipeline", "cli", "__init__", "__main__"),
+    *("skeletons", "model", "report", "training", "demonstration", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Who may import what from outside at all, at the top or at use; numpy and the standard library are free.

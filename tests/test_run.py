@@ -2,7 +2,8 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,9 +19,10 @@ from ctxextend.evaluation.evaluating import EvaluationInterrupted
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.plan import plan_recipe
 from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject, Train
+from ctxextend.training.reports import TrainingInterrupted, TrainResult
 from tests import pico
 from tests.evaluations import EXTENDED
-from tests.words import text_of
+from tests.words import add_tokenizer, text_of
 
 
 def invoke(*arguments: str) -> Result:
@@ -32,16 +34,26 @@ def write(text: str) -> str:
     return "recipe.yaml"
 
 
-@dataclass(frozen=True)
-class Trained:
+def trained(output: Path) -> TrainResult:
     """What training would give."""
-
-    output: Path
-    warnings: tuple[str, ...] = ("It was rough.",)
-    is_first: bool = True
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"steps": 2}
+    numbers: dict[str, Any] = {
+        "parameters": 8,
+        "batch_size": 8,
+        "micro_batch": 8,
+        "devices": 1,
+        "seq_len": 160,
+        "window": 160,
+    }
+    losses: dict[str, Any] = {"lr": 0.1, "tokens": 9, "loss_before": 3.0, "loss_after": 2.0, "seconds": 1.0}
+    what: dict[str, Any] = {
+        "source": "tiny-gpt2",
+        "objective": "causal",
+        "trainable": "positions",
+        "precision": "float32",
+    }
+    return TrainResult(
+        output=output, steps=2, peak_bytes=None, log=(), warnings=("It was rough.",), **numbers, **losses, **what
+    )
 
 
 @pytest.fixture
@@ -49,10 +61,16 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put in the place of training what notes how it was called, and resizes."""
     called: list[Any] = []
 
-    def train_run(asked: Run, output: Any, *, force: bool, resume: bool, progress: Any, tell: Any) -> Trained:
+    def train_run(
+        asked: Run, output: Any, *, force: bool, resume: bool, progress: Any, tell: Callable[[str], None]
+    ) -> TrainResult:
         called.append((asked, output, force, resume))
+        tell("It needs much.")
+        progress(10, 20, "loss 3")
+        if asked.train and asked.train.steps == 99:
+            raise TrainingInterrupted(15, 98, Path("out.training"))
         assert asked.resize is not None
-        return Trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
+        return trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
 
     module = ModuleType("ctxextend.training.running")
     module.train_run = train_run  # type: ignore[attr-defined]
@@ -173,10 +191,42 @@ def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pyte
     (called,) = trainings
     assert (called[0].train, called[0].resize, *called[1:]) == (asked.train, asked.resize, Path("out"), False, True)
     assert [subject.source for subject in measured] == ["./out"]
-    assert "Warning: It was rough." in done.stderr
+    assert "It needs much.\n" in done.stderr
+    assert "Warning: It was rough.\n" in done.stderr
     said = json.loads(invoke(recipe, "-o", "out", "--force", "--json").stdout)
-    assert (said["output"], said["resize"], said["train"]) == ("out", None, {"steps": 2})
+    assert (said["output"], said["resize"], said["train"]["steps"]) == ("out", None, 2)
     assert said["warnings"][0] == "It was rough."
+
+
+def test_run_of_the_recipe_beside_a_trained_output_makes_the_same_weights_again() -> None:
+    add_tokenizer(pico.make(Path("source"), "gpt2").folder, is_framed=False)
+    Path("book.txt").write_text(text_of([i * i % 27 for i in range(2_000)]))
+    train = Train(("book.txt",), 2, seq_len=24, batch_size=2)
+    first = ctxextend.run(Run("source", resize=Resize(24), train=train), "first")
+    assert first.training
+    assert first.training.steps == 2
+    assert invoke("first/ctxextend.yaml", "-o", "again").stdout == "again\n"
+    for name in ("model.safetensors", "config.json", "ctxextend.yaml", "README.md"):
+        assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
+
+
+@pytest.mark.usefixtures("trainings")
+def test_run_says_how_to_go_on_with_a_training_that_was_stopped() -> None:
+    done = invoke(write("source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 99}\n"))
+    assert done.exit_code == 143
+    assert "Error: Stopped after step 98, which is saved in out.training.\nGo on with: ctxextend" in done.stderr
+    assert done.stderr.endswith(" --resume\n")
+
+
+def test_run_of_several_processes_measures_in_the_first_alone(
+    trainings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("book.txt").write_text("words")
+    other = replace(trained(Path("out")), is_first=False)
+    monkeypatch.setattr(sys.modules["ctxextend.training.running"], "train_run", lambda *_, **__: other)
+    text = "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
+    assert ctxextend.run(write(text)) == RunResult(Path("out"), training=other)
+    assert not trainings
 
 
 def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
@@ -184,7 +234,7 @@ def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
     result = ctxextend.run(asked)
     assert isinstance(result, RunResult)
     assert (result.output, result.resize, result.evaluation) == (Path("named"), None, None)
-    assert isinstance(result.training, Trained)
+    assert result.training == trained(Path("named"))
     assert [called[1] for called in trainings] == ["named"]
     with pytest.raises(RecipeError, match="Changes are made to what a file says"):
         ctxextend.run(asked, changes=["resize.to=3"])

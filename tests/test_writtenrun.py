@@ -11,6 +11,7 @@ from ctxextend import resize
 from ctxextend.errors import RecipeError
 from ctxextend.plainyaml import MOST_CHARACTERS, Place, Value, plain, read_value
 from ctxextend.recipe import Evaluate, Origin, Resize, Run, Train
+from ctxextend.recipetext import run_text
 from ctxextend.writtenrecipe import read_recipe
 from ctxextend.writtenrun import KEYS, SECTIONS, WrittenRun, read_run, read_run_file
 
@@ -65,6 +66,19 @@ def test_read_run_reads_what_lies_beside_an_output(tmp_path: Path) -> None:
     assert (written.run.source, written.run.resize) == (beside.recipe.source, beside.recipe.resize)
     assert written.provenance == beside.provenance
     assert written.hashes == beside.hashes != {}
+
+
+@given(
+    st.builds(Origin, revision=st.none() | st.sampled_from(["main", "1e5", "0123", "no", "2020-01-01"])),
+    st.builds(Resize, st.integers(1, 99), st.just("stretch"), st.integers(0, 9), st.integers(0, 9)),
+    st.none() | st.builds(Train, st.just(("a.txt", "b")), st.integers(1), lr=st.floats(1e-9, 1), seed=st.integers(0)),
+    st.none() | st.builds(Evaluate, st.just(("null", "c: d")), length=st.just((8, 9)), alone=st.booleans()),
+)
+def test_read_run_reads_what_is_written_beside_an_output(
+    origin: Origin, settings: Resize, train: Train | None, evaluate: Evaluate | None
+) -> None:
+    asked = Run("~", origin, settings, train, evaluate)
+    assert read_run(run_text(asked, {"method": "stretch"}), "it") == WrittenRun(asked, {"method": "stretch"})
 
 
 def test_read_run_takes_every_key_of_every_section() -> None:

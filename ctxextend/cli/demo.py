@@ -36,7 +36,7 @@ def demo(
         ctxextend demo
         ctxextend demo --output tiny-gpt2-512
     """
-    from ctxextend.pipeline import run_demo
+    from ctxextend.demonstration import run_demo
 
     sink = Output(as_json, quiet)
     sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")

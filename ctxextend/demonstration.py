@@ -1,0 +1,85 @@
+"""The bundled checkpoint resized, and shown to work: one library call for what a user would type step by step."""
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ctxextend.checkpoints.source import bundled_source
+from ctxextend.plan import plan_recipe
+from ctxextend.recipe import Recipe, Resize
+
+__all__ = ["Demo", "run_demo"]
+
+DEMO_SOURCE = "tiny-gpt2"
+DEMO_LENGTH = 512
+DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration showed.
+
+    Attributes:
+        source: The bundled checkpoint's name.
+        method: How new rows were made.
+        max_len_before: Token positions of the original.
+        max_len_after: Token positions of the new checkpoint.
+        failure_before: What transformers says when the original reads one token more than it has positions.
+        same_outputs: Whether both models' logits at the old length are equal, bit for bit.
+        tokens: Tokens in the prompt and what was generated.
+        text_within: The text up to the old length, the prompt first.
+        text_beyond: The text behind it.
+        consequences: What the new length is worth before any training.
+    """
+
+    source: str
+    method: str
+    max_len_before: int
+    max_len_after: int
+    failure_before: str
+    same_outputs: bool
+    tokens: int
+    text_within: str
+    text_beyond: str
+    consequences: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return asdict(self)
+
+
+def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
+    """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128.
+
+    Args:
+        output: Where the new checkpoint goes.
+        force: Replace an existing checkpoint folder.
+
+    Raises:
+        OutputError: As `ResizePlan.execute`.
+    """
+    from ctxextend.running import continue_text, largest_difference, load, read_text
+
+    plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
+    folders = plan.execute(output, force=force).output, plan.checkpoint.root
+    resized, original = (load(folder, plan.checkpoint.model_class).model for folder in folders)
+    before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
+    texts: list[Any] = [read_text(model, table, before) for model in (original, resized)]
+    try:
+        read_text(original, table, before + 1)
+        failure = "it did not fail"
+    except (IndexError, RuntimeError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
+    return Demo(
+        source=DEMO_SOURCE,
+        method=plan.method,
+        max_len_before=before,
+        max_len_after=after,
+        failure_before=failure,
+        same_outputs=largest_difference(*texts) == 0,
+        tokens=tokens,
+        text_within=within,
+        text_beyond=beyond,
+        consequences=plan.consequences,
+    )
