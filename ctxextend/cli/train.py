@@ -174,10 +174,11 @@ def train(
         ctxextend train tiny-gpt2-512 --data book.txt --steps 200
         ctxextend train gpt2-4096 --data articles/ --steps 500 --window 512
         ctxextend train bert-2048 --data a.jsonl --steps 100 --trainable new
-        torchrun --nproc-per-node 2 -m ctxextend train gpt2-4096 --data a --steps 9
+        ctxextend train minilm-2048 --data docs.parquet --steps 300 --resume
 
     Causal and masked language models learn to tell words; encoders without a head learn to give, on long texts, what
-    the original gives on windows that it can read. A run that is stopped goes on with --resume.
+    the original gives on windows that it can read. A run that is stopped goes on with --resume. Several devices:
+    torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
     from ctxextend.recipe import Origin, Run, Train
 
