@@ -24,9 +24,10 @@ from ctxextend.evaluation.readers import (
 from ctxextend.running import quiet
 from ctxextend.training.devices import Devices
 from ctxextend.training.distillation import Distillation
+from ctxextend.training.modes import switch_dropout_off
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.opening import EVAL_TOKENS, Opened, Texts
-from ctxextend.training.parameters import Trained, match_parameters, switch_off_dropout
+from ctxextend.training.parameters import Trained, match_parameters
 from ctxextend.training.positions import position_base
 from ctxextend.training.signals import Stop, heard_between_steps
 from ctxextend.training.trainer import NotFiniteError, RunTrainer, Watch
@@ -206,7 +207,7 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
     opened = replace(opened, settings=settings)
     objective = _objective(opened, reader)
     names, table = _trained_names(opened, reader)
-    switch_off_dropout(reader.model)
+    switch_dropout_off(reader.model)
     trained = Trained.of(reader.model, names, table, opened.rows)
     each, odd = divmod(settings.batch_size, devices.count)
     if odd:

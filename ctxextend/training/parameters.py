@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import TrainingError
 
-__all__ = ["Trained", "match_parameters", "switch_off_dropout"]
+__all__ = ["Trained", "match_parameters"]
 
 # How old checkpoints of TensorFlow's time call the scale and shift of a layer norm.
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}
@@ -140,17 +140,3 @@ def _candidates(name: str, prefix: str) -> Iterator[str]:
     stem, _, last = name.rpartition(".")
     for known in dict.fromkeys((name, f"{stem}.{OLD_NAMES.get(last, last)}")):
         yield from (known, f"{prefix}{known}", known.removeprefix(prefix))
-
-
-def switch_off_dropout(model: torch.nn.Module) -> None:
-    """Switch dropout off for good, in modules and where a module only keeps the probability.
-
-    A short training reads no text twice, so there is nothing for it to prevent; and without it, one process and several
-    see the same losses.
-    """
-    for module in model.modules():
-        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-        for name, value in vars(module).items():
-            if "drop" in name and isinstance(value, float):
-                setattr(module, name, 0.0)
