@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed
 
 from ctxextend.errors import TrainingError
 
@@ -65,6 +66,25 @@ class Devices:
 
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
-        """Let the first process run the block before all others do."""
-        with self.state.main_process_first():
+        """Let the first process run the block before all others do.
+
+        Raises:
+            TrainingError: In the others, where the first failed, which says why itself.
+        """
+        if not self.is_first and not self._told_by_first(False):
+            raise TrainingError("The first process failed.", "What it said is why.")
+        is_done = False
+        try:
             yield
+            is_done = True
+        finally:
+            if self.is_first:
+                self._told_by_first(is_done)
+
+    def _told_by_first(self, value: bool) -> bool:
+        """Return in every process what the first one gives."""
+        if self.count == 1:
+            return value
+        told = torch.tensor(float(value), device=self.state.device)
+        distributed.broadcast(told, 0)
+        return bool(told)

@@ -94,6 +94,16 @@ class Learner:
         skip, seed = opened.settings.window_skip, opened.settings.seed
         return Cut(reader.prefix, reader.suffix, opened.length, opened.span, reader.kind, masking, skip, seed)
 
+    @property
+    def measured(self) -> int:
+        """Held-out sequences that the loss is measured on.
+
+        There are so many that every device reads whole batches: of what is left over it would read some twice.
+        """
+        found, step = len(self.texts.held_out) // self.cut.room, self.opened.settings.batch_size
+        most = min(found, max(EVAL_TOKENS // self.cut.length, 1))
+        return most - most % step if most >= step else most
+
     def learn(self, work: Work, devices: Devices, report: Callable[[int, Mapping[str, float]], None]) -> Learned:
         """Take the steps, from the last save on where there is one.
 
@@ -120,14 +130,13 @@ class Learner:
 
     def _trainer(self, work: Work, devices: Devices, watch: Watch) -> RunTrainer:
         settings, cut = self.opened.settings, self.cut
-        held_out = min(len(self.texts.held_out) // cut.room, max(EVAL_TOKENS // cut.length, 1))
         trainer = RunTrainer(
             trained=self.trained,
             work=work,
             model=self.objective,
             args=self._arguments(work, devices),
             train_dataset=Windows(self.texts.train, cut, settings.steps * settings.batch_size, shuffled=True),
-            eval_dataset=Windows(self.texts.held_out, cut, held_out, shuffled=False),
+            eval_dataset=Windows(self.texts.held_out, cut, self.measured, shuffled=False),
             callbacks=[watch],
         )
         trainer.remove_callback(PrinterCallback)  # it prints to stdout
@@ -139,12 +148,12 @@ class Learner:
             output_dir=str(work.saves),
             max_steps=settings.steps,
             per_device_train_batch_size=self.micro_batch,
-            per_device_eval_batch_size=self.micro_batch,
+            per_device_eval_batch_size=self.micro_batch if self.measured >= settings.batch_size else 1,
             gradient_accumulation_steps=settings.batch_size // (self.micro_batch * devices.count),
             learning_rate=self.lr,
             weight_decay=settings.weight_decay,
             lr_scheduler_type="cosine",
-            warmup_steps=max(round(WARMUP * settings.steps), 1),
+            warmup_steps=round(WARMUP * settings.steps),  # at the first of them the rate is 0
             optim="adamw_torch",
             logging_steps=1,
             logging_nan_inf_filter=False,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,8 +116,9 @@ def train_run(
     """
     devices = Devices.here()
     folder = _output(run, output)
-    with _work(run, folder, devices, resume=resume, force=force) as work:
+    with ExitStack() as stack:
         with devices.first_goes_first():
+            work = stack.enter_context(_work(run, folder, devices, resume=resume, force=force))
             opened = open_trained(run, work)
             texts = open_texts(opened, work, packs=devices.is_first)
         learner = set_up(opened, texts, devices)
