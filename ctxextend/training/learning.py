@@ -39,10 +39,10 @@ __all__ = ["Learned", "Learner"]
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
 
-# The part of a learned row's size, as the root of its mean square, by which a table's values may move in a step.
-TABLE_RATE = 0.02
-# The highest learning rate where everything is trained.
-RATE = 3e-4
+# The highest learning rate of a table, as a part of the root of its values' mean square.
+TABLE_RATE = 0.05
+# The highest learning rate where everything is trained, at GPT-2 small's width; narrower models bear more.
+RATE, WIDTH = 3e-4, 768
 
 
 @dataclass(frozen=True)
@@ -288,9 +288,9 @@ def _rate(trained: Trained, trainable: str) -> float:
 
     Adam moves each value by about the rate in a step, so a table's is a part of the size of its values.
     """
-    if trainable == "all":
-        return RATE
     weight = trained.model.get_parameter(trained.table).detach()
+    if trainable == "all":
+        return float(RATE * (WIDTH / weight.shape[1]) ** 0.5)
     return float(TABLE_RATE * weight.square().mean().sqrt())
 
 
