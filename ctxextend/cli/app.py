@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 from io import TextIOWrapper
 from types import FrameType
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from ctxextend.cli.families import families
 from ctxextend.cli.helptext import ExamplesFirst, write_help
 from ctxextend.cli.inspect import inspect
 from ctxextend.cli.methods import methods
-from ctxextend.cli.output import INTERRUPTED, Output, nowhere
+from ctxextend.cli.output import INTERRUPTED, Output, is_other_process, nowhere
 from ctxextend.cli.resize import resize
 from ctxextend.cli.run import run
 from ctxextend.cli.train import train
@@ -54,7 +55,8 @@ class ErrorBoundary(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit 1 for a known error, 2 for usage, 130 for Ctrl-C."""
-        output = Output(as_json=ctx.meta["as_json"])
+        is_other = is_other_process()
+        output = Output(as_json=ctx.meta["as_json"] and not is_other)  # stdout is the first one's
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
@@ -67,7 +69,7 @@ class ErrorBoundary(TyperGroup):
             output.failure("UsageError", error.format_message(), f"See {command} --help.")
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Stopped) as stop:
-            output.failure("Interrupted", "Stopped; nothing was left half-made.", None)
+            replace(output, silent=is_other).failure("Interrupted", "Stopped; nothing was left half-made.", None)
             raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
 
 

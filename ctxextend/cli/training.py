@@ -1,6 +1,7 @@
 """What `train` and `resize --train` have in common: a run under one bar, and what is said of it."""
 
 import math
+import os
 import shlex
 import signal
 import sys
@@ -44,9 +45,10 @@ def run_training(
 def said_of_stop(sink: Output, stop: "TrainingInterrupted") -> None:
     """Say where a training stopped, and how it goes on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what is said
-    typed = shlex.join(["ctxextend", *(word for word in sys.argv[1:] if word not in ("--resume", "--force"))])
+    typed = shlex.join(["ctxextend", *(word for word in sys.argv[1:] if word != "--resume")])
     message = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
-    sink.failure("Interrupted", message, f"Go on with: {typed} --resume")
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # then a launcher stood in front of it
+    sink.failure("Interrupted", message, "Go on with --resume." if several else f"Go on with: {typed} --resume")
 
 
 def _show(sink: Output, result: "TrainResult", told: Sequence[str]) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed
 
 from ctxextend.errors import TrainingError
+from ctxextend.recipe import Train
 
 try:
     from accelerate import PartialState
@@ -18,6 +20,9 @@ except ImportError as error:
     ) from error
 
 __all__ = ["Devices"]
+
+# Tokens that a device holds at once where it is not told how many sequences.
+TOKENS_AT_ONCE = 4096
 
 # What accelerate's launcher says of ways to part a model over devices, which a table of positions does not need.
 PARTED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
@@ -63,8 +68,68 @@ class Devices:
         """Whether there is no accelerator."""
         return bool(self.state.device.type == "cpu")
 
+    def precision(self, asked: str) -> str:
+        """Return the dtype of the arithmetic: on a CPU fp32, on an accelerator bf16 where it has that.
+
+        Raises:
+            TrainingError: The device does not train in what is asked for.
+        """
+        if self.is_cpu:
+            if asked == "fp16":
+                raise TrainingError("A CPU does not train in fp16.", "Use --precision bf16 or fp32.")
+            return "fp32" if asked == "auto" else asked
+        if asked != "auto":
+            return asked
+        return "bf16" if self.state.device.type != "cuda" or torch.cuda.is_bf16_supported() else "fp32"
+
+    def micro_batch(self, settings: Train, length: int) -> int:
+        """Return how many sequences a device holds at once: all that it has of a step are a whole multiple.
+
+        Args:
+            settings: How it is trained.
+            length: Tokens of a sequence.
+
+        Raises:
+            TrainingError: The sequences of a step cannot be shared out so.
+        """
+        each, odd = divmod(settings.batch_size, self.count)
+        if odd:
+            raise TrainingError(
+                f"--batch-size {settings.batch_size} sequences cannot be shared by {self.count} devices.",
+                f"Make it a multiple of {self.count}.",
+            )
+        if settings.micro_batch is None:
+            whole = (count for count in range(1, each + 1) if each % count == 0)
+            return max(count for count in whole if count * length <= TOKENS_AT_ONCE or count == 1)
+        if each % settings.micro_batch:
+            raise TrainingError(
+                f"--micro-batch {settings.micro_batch} does not go into the {each} sequences that a device has of a "
+                "step.",
+                "Make --batch-size a multiple of --micro-batch times the devices.",
+            )
+        return settings.micro_batch
+
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
-        """Let the first process run the block before all others do."""
-        with self.state.main_process_first():
+        """Let the first process run the block before all others do.
+
+        Raises:
+            TrainingError: In the others, where the first failed, which says why itself.
+        """
+        if not self.is_first and not self._told_by_first(False):
+            raise TrainingError("The first process failed.", "What it said is why.")
+        is_done = False
+        try:
             yield
+            is_done = True
+        finally:
+            if self.is_first:
+                self._told_by_first(is_done)
+
+    def _told_by_first(self, value: bool) -> bool:
+        """Return in every process what the first one gives."""
+        if self.count == 1:
+            return value
+        told = torch.tensor(float(value), device=self.state.device)
+        distributed.broadcast(told, 0)
+        return bool(told)

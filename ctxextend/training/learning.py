@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from ctxextend.training.opening import EVAL_TOKENS, Opened, Texts
 from ctxextend.training.parameters import Trained, match_parameters
 from ctxextend.training.positions import position_base
 from ctxextend.training.signals import Stop, heard_between_steps
-from ctxextend.training.trainer import NotFiniteError, RunTrainer, Watch
+from ctxextend.training.trainer import NotFiniteError, RunTrainer, Watch, not_saved
 from ctxextend.training.windows import Cut, Masking, Windows
 from ctxextend.training.work import Work
 
@@ -94,6 +94,16 @@ class Learner:
         skip, seed = opened.settings.window_skip, opened.settings.seed
         return Cut(reader.prefix, reader.suffix, opened.length, opened.span, reader.kind, masking, skip, seed)
 
+    @property
+    def measured(self) -> int:
+        """Held-out sequences that the loss is measured on.
+
+        There are so many that every device reads whole batches: of what is left over it would read some twice.
+        """
+        found, step = len(self.texts.held_out) // self.cut.room, self.opened.settings.batch_size
+        most = min(found, max(EVAL_TOKENS // self.cut.length, 1))
+        return most - most % step if most >= step else most
+
     def learn(self, work: Work, devices: Devices, report: Callable[[int, Mapping[str, float]], None]) -> Learned:
         """Take the steps, from the last save on where there is one.
 
@@ -120,14 +130,13 @@ class Learner:
 
     def _trainer(self, work: Work, devices: Devices, watch: Watch) -> RunTrainer:
         settings, cut = self.opened.settings, self.cut
-        held_out = min(len(self.texts.held_out) // cut.room, max(EVAL_TOKENS // cut.length, 1))
         trainer = RunTrainer(
             trained=self.trained,
             work=work,
             model=self.objective,
             args=self._arguments(work, devices),
             train_dataset=Windows(self.texts.train, cut, settings.steps * settings.batch_size, shuffled=True),
-            eval_dataset=Windows(self.texts.held_out, cut, held_out, shuffled=False),
+            eval_dataset=Windows(self.texts.held_out, cut, self.measured, shuffled=False),
             callbacks=[watch],
         )
         trainer.remove_callback(PrinterCallback)  # it prints to stdout
@@ -136,15 +145,15 @@ class Learner:
     def _arguments(self, work: Work, devices: Devices) -> TrainingArguments:
         settings = self.opened.settings
         arguments = TrainingArguments(
-            output_dir=str(work.saves),
+            output_dir=str(work.folder),
             max_steps=settings.steps,
             per_device_train_batch_size=self.micro_batch,
-            per_device_eval_batch_size=self.micro_batch,
+            per_device_eval_batch_size=self.micro_batch if self.measured >= settings.batch_size else 1,
             gradient_accumulation_steps=settings.batch_size // (self.micro_batch * devices.count),
             learning_rate=self.lr,
             weight_decay=settings.weight_decay,
             lr_scheduler_type="cosine",
-            warmup_steps=max(round(WARMUP * settings.steps), 1),
+            warmup_steps=round(WARMUP * settings.steps),  # at the first of them the rate is 0
             optim="adamw_torch",
             logging_steps=1,
             logging_nan_inf_filter=False,
@@ -194,7 +203,7 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
     """Load a model and make it ready to be trained.
 
     Args:
-        opened: What is trained, and how.
+        opened: What is trained, and how, its precision filled in.
         texts: The text as tokens.
         devices: The processes that take part.
 
@@ -203,38 +212,13 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
     """
     reader = load_reader(opened.files, "fp32")
     check_known(reader, np.array([texts.train.max(), texts.held_out.max()], np.int64))
-    settings = replace(opened.settings, precision=_precision(opened.settings.precision, devices))
-    opened = replace(opened, settings=settings)
+    settings = opened.settings
     objective = _objective(opened, reader)
     names, table = _trained_names(opened, reader)
     switch_dropout_off(reader.model)
     trained = Trained.of(reader.model, names, table, opened.rows)
-    each, odd = divmod(settings.batch_size, devices.count)
-    if odd:
-        raise TrainingError(
-            f"--batch-size {settings.batch_size} sequences cannot be shared by {devices.count} devices.",
-            f"Make it a multiple of {devices.count}.",
-        )
-    micro_batch = settings.micro_batch or _micro_batch(each, opened.length)
-    if each % micro_batch:
-        raise TrainingError(
-            f"--micro-batch {micro_batch} does not go into the {each} sequences that a device has of a step.",
-            "Make --batch-size a multiple of --micro-batch times the devices.",
-        )
-    return Learner(
-        opened, reader, objective, trained, micro_batch, settings.lr or _rate(trained, settings.trainable), texts
-    )
-
-
-def _precision(asked: str, devices: Devices) -> str:
-    """Return the dtype of the arithmetic: on a CPU fp32, on an accelerator bf16 where it has that."""
-    if devices.is_cpu:
-        if asked == "fp16":
-            raise TrainingError("A CPU does not train in fp16.", "Use --precision bf16 or fp32.")
-        return "fp32" if asked == "auto" else asked
-    if asked != "auto":
-        return asked
-    return "bf16" if devices.state.device.type != "cuda" or torch.cuda.is_bf16_supported() else "fp32"
+    rate = settings.lr or _rate(trained, settings.trainable)
+    return Learner(opened, reader, objective, trained, devices.micro_batch(settings, opened.length), rate, texts)
 
 
 def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillation:
@@ -294,12 +278,6 @@ def _rate(trained: Trained, trainable: str) -> float:
     return float(TABLE_RATE * weight.square().mean().sqrt())
 
 
-def _micro_batch(sequences: int, length: int) -> int:
-    return max(
-        count for count in range(1, sequences + 1) if sequences % count == 0 and (count * length <= 4096 or count == 1)
-    )
-
-
 def _is_measured(state: Any) -> bool:
     """Whether the loss was measured behind the last step."""
     return any("eval_loss" in line and line["step"] == state.global_step for line in state.log_history)
@@ -312,6 +290,8 @@ def _explained(trainer: RunTrainer, work: Work, learner: Learner) -> Iterator[No
         yield
     except NotFiniteError as error:
         raise learner.save_failed(trainer, error, work) from None
+    except OSError as error:  # on a full disk the log is the first that cannot be written
+        raise not_saved(work, error) from error
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if type(error) is RuntimeError and "can't allocate memory" not in str(error):
             raise

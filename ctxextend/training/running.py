@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +19,9 @@ from ctxextend.report.training import plot_losses
 from ctxextend.tableplan import find_tables
 from ctxextend.training.devices import Devices
 from ctxextend.training.learning import Learned, Learner, set_up
-from ctxextend.training.opening import open_texts, open_trained, source_of, table_sha
+from ctxextend.training.opening import Opened, open_texts, open_trained, source_of, table_sha
 from ctxextend.training.reports import TrainingInterrupted, TrainResult
+from ctxextend.training.shown import check_shown
 from ctxextend.training.texts import output_texts
 from ctxextend.training.work import Work, open_work, work_folder
 from ctxextend.training.writing import TrainedOutput
@@ -115,10 +116,12 @@ def train_run(
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
     devices = Devices.here()
+    check_shown(run.train.report_to if run.train else "none")
     folder = _output(run, output)
-    with _work(run, folder, devices, resume=resume, force=force) as work:
+    with ExitStack() as stack:
         with devices.first_goes_first():
-            opened = open_trained(run, work)
+            work = stack.enter_context(_work(run, folder, devices, resume=resume, force=force))
+            opened = _fitted(open_trained(run, work), devices)
             texts = open_texts(opened, work, packs=devices.is_first)
         learner = set_up(opened, texts, devices)
         for text in _plan_texts(learner, devices):
@@ -132,6 +135,12 @@ def train_run(
             _write(run, learner, result, (before, work), force=force)
             work.remove()
     return result
+
+
+def _fitted(opened: Opened, devices: Devices) -> Opened:
+    """Return it with the precision that the devices have, having seen that they can share out its batches."""
+    devices.micro_batch(opened.settings, opened.length)
+    return replace(opened, settings=replace(opened.settings, precision=devices.precision(opened.settings.precision)))
 
 
 def _output(run: Run, output: str | os.PathLike[str] | None) -> Path:

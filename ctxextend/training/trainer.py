@@ -21,7 +21,7 @@ from ctxextend.training.parameters import Trained
 from ctxextend.training.signals import Stop
 from ctxextend.training.work import SAVE, Work
 
-__all__ = ["NotFiniteError", "RunTrainer", "Watch"]
+__all__ = ["NotFiniteError", "RunTrainer", "Watch", "not_saved"]
 
 WEIGHTS = "trained.safetensors"
 # The folder of a save that is being written.
@@ -106,12 +106,16 @@ def _saving(unfinished: Path, work: Work) -> Iterator[None]:
         shutil.rmtree(unfinished, ignore_errors=True)
         if not isinstance(error, OSError | SafetensorError) and "PytorchStreamWriter" not in str(error):
             raise
-        kept = f"the save before it, {work.save}, is whole" if work.save else "there was none before it"
-        said = " ".join(str(error).split())[:200]
-        raise OutputError(
-            f"A save in {work.saves} could not be written ({said}); {kept}.",
-            "Free some space, then go on with --resume.",
-        ) from error
+        raise not_saved(work, error) from error
+
+
+def not_saved(work: Work, error: Exception) -> OutputError:
+    """Return what to say where something of a run could not be written."""
+    kept = f"the save before it, {work.save}, is whole" if work.save else "there was none before it"
+    said = " ".join(str(error).split())[:200]
+    return OutputError(
+        f"A save in {work.saves} could not be written ({said}); {kept}.", "Free some space, then go on with --resume."
+    )
 
 
 def _publish(save: Path, saves: Path) -> None:
@@ -119,9 +123,9 @@ def _publish(save: Path, saves: Path) -> None:
     for path in (*save.iterdir(), save):
         _sync(path)
     place = saves / save.name
-    shutil.rmtree(place, ignore_errors=True)
-    save.rename(place)
-    _sync(saves)
+    if not place.exists():  # else it was saved before: one step has one save
+        save.rename(place)
+        _sync(saves)
     for other in saves.iterdir():
         if other != place:
             shutil.rmtree(other, ignore_errors=True)

@@ -111,7 +111,7 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
             _check(folder, asked, resume=resume, force=force)
             if not resume or work.save is None:
                 _empty(folder)
-            (folder / RUN_FILE).write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
+            _note(folder, asked)
             work.saves.mkdir(exist_ok=True)
             try:
                 yield work
@@ -141,7 +141,7 @@ def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool)
             f"{folder} holds the saves of a run that was stopped.",
             "Go on with --resume, or begin anew with --force.",
         )
-    before = json.loads((folder / RUN_FILE).read_text("utf-8"))
+    before = _noted(folder)
     changed = sorted(name for name in {*before, *asked} - {*FREE} if before.get(name) != asked.get(name))
     if changed:
         told = "; ".join(f"{name} was {before.get(name)!r} and is {asked.get(name)!r}" for name in changed)
@@ -150,8 +150,24 @@ def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool)
         )
 
 
+def _note(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Write down what is asked for; whoever is killed meanwhile leaves what stood there."""
+    unfinished = folder / f"{RUN_FILE}.unfinished"
+    unfinished.write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
+    unfinished.replace(folder / RUN_FILE)
+
+
+def _noted(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / RUN_FILE).read_text("utf-8"))
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
 def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
+    """Remove all that is in the folder of a run; what says that it is ours goes last."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == RUN_FILE):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
