@@ -15,12 +15,24 @@ from ctxextend.recipetext import run_text
 from ctxextend.tables.registry import METHODS
 from ctxextend.version import __version__
 
-__all__ = ["RECIPE_POINTER", "UNDECODED", "Hashes", "consequences", "limits_below", "output_texts", "printable"]
+__all__ = [
+    "RECIPE_POINTER",
+    "UNDECODED",
+    "UNTRAINED",
+    "Hashes",
+    "consequences",
+    "limits_below",
+    "output_texts",
+    "printable",
+]
 
 # Stands for a hash that is not known yet, so that the texts are as long as the final ones.
 UNKNOWN = ("f" * 64, "f" * 64)
 
 RECIPE_POINTER = f" `{RECIPE_FILE}` holds the recipe."
+
+# What a card says before it tells what a new length is worth without training.
+UNTRAINED = "It has not been trained at {}:"
 
 # How bytes that are no UTF-8 live through a text.
 UNDECODED = "surrogateescape"
@@ -63,7 +75,7 @@ def consequences(changes: Changes) -> str:
     if method.keeps_learned_rows and not options.keeps_learned_rows:
         short = f"nothing that it had learned of positions is left{but}, so short texts change too"
     return (
-        f"It has not been trained at {after}: with {changes.method}, {short}; beyond {_old_lengths(changes)}, "
+        f"{UNTRAINED.format(after)} with {changes.method}, {short}; beyond {_old_lengths(changes)}, "
         f"{method.long_inputs}."
     )
 

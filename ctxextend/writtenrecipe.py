@@ -1,17 +1,21 @@
 """The recipe that lies beside an output, read back."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError
 from ctxextend.plainyaml import plain_loader
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
+from ctxextend.tables.learned import still_learned
 from ctxextend.tables.registry import METHODS
 
-__all__ = ["WrittenRecipe", "plain_values", "read_recipe", "table_hashes", "written_recipe"]
+__all__ = ["WrittenRecipe", "learned_by", "plain_values", "read_recipe", "table_hashes", "written_recipe"]
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -71,6 +75,28 @@ class WrittenRecipe:
     @property
     def _tables(self) -> dict[str, Mapping[str, Any]]:
         return _tables(self.provenance)
+
+
+def learned_by(chain: Sequence[WrittenRecipe], table: str, offset: int, most: int) -> NDArray[np.bool_] | None:
+    """Return which rows of a table were learned before it was first resized, as recipes tell.
+
+    Args:
+        chain: The recipes by which it was made, the newest first.
+        table: The table.
+        offset: Its rows in front of position 0.
+        most: Rows that it has at most; more are not believed.
+
+    Returns:
+        Shape (positions,), true for learned rows; None where the recipes do not say how many rows there were.
+    """
+    oldest_first = chain[::-1]
+    rows = [recipe.rows.get(table, (0, 0)) for recipe in oldest_first]
+    if not rows or not all(offset < count <= most for counts in rows for count in counts):
+        return None
+    steps = [
+        (after - offset, recipe.recipe.resize.options) for (_, after), recipe in zip(rows, oldest_first, strict=True)
+    ]
+    return still_learned(rows[0][0] - offset, steps)
 
 
 def table_hashes(provenance: Mapping[str, Any]) -> dict[str, str]:

@@ -34,12 +34,14 @@ class Expectation:
         trainable: What was trained after it, by the recipe; else None.
         how: How it is known, in a few words.
         notes: What should be known of that.
+        chain: The recipe that says so and those by which the original had been made, the newest first.
     """
 
     plan: ResizePlan
     trainable: str | None
     how: str
     notes: tuple[str, ...] = ()
+    chain: tuple[WrittenRecipe, ...] = ()
 
 
 class _OtherSourceError(Exception):
@@ -109,9 +111,9 @@ def _told(subject: Subject) -> str:
 def _by_chain(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Expectation:
     """Return what the newest recipe says that is of this original; what was trained later counts too."""
     failure: _OtherSourceError | None = None
-    for recipe in written.chain:
+    for place, recipe in enumerate(written.chain):
         try:
-            return _by_recipe(base, subject, recipe)
+            return replace(_by_recipe(base, subject, recipe), chain=written.chain[place:])
         except _OtherSourceError as error:
             failure = failure or error
     raise failure or _OtherSourceError("No recipe lies beside it.")

@@ -1,6 +1,6 @@
 """Whether a table's rows are those that its method makes, and what became of the learned ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from ctxextend.tables.learned import learned_rows
 from ctxextend.tables.registry import METHODS
 from ctxextend.tables.resizing import nonfinite_rows
 from ctxextend.tables.rownumbers import ranges
+from ctxextend.writtenrecipe import WrittenRecipe, learned_by
 
 __all__ = ["Made", "Read", "check_tables", "made_rows"]
 
@@ -86,7 +87,9 @@ def made_rows(plan: ResizePlan, read: Read) -> Made:
     return Made(read, rows, is_made)
 
 
-def check_tables(plan: ResizePlan, extended: Checkpoint, trainable: str | None, how: str) -> Claim:
+def check_tables(
+    plan: ResizePlan, extended: Checkpoint, trainable: str | None, how: str, chain: Sequence[WrittenRecipe]
+) -> Claim:
     """Make the tables again and compare: their rows, their dtype, and what became of the learned rows.
 
     Args:
@@ -94,6 +97,8 @@ def check_tables(plan: ResizePlan, extended: Checkpoint, trainable: str | None, 
         extended: What it is said to have become.
         trainable: What was trained after it: ``new`` rows, ``positions``, ``all``, or None.
         how: How the method is known, in a few words.
+        chain: The recipe that says so and those by which the original had been made, the newest first: rows that they
+            made are no learned ones.
 
     Raises:
         CheckpointError: A table cannot be read.
@@ -105,7 +110,7 @@ def check_tables(plan: ResizePlan, extended: Checkpoint, trainable: str | None, 
         faults = list(_described(table, extended))
         if not faults:
             made = made_rows(plan, Read.of(plan, table, extended))
-            faults = [*_untrue(plan, made, trainable), *_nonfinite(made)]
+            faults = [*_untrue(plan, made, trainable, chain), *_nonfinite(made)]
             found += [_told(plan, made, trainable, how), *_learned(made.read)]
         wrong += faults
     return Claim("table", not wrong, (*wrong, *found))
@@ -142,12 +147,11 @@ def _kept(plan: ResizePlan, read: Read) -> Mask:
     return kept
 
 
-def _untrue(plan: ResizePlan, made: Made, trainable: str | None) -> Iterator[str]:
+def _untrue(plan: ResizePlan, made: Made, trainable: str | None, chain: Sequence[WrittenRecipe]) -> Iterator[str]:
     """Yield what is not as it should be; of a trained table only the rows that were not trained count."""
     must, why = np.ones(len(made.rows), dtype=np.bool_), f"neither learned nor made by {plan.method}"
     if trainable == "new":
-        offset, (before, after) = made.read.plan.offset, (made.read.before, made.rows)
-        must[offset:] = learned_rows(before[offset:], after[offset:])
+        must[made.read.plan.offset :] = _learned_before(made, chain)
         why = f"not what {plan.method} makes of the learned ones, though new rows alone were trained"
     elif trainable is not None:
         must[:] = False
@@ -155,6 +159,15 @@ def _untrue(plan: ResizePlan, made: Made, trainable: str | None) -> Iterator[str
     if bad.size:
         verb = "is" if len(bad) == 1 else "are"
         yield f"{made.read.plan.name}: {len(bad)} of {len(made.rows)} rows {verb} {why}: {ranges(bad.tolist())}"
+
+
+def _learned_before(made: Made, chain: Sequence[WrittenRecipe]) -> Mask:
+    """Return which rows of a table as its method makes it were learned, those in front of position 0 left out."""
+    table, offset = made.read.plan, made.read.plan.offset
+    told = learned_by(chain, table.name, offset, table.rows_after) if len(chain) > 1 else None
+    if told is not None and len(told) == table.rows_after - offset:
+        return told
+    return learned_rows(made.read.before[offset:], made.rows[offset:])
 
 
 def _nonfinite(made: Made) -> Iterator[str]:

@@ -145,7 +145,7 @@ def _prove(
     tensors = check_tensors(plan, extended, progress)
     if trainable == "all":
         tensors = Claim("tensors", False, (PURE, *tensors.evidence))
-    tables = check_tables(plan, extended, trainable, expectation.how)
+    tables = check_tables(plan, extended, trainable, expectation.how, expectation.chain)
     claims = [tensors, tables, check_files(plan, extended)]
     if deep:
         from ctxextend.proof.loading import check_loading

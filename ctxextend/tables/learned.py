@@ -1,11 +1,19 @@
 """Which rows of a resized table are new, and which still are learned ones."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["learned_rows"]
+from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.resizing import resize_table
+
+__all__ = ["learned_rows", "still_learned"]
 
 Mask = NDArray[np.bool_]
+
+# Numbers of a row of the table that is resized to see which rows of any table are learned ones.
+TRIED_WIDTH = 8
 
 
 def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mask:
@@ -34,6 +42,25 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
             learned[place] = True
             moved.discard(key)
     return learned
+
+
+def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) -> Mask:
+    """Return which rows of a table are learned ones after it was resized, whatever their values.
+
+    Args:
+        learned: Rows that it had at first, rows in front of position 0 left out.
+        resizes: The rows that each resize gave it, and how.
+
+    Returns:
+        Shape (m,), true for learned rows.
+
+    Raises:
+        ResizeError: A resize that cannot be.
+    """
+    before = table = np.random.default_rng(0).normal(size=(learned, TRIED_WIDTH))
+    for rows, options in resizes:
+        table = resize_table(table, rows, options)
+    return learned_rows(before, table)
 
 
 def _equal_rows(one: NDArray[np.generic], other: NDArray[np.generic]) -> Mask:

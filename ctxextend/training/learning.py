@@ -232,7 +232,7 @@ def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillati
             "Name that with --original.",
         )
 
-    teacher = open_reader(opened.original, "fp32")
+    teacher = open_reader(opened.original.subject, "fp32", opened.original.hashes)
     is_sentence = (reader.root / SENTENCE_MODULES).is_file()
     objective = Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None)
     objective.position_base = position_base(reader) if placed else 0

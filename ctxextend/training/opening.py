@@ -1,8 +1,8 @@
 """What a training needs before a weight is loaded: the checkpoint, its length, which rows are new, and the text."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.weights import read_floats
-from ctxextend.errors import CtxextendError, RecipeError, TrainingError
-from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
+from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
 from ctxextend.evaluation.readers import encode, separator
 from ctxextend.plan import plan_recipe, table_hash
 from ctxextend.recipe import LEAST_LENGTH, Origin, Recipe, Run, Subject, Train
@@ -22,15 +22,30 @@ from ctxextend.tables.learned import learned_rows
 from ctxextend.texts import read_pieces
 from ctxextend.training.packing import check_enough, open_tokens, pack, split
 from ctxextend.training.work import Work
-from ctxextend.writtenrecipe import written_recipe
+from ctxextend.writtenrecipe import learned_by, written_recipe
 
-__all__ = ["Opened", "Texts", "open_texts", "open_trained", "original_of", "source_of"]
+__all__ = ["Opened", "Original", "Texts", "open_texts", "open_trained", "source_of"]
 
 Tokens = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 # Tokens of held-out text on which a loss is measured, at most.
 EVAL_TOKENS = 65_536
+
+
+@dataclass(frozen=True)
+class Original:
+    """What a checkpoint was made of.
+
+    Attributes:
+        subject: As a command names it.
+        hashes: The SHA-256 that its tables should have, by their names, as far as a recipe says so.
+        learned: Which rows of the table were its own, shape (positions,), where recipes say so; else None.
+    """
+
+    subject: Subject
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    learned: Mask | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ class Opened:
 
     files: ReaderFiles
     settings: Train
-    original: Subject | None
+    original: Original | None
     rows: Mask | None
     warnings: tuple[str, ...] = ()
 
@@ -108,7 +123,7 @@ def open_trained(run: Run, work: Work) -> Opened:
         subject = Subject(str(work.resized), here, command="train")
     files = open_files(subject)
     settings = _settings(run, files)
-    original = original_of(run, files)
+    original = _original(run, files)
     rows = _new_rows(files, original) if settings.trainable == "new" else None
     return Opened(files, settings, original, rows, warnings)
 
@@ -135,58 +150,70 @@ def _settings(run: Run, files: ReaderFiles) -> Train:
     return settings
 
 
-def original_of(run: Run, files: ReaderFiles) -> Subject | None:
+def _original(run: Run, files: ReaderFiles) -> Original | None:
     """Return what a checkpoint was made of: what the run says, what it resizes, or what the recipe beside it says."""
     if run.train is not None and run.train.original is not None:
-        return Subject(run.train.original, command="train")
+        return Original(Subject(run.train.original, command="train"))
     if run.resize is not None:
-        return source_of(run)
+        return Original(source_of(run))
     try:
         written = written_recipe(files.checkpoint)
     except RecipeError:  # a file of that name that is none of ours says nothing
         return None
     if written is None:
         return None
-    return replace(written.chain[-1].recipe.subject, command="train", flags=())
+    first = written.chain[-1]
+    learned = learned_by(written.chain, files.table, files.offset, files.rows)
+    return Original(replace(first.recipe.subject, command="train", flags=()), first.hashes, learned)
 
 
-def _new_rows(files: ReaderFiles, original: Subject | None) -> Mask:
+def _new_rows(files: ReaderFiles, original: Original | None) -> Mask:
     """Return which rows of a table were not learned, shape (rows,); those in front of position 0 are none.
 
     Raises:
         TrainingError: Nobody knows, or there are none.
     """
-    before = _table_of(original, files) if original is not None else None
-    if before is None:
+    name, offset = files.subject.source, files.offset
+    try:
+        learned = _learned(files, original)
+    except CtxextendError as error:
         raise TrainingError(
-            f"Which rows of {files.subject.source} are new is not known: what it was made of was not found.",
-            "Name that with --original, or train the whole table: --trainable positions.",
-        )
-    after, offset = read_floats(files.checkpoint.holder(files.table), files.table), files.offset
+            f"Which rows of {name} are new is not known. {error.message}",
+            "Name what it was made of with --original, or train the whole table: --trainable positions.",
+        ) from error
     rows = np.zeros(files.rows, np.bool_)
-    rows[offset:] = ~learned_rows(before[offset:], after[offset:])
+    rows[offset:] = ~learned
     if not rows.any():
         raise TrainingError(
-            f"{files.subject.source} has no new rows: its table is that of {original.source if original else '-'}.",
-            "Train the whole table: --trainable positions.",
+            f"{name} has no new rows: all were learned before.", "Train the whole table: --trainable positions."
         )
     return rows
 
 
-def _table_of(original: Subject, files: ReaderFiles) -> NDArray[Any] | None:
-    """Return the table of what a checkpoint was made of; None where it cannot be had or is of another kind."""
-    try:
-        checkpoint = open_subject(original)
-        architecture = recognize(checkpoint, original)
-        name = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))[0][1]
-        table = read_floats(checkpoint.holder(name), name)
-    except CtxextendError:
-        return None
-    entry = files.checkpoint.holder(files.table).entries[files.table]
-    same = table.ndim == 2 and table.shape[1:] == entry.shape[1:]
-    return (
-        table if same and table.dtype == read_floats(files.checkpoint.holder(files.table), files.table).dtype else None
-    )
+def _learned(files: ReaderFiles, original: Original | None) -> Mask:
+    """Return which rows behind the offset were learned: as recipes tell, or by comparison with the original's.
+
+    Raises:
+        CtxextendError: There is no original that it could be compared with.
+    """
+    if original is None:
+        raise CheckpointError("No recipe lies beside it that says what it was made of.")
+    if original.learned is not None and len(original.learned) == files.max_len:
+        return original.learned
+    table = read_floats(files.checkpoint.holder(files.table), files.table)
+    before = _table_of(original)
+    if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
+        raise CheckpointError(f"The table of {original.subject.source} is of another width or dtype.")
+    return learned_rows(before[files.offset :], table[files.offset :])
+
+
+def _table_of(original: Original) -> NDArray[Any]:
+    subject = original.subject
+    checkpoint = open_subject(subject)
+    check_tables(checkpoint, subject, original.hashes)
+    architecture = recognize(checkpoint, subject)
+    name = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))[0][1]
+    return read_floats(checkpoint.holder(name), name)
 
 
 def open_texts(opened: Opened, work: Work, *, packs: bool, progress: Callable[[int], None] | None = None) -> Texts:

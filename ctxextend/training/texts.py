@@ -9,7 +9,7 @@ from ctxextend.changes import CARD_FILE
 from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.jsontext import read_bytes
 from ctxextend.errors import RecipeError
-from ctxextend.outputtexts import RECIPE_POINTER, UNDECODED, printable
+from ctxextend.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printable
 from ctxextend.recipe import RECIPE_FILE, Run
 from ctxextend.recipetext import plain_text, run_text, run_values
 from ctxextend.training.opening import Opened
@@ -29,6 +29,8 @@ WORDS = {
     "masked": "to tell masked tokens",
     "distilled": "to give, on long texts, the states that the original gives on windows it can read",
 }
+# Takes the place of what the card said of the resize alone.
+BEFORE = "Before it was trained:"
 WHAT = {"new": "the new rows of its position table", "positions": "its position table", "all": "all of its weights"}
 
 
@@ -90,7 +92,7 @@ def _card(opened: Opened, result: TrainResult) -> str:
     card = read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED) if has_card else None
     name = printable(result.source)
     return model_card(
-        card and card.replace(RECIPE_POINTER, ""),
+        card and card.replace(RECIPE_POINTER, "").replace(UNTRAINED.format(opened.files.max_len), BEFORE),
         name,
         is_hub_id=checkpoint.source.hub_id is not None,
         title=printable(result.output.name),

@@ -80,6 +80,11 @@ class Work:
         }
         return found[max(found)] if found else None
 
+    @property
+    def step(self) -> int:
+        """The steps that were taken before the last save; 0 where there is none."""
+        return int(self.save.name.removeprefix(SAVE)) if self.save else 0
+
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -134,7 +139,8 @@ def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool)
     """Refuse to touch what is not ours, to lose what was saved, and to go on with something else."""
     if any(folder.iterdir()) and not (folder / RUN_FILE).is_file():
         raise TrainingError(f"{folder} is in the way: saves are kept under that name.", "Choose another -o.")
-    if Work(folder).save is None or (force and not resume):
+    saved, steps = Work(folder).step, asked["train.steps"]
+    if not saved or (force and not resume):
         return
     if not resume:
         raise TrainingError(
@@ -147,6 +153,11 @@ def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool)
         told = "; ".join(f"{name} was {before.get(name)!r} and is {asked.get(name)!r}" for name in changed)
         raise TrainingError(
             f"The run in {folder} was another: {told}.", "Resume it as it was begun, or begin anew with --force."
+        )
+    if steps < saved:
+        raise TrainingError(
+            f"{folder} holds the save of step {saved}, and --steps asks for {steps}.",
+            f"Go on with --steps {saved} or more, or begin anew with --force.",
         )
 
 

@@ -95,7 +95,22 @@ class TrainedOutput:
             texts[self.checkpoint.config_file] = edit(
                 text, {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
             ).encode()
-        return texts
+        return texts | self._index
+
+    @property
+    def _index(self) -> dict[str, bytes]:
+        """The index of shards, by its path, where it says how many bytes there are and that is another count now."""
+        checkpoint = self.checkpoint
+        metadata = (checkpoint.index or {}).get("metadata")
+        if self.dtype is None or not isinstance(metadata, Mapping) or "total_size" not in metadata:
+            return {}
+        size = sum(
+            part.size
+            for file in checkpoint.weights
+            for part in getattr(self.layouts.get(checkpoint.output_name(file)), "placements", file.entries.values())
+        )
+        text = edit(checkpoint.text(checkpoint.index_file), {("metadata", "total_size"): size})
+        return {checkpoint.index_file: text.encode()}
 
     @property
     def size(self) -> int:
