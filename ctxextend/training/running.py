@@ -18,9 +18,10 @@ from ctxextend.recognition import open_subject, recognize
 from ctxextend.report.training import plot_losses
 from ctxextend.tableplan import find_tables
 from ctxextend.training.devices import Devices
-from ctxextend.training.learning import Learned, Learner, set_up
+from ctxextend.training.learning import Learned, Learner
 from ctxextend.training.opening import Opened, open_texts, open_trained, source_of, table_sha
 from ctxextend.training.reports import TrainingInterrupted, TrainResult
+from ctxextend.training.setup import set_up
 from ctxextend.training.shown import check_shown
 from ctxextend.training.texts import output_texts
 from ctxextend.training.work import Work, open_work, work_folder
