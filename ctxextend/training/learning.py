@@ -16,6 +16,7 @@ from ctxextend.evaluation.readers import (
 )
 from ctxextend.running import quiet
 from ctxextend.training.devices import Devices
+from ctxextend.training.memory import Choice
 from ctxextend.training.opening import EVAL_TOKENS, Opened, Texts
 from ctxextend.training.parameters import Trained
 from ctxextend.training.signals import Stop, heard_between_steps
@@ -57,7 +58,7 @@ class Learner:
         reader: The model, its weights in float32.
         objective: What it is trained to do.
         trained: Which of its parameters are.
-        micro_batch: Sequences that a device holds at once.
+        choice: How much is held at once.
         lr: The highest learning rate.
         texts: The text as tokens.
     """
@@ -66,7 +67,7 @@ class Learner:
     reader: Reader
     objective: torch.nn.Module
     trained: Trained
-    micro_batch: int
+    choice: Choice
     lr: float
     texts: Texts
 
@@ -131,9 +132,9 @@ class Learner:
         arguments = TrainingArguments(
             output_dir=str(work.folder),
             max_steps=settings.steps,
-            per_device_train_batch_size=self.micro_batch,
-            per_device_eval_batch_size=self.micro_batch if self.measured >= settings.batch_size else 1,
-            gradient_accumulation_steps=settings.batch_size // (self.micro_batch * devices.count),
+            per_device_train_batch_size=self.choice.micro_batch,
+            per_device_eval_batch_size=self.choice.micro_batch if self.measured >= settings.batch_size else 1,
+            gradient_accumulation_steps=settings.batch_size // (self.choice.micro_batch * devices.count),
             learning_rate=self.lr,
             weight_decay=settings.weight_decay,
             lr_scheduler_type="cosine",
@@ -200,8 +201,9 @@ def _explained(trainer: RunTrainer, work: Work, learner: Learner) -> Iterator[No
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if type(error) is RuntimeError and "can't allocate memory" not in str(error):
             raise
+        count, length = learner.choice.micro_batch, learner.opened.length
         raise TrainingError(
-            f"The memory did not hold {learner.micro_batch} sequences of {learner.opened.length:,} tokens at once.",
+            f"The memory did not hold {count} sequences of {length:,} tokens at once.",
             "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
         ) from error
 

@@ -1,6 +1,9 @@
 """A model made ready to be trained: what it is trained to do, what of it is trained, and with how much at once."""
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 
 from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.evaluation.embedding import read_pooling
@@ -8,11 +11,13 @@ from ctxextend.evaluation.readers import ENCODER, SENTENCE_MODULES, Reader, chec
 from ctxextend.training.devices import Devices
 from ctxextend.training.distillation import Distillation
 from ctxextend.training.learning import Learner
-from ctxextend.training.modes import switch_dropout_off
+from ctxextend.training.memory import Choice, Forecast, choose
+from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.opening import Opened, Texts
 from ctxextend.training.parameters import Trained, match_parameters
 from ctxextend.training.positions import position_base
+from ctxextend.training.room import give_back_what_is_freed
 
 __all__ = ["set_up"]
 
@@ -20,6 +25,9 @@ __all__ = ["set_up"]
 TABLE_RATE = 0.05
 # The highest learning rate where everything is trained, at GPT-2 small's width; narrower models bear more.
 RATE, WIDTH = 3e-4, 768
+
+# What autocast is told of a precision.
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
@@ -40,8 +48,25 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
     names, table = _trained_names(opened, reader)
     switch_dropout_off(reader.model)
     trained = Trained.of(reader.model, names, table, opened.rows)
+    choice = _choose(opened, objective, devices)
     rate = settings.lr or _rate(trained, settings.trainable)
-    return Learner(opened, reader, objective, trained, devices.micro_batch(settings, opened.length), rate, texts)
+    return Learner(opened, reader, objective, trained, choice, rate, texts)
+
+
+def _choose(opened: Opened, objective: LanguageModelling | Distillation, devices: Devices) -> Choice:
+    """Choose how much is held at once, for all devices alike, and let the model compute layers twice where it must."""
+    teacher = objective.teacher.model if isinstance(objective, Distillation) else None
+    dtype = AUTOCAST.get(opened.settings.precision)
+    forecast = Forecast.of(objective, opened.files.max_len, dtype, teacher)
+    found = choose(forecast, opened.length, devices.micro_batches(opened.settings))
+    micro_batch, twice = devices.told_by_first(found.micro_batch), bool(devices.told_by_first(found.is_checkpointed))
+    if (micro_batch, twice) != (found.micro_batch, found.is_checkpointed):
+        need = forecast.need(opened.length, micro_batch, checkpointed=twice)
+        found = replace(found, micro_batch=micro_batch, is_checkpointed=twice, need=need)
+    if found.is_checkpointed:
+        switch_checkpointing(objective.model, on=True)
+        give_back_what_is_freed()
+    return found
 
 
 def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillation:
