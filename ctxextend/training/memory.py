@@ -32,8 +32,8 @@ class Need:
         parameters: The model's weights.
         gradients: Of those that are trained.
         optimizer: AdamW's two moments of each of them.
-        activations: What the backward pass needs of the forward pass, and works with.
-        logits: Of the head, and the gradients of what stands in front of it.
+        activations: What the forward pass keeps for the backward pass.
+        working: What is worked with at a time: a piece of the head's logits, or the backward pass through a layer.
         teacher: The weights of the model that it learns from.
     """
 
@@ -41,7 +41,7 @@ class Need:
     gradients: int
     optimizer: int
     activations: int
-    logits: int
+    working: int
     teacher: int
 
     @property
@@ -55,8 +55,9 @@ class Need:
         return self.total - self.parameters - self.teacher
 
     def __str__(self) -> str:
-        parts = [f"{field.name} {_gigabytes(getattr(self, field.name))}" for field in fields(self)]
-        return ", ".join(part for part in parts if not part.endswith(" 0.0"))
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = ", ".join(f"{name} {_size(size)}" for name, size in parts.items() if size >= 1e6)
+        return f"{_size(self.total)} ({shown})" if shown else _size(self.total)
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Forecast:
 
     @classmethod
     def of(cls, objective: Any, max_len: int, dtype: torch.dtype | None = None, teacher: Any = None) -> "Forecast":
-        """Return the forecast of an objective, having run it forward on texts of up to 256 tokens.
+        """Return the forecast of an objective, having run it forward on texts of up to 128 tokens.
 
         Args:
             objective: What is trained, on its device; all that is not trained is frozen.
@@ -112,7 +113,7 @@ class Forecast:
             dtype: Of autocast; None is without.
             teacher: The model that it learns from.
         """
-        n = min(64, max_len // 4)
+        n = min(32, max_len // 4)
         with _in_training(objective, dtype):
             plain = Footprint.through({length: _kept(objective, length) for length in (n, 2 * n, 4 * n)})
             checkpointed = None
@@ -137,47 +138,46 @@ class Forecast:
         """
         own = _storages(self.objective.model.parameters())
         given = _storages(self.teacher.parameters()) if self.teacher is not None else {}
+        kept = self.checkpointed if checkpointed and self.checkpointed is not None else self.plain
         trained = sum(_storages(x for x in self.objective.model.parameters() if x.requires_grad).values())
         return Need(
             parameters=sum(own.values()),
             gradients=trained,
             optimizer=2 * trained,
-            activations=round(self._activations(length, count, checkpointed=checkpointed)),
-            logits=self._logits(length * count),
+            activations=round(kept.of(length, count)),
+            working=round(max(self._logits(length * count), self._layer(length, count, again=kept is not self.plain))),
             teacher=sum(size for place, size in given.items() if place not in own),
         )
 
-    def _activations(self, length: int, count: int, *, checkpointed: bool) -> float:
-        """Return what is kept, and what the backward pass through one layer works with beside that."""
+    def _layer(self, length: int, count: int, *, again: bool) -> float:
+        """Return what the backward pass through a layer works with, and what it is given where that is made again."""
         config = self.objective.model.config.get_text_config()
-        kept = self.plain.of(length, count)
-        of_a_layer = kept / (getattr(config, "num_hidden_layers", None) or 1)
-        if checkpointed and self.checkpointed is not None:
-            return self.checkpointed.of(length, count) + 2 * of_a_layer
-        return kept + of_a_layer
+        of_a_layer = self.plain.of(length, count) / (getattr(config, "num_hidden_layers", None) or 1)
+        return 2 * of_a_layer if again else of_a_layer
 
     def _logits(self, tokens: int) -> int:
-        """Return what the head takes beside what is counted as activations: pieces of logits, and gradients."""
+        """Return what the head works with, and what it keeps for the backward pass."""
         if not isinstance(self.objective, LanguageModelling):
             return 0
-        weight = self.objective.model.get_output_embeddings().weight
+        weight: torch.Tensor = self.objective.model.get_output_embeddings().weight
         words, width = weight.shape
         if not self.objective.is_apart:
             return 4 * 2 * tokens * words
-        pieces = 3 * min(LOGITS_AT_ONCE, tokens * words)
+        pieces = 2 * min(LOGITS_AT_ONCE, tokens * words)
         return 4 * (pieces + tokens * width + (weight.numel() if weight.requires_grad else 0))
 
 
 @contextmanager
 def _in_training(objective: Any, dtype: torch.dtype | None) -> Iterator[None]:
     """Run a block as a training would run it, and leave modes and random numbers as they were."""
-    was, device = objective.training, objective.model.device.type
+    modes, device = [(part, part.training) for part in objective.modules()], objective.model.device.type
     with torch.random.fork_rng(devices=[]), torch.autocast(device, dtype, enabled=dtype is not None):
         objective.train()
         try:
             yield
         finally:
-            objective.train(was)
+            for part, mode in modes:
+                part.training = mode
 
 
 def _kept(objective: Any, length: int) -> int:
@@ -227,8 +227,8 @@ class Choice:
 
     def __str__(self) -> str:
         twice = ", with gradient checkpointing" if self.is_checkpointed else ""
-        free = f"; {_gigabytes(self.free)} GB are free" if self.free is not None else ""
-        return f"About {_gigabytes(self.need.total)} GB are needed{twice} ({self.need}){free}"
+        free = f"; {_size(self.free)} are free" if self.free is not None else ""
+        return f"About {self.need} are needed{twice}{free}"
 
     def warning(self, *, window: bool) -> str | None:
         """Return what to say where it does not fit, and what to change; None where it does.
@@ -242,8 +242,8 @@ class Choice:
         ways += ["a shorter --window"] if window else ["a shorter --seq-len", "--window"]
         ways += ["--trainable positions"] if 2 * self.need.gradients > self.need.parameters else []
         return (
-            f"Training takes about {_gigabytes(self.need.to_come)} GB more than the models that are loaded, and "
-            f"{_gigabytes(self.free)} GB are free. What takes less: {', '.join(ways)}."
+            f"Training takes about {_size(self.need.to_come)} more than the models that are loaded, and "
+            f"{_size(self.free)} are free. What takes less: {', '.join(ways)}."
         )
 
 
@@ -279,5 +279,5 @@ def _fits(need: Need, free: int | None, share: float) -> bool:
     return free is None or need.to_come <= share * free
 
 
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f}"
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
