@@ -119,16 +119,14 @@ def not_saved(work: Work, error: Exception) -> OutputError:
 
 
 def _publish(save: Path, saves: Path) -> None:
-    """Give a finished save its name, and remove those before it."""
+    """Give a finished save its name; the one before it stays until a step has shown that this one is sound."""
     for path in (*save.iterdir(), save):
         _sync(path)
     place = saves / save.name
     if not place.exists():  # else it was saved before: one step has one save
         save.rename(place)
         _sync(saves)
-    for other in saves.iterdir():
-        if other != place:
-            shutil.rmtree(other, ignore_errors=True)
+    shutil.rmtree(save.parent, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -172,6 +170,8 @@ class Watch(TrainerCallback):
         self.report(state.global_step, logs or {})
         if not all(math.isfinite((logs or {}).get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError(state.global_step)
+        if "loss" in (logs or {}) and state.is_world_process_zero:
+            self.work.remove_older()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop before a step that would spoil what was learned; with fp16 the scaler leaves such a step out itself."""

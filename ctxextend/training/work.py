@@ -73,17 +73,29 @@ class Work:
     @property
     def save(self) -> Path | None:
         """The last save that is whole; None where there is none."""
-        found = {
-            int(number): path
-            for path in self.saves.glob(f"{SAVE}*")
-            if (number := path.name.removeprefix(SAVE)).isdecimal()
-        }
-        return found[max(found)] if found else None
+        return next(iter(self._all_saves), None)
+
+    @property
+    def _all_saves(self) -> list[Path]:
+        """Whole saves, the last first."""
+        numbers = {path: path.name.removeprefix(SAVE) for path in self.saves.glob(f"{SAVE}*")}
+        found = {path: int(number) for path, number in numbers.items() if number.isdecimal()}
+        return sorted(found, key=lambda path: -found[path])
 
     @property
     def step(self) -> int:
         """The steps that were taken before the last save; 0 where there is none."""
         return int(self.save.name.removeprefix(SAVE)) if self.save else 0
+
+    def remove_older(self) -> None:
+        """Remove all saves but the last."""
+        for save in self._all_saves[1:]:
+            shutil.rmtree(save, ignore_errors=True)
+
+    def remove_last(self) -> None:
+        """Remove the last save."""
+        for save in self._all_saves[:1]:
+            shutil.rmtree(save)
 
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
