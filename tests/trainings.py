@@ -63,8 +63,8 @@ def table_of(folder: Path, model_type: str = "gpt2") -> Any:
 
 def equal_rows(one: Path, other: Path) -> list[bool]:
     """Of each row of two tables of GPT-2 whether it has the same bytes."""
-    tables = (np.ascontiguousarray(table_of(folder)).view(np.uint8) for folder in (one, other))
-    return [bool(same) for same in np.equal(*tables).all(axis=1)]
+    before, after = (np.ascontiguousarray(table_of(folder)).view(np.uint8) for folder in (one, other))
+    return [one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True)]
 
 
 def changed_tensors(one: Path, other: Path) -> set[str]:
