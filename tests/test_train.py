@@ -360,17 +360,41 @@ def test_train_new_is_refused_where_nothing_is_new(gpt2: Path) -> None:
         train_in_python(gpt2, "book.txt", 2, trainable="new", original="nowhere", output="out")
 
 
-def test_train_refuses_models_that_it_cannot_teach() -> None:
-    encoder = make_encoder(Path("source").absolute())
-    bart = add_tokenizer(pico.make_bart(Path("bart")), is_framed=True)
-    for source, said in {
-        encoder: "what it was made of, which it could learn from, is not known",
-        bart: "writes another",
-    }.items():
-        done = invoke("train", source, "--data", "book.txt", "--steps", 2, "-o", "out")
-        assert done.exit_code == 1
-        assert said in " ".join(done.stderr.split())
-        assert not [path for path in Path.cwd().iterdir() if path.name.startswith("out")]
+def make_clip(folder: Path) -> Path:
+    torch.manual_seed(0)
+    tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
+    config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    return folder
+
+
+def make_trocr(folder: Path) -> Path:
+    config = transformers.TrOCRConfig(
+        vocab_size=32, d_model=8, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16
+    )
+    transformers.TrOCRForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+UNTAUGHT: dict[str, tuple[Callable[[Path], Path], tuple[object, ...], str]] = {
+    "an encoder of unknown origin": (make_encoder, (), "which it could learn from, is not known. Name that with"),
+    "one that writes another text": (pico.make_bart, (), "reads one text and writes another"),
+    "one of texts and images": (make_clip, (), "a CLIPModel, is no model of texts alone"),
+    "one that counts by itself": (make_trocr, ("--seq-len", 64, "--window", 16), "Leave --window out."),
+}
+
+
+@pytest.mark.parametrize("name", UNTAUGHT)
+def test_train_refuses_models_that_it_cannot_teach(name: str) -> None:
+    make, flags, said = UNTAUGHT[name]
+    source = make(Path("source").absolute())
+    if make is not make_encoder:
+        add_tokenizer(source, is_framed=True)
+    done = invoke("train", source, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
+    assert done.exit_code == 1
+    assert said in " ".join(done.stderr.split())
+    assert not [path for path in Path.cwd().iterdir() if path.name.startswith("out")]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from ctxextend.training.work import SAVE, Work
 __all__ = ["NotFiniteError", "RunTrainer", "Watch", "not_saved"]
 
 WEIGHTS = "trained.safetensors"
+# What names torch's writer in errors that are none of their own kind.
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container")
 # The folder of a save that is being written.
 UNFINISHED = "unfinished"
 
@@ -104,7 +106,8 @@ def _saving(unfinished: Path, work: Work) -> Iterator[None]:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        if not isinstance(error, OSError | SafetensorError) and "PytorchStreamWriter" not in str(error):
+        is_torch = any(word in str(error) for word in TORCH_WRITER)
+        if not isinstance(error, OSError | SafetensorError) and not is_torch:
             raise
         raise not_saved(work, error) from error
 

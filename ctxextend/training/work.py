@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.disk import explained
-from ctxextend.checkpoints.staging import hold
+from ctxextend.checkpoints.staging import hold, made
 from ctxextend.errors import TrainingError
 
 __all__ = ["SAVE", "Work", "open_work", "work_folder"]
@@ -122,24 +122,22 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
         OutputError: It cannot be made.
     """
     folder = work_folder(output)
-    with explained(folder):
-        work = Work(folder)
-        with _held(folder):
-            _check(folder, asked, resume=resume, force=force)
-            if not resume or work.save is None:
-                _empty(folder)
-            _note(folder, asked)
-            work.saves.mkdir(exist_ok=True)
-            try:
-                yield work
-            finally:
-                if work.save is None:
-                    work.remove()
+    work = Work(folder)
+    with explained(folder), made(folder), _held(folder):
+        _check(folder, asked, resume=resume, force=force)
+        if not resume or work.save is None:
+            _empty(folder)
+        _note(folder, asked)
+        work.saves.mkdir(exist_ok=True)
+        try:
+            yield work
+        finally:
+            if work.save is None:
+                work.remove()
 
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         with hold(folder):
             yield
