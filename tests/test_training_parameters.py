@@ -21,7 +21,7 @@ class Model(torch.nn.Module):
         torch.manual_seed(0)
         self.base: Any = torch.nn.ModuleDict({"table": torch.nn.Embedding(5, 3), "other": torch.nn.Linear(3, 2)})
         self.head: Any = torch.nn.Linear(3, 2, bias=False)
-        self.head.weight = self.base["other"].weight
+        self.head.weight = self.base["other"].weight  # type: ignore[assignment]
 
     def forward(self) -> torch.Tensor:
         found: torch.Tensor = self.base["other"](self.base["table"].weight).square().sum()
