@@ -27,7 +27,7 @@ try:
 except ImportError:  # Windows: temporary folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["check_stage", "hold", "stage"]
+__all__ = ["check_stage", "hold", "made", "stage"]
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -60,7 +60,7 @@ def stage(output: Path, source: Path, force: bool, written: Collection[str]) -> 
     _put_back(output)
     check_output(output, source, force, written)
     _clear(output, "new")
-    with _parents(output.parent), _locked_sibling(output) as staged:
+    with made(output.parent), _locked_sibling(output) as staged:
         yield staged
         for folder, _, _ in os.walk(staged, topdown=False):
             sync_folder(Path(folder))
@@ -88,8 +88,8 @@ def _check_source(output: Path, source: Path) -> None:
 
 
 @contextlib.contextmanager
-def _parents(folder: Path) -> Iterator[None]:
-    """Make the folders above the output, and take those away again if the block fails."""
+def made(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it, and take those that are empty away again if the block fails."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

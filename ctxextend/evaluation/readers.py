@@ -248,8 +248,15 @@ def check_known(reader: Reader, ids: NDArray[np.int64]) -> None:
 
     Raises:
         CheckpointError: The tokenizer gives tokens that the model does not know.
+        UnsupportedModelError: It is no model of texts alone.
     """
-    words = getattr(reader.model.get_input_embeddings(), "num_embeddings", None)
+    try:
+        words = getattr(reader.model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError as error:
+        raise UnsupportedModelError(
+            f"{reader.name}, a {type(reader.model).__name__}, is no model of texts alone.",
+            "Name a checkpoint of a model of texts, such as its text part.",
+        ) from error
     if words is not None and ids.max(initial=0) >= words:
         raise CheckpointError(
             f"The tokenizer of {reader.name} gives the token {ids.max()}, and the model knows {words:,} tokens.",

@@ -164,7 +164,7 @@ def _untrue(plan: ResizePlan, made: Made, trainable: str | None, chain: Sequence
 def _learned_before(made: Made, chain: Sequence[WrittenRecipe]) -> Mask:
     """Return which rows of a table as its method makes it were learned, those in front of position 0 left out."""
     table, offset = made.read.plan, made.read.plan.offset
-    told = learned_by(chain, table.name, offset, table.rows_after) if len(chain) > 1 else None
+    told = learned_by(chain, table.name, offset, table.rows_after)
     if told is not None and len(told) == table.rows_after - offset:
         return told
     return learned_rows(made.read.before[offset:], made.rows[offset:])

@@ -47,6 +47,8 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
 def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) -> Mask:
     """Return which rows of a table are learned ones after it was resized, whatever their values.
 
+    A coarse dtype can make rows between two learned ones equal to one of them; here they are new all the same.
+
     Args:
         learned: Rows that it had at first, rows in front of position 0 left out.
         resizes: The rows that each resize gave it, and how.
@@ -57,7 +59,7 @@ def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) ->
     Raises:
         ResizeError: A resize that cannot be.
     """
-    before = table = np.random.default_rng(0).normal(size=(learned, TRIED_WIDTH))
+    before = table = np.random.default_rng(0).normal(size=(learned, TRIED_WIDTH)).astype(np.float32)
     for rows, options in resizes:
         table = resize_table(table, rows, options)
     return learned_rows(before, table)

@@ -165,23 +165,35 @@ class Learner:
         return arguments
 
     def save_failed(self, trainer: RunTrainer, error: NotFiniteError, work: Work) -> TrainingError:
-        """Save what was learned before a number was not finite, and return what to say."""
+        """Save what was learned before a number was not finite, if that is sound, and return what to say."""
         step, steps = error.step, self.opened.settings.steps
         if step == 0:
             return TrainingError(
                 f"The loss of {self.opened.files.subject.source} is no finite number before the first step.",
                 "Look at its table: ctxextend inspect; or train with --precision fp32.",
             )
-        finite = all(bool(torch.isfinite(value).all()) for value in self.trained.parameters.values())
-        if finite and trainer.state.global_step:
+        if _is_sound(trainer):
             trainer._save_checkpoint(trainer.model, None)
-        kept = work.save.name.rpartition("-")[2] if work.save else None
-        again = f"Begin anew with an --lr below {self.lr:.2g} and --force"
+        elif work.step == trainer.state.global_step and trainer.is_world_process_zero():
+            work.remove_last()
+        kept = work.step
+        again = f"Begin anew with an --lr below {self.lr:.2g}" + " and --force" * bool(kept)
         return TrainingError(
             f"The loss or its gradient is no finite number at step {step} of {steps}. "
-            + (f"What was learned in {kept} steps is saved in {work.save}." if kept else "Nothing was saved."),
+            + (f"What was learned until step {kept} is saved in {work.save}." if kept else "Nothing was saved."),
             f"{again}, or write what is saved: the same command with --resume --steps {kept}." if kept else f"{again}.",
         )
+
+
+def _is_sound(trainer: RunTrainer) -> bool:
+    """Whether a model that was not given its last step can still read the held-out text."""
+    if not trainer.state.global_step:
+        return False
+    try:
+        trainer.evaluate()
+    except NotFiniteError:
+        return False
+    return True
 
 
 def _is_measured(state: Any) -> bool:

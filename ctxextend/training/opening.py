@@ -154,8 +154,6 @@ def _original(run: Run, files: ReaderFiles) -> Original | None:
     """Return what a checkpoint was made of: what the run says, what it resizes, or what the recipe beside it says."""
     if run.train is not None and run.train.original is not None:
         return Original(Subject(run.train.original, command="train"))
-    if run.resize is not None:
-        return Original(source_of(run))
     try:
         written = written_recipe(files.checkpoint)
     except RecipeError:  # a file of that name that is none of ours says nothing
@@ -163,8 +161,9 @@ def _original(run: Run, files: ReaderFiles) -> Original | None:
     if written is None:
         return None
     first = written.chain[-1]
+    subject = source_of(run) if run.resize is not None else first.recipe.subject
     learned = learned_by(written.chain, files.table, files.offset, files.rows)
-    return Original(replace(first.recipe.subject, command="train", flags=()), first.hashes, learned)
+    return Original(replace(subject, command="train", flags=()), first.hashes, learned)
 
 
 def _new_rows(files: ReaderFiles, original: Original | None) -> Mask:

@@ -1,5 +1,6 @@
 """A model made ready to be trained: what it is trained to do, what of it is trained, and with how much at once."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -119,8 +120,13 @@ def _rate(trained: Trained, trainable: str) -> float:
     """Return the highest learning rate where none is asked for.
 
     Adam moves each value by about the rate in a step, so a table's is a part of the size of its values.
+
+    Raises:
+        TrainingError: The table holds something else than numbers.
     """
     weight = trained.model.get_parameter(trained.table).detach()
-    if trainable == "all":
-        return float(RATE * (WIDTH / weight.shape[1]) ** 0.5)
-    return float(TABLE_RATE * weight.square().mean().sqrt())
+    rate = float(TABLE_RATE * weight.square().mean().sqrt())
+    if not math.isfinite(rate):
+        raise TrainingError("The position table holds NaN or infinity.", "Look at its rows: ctxextend inspect.")
+    of_everything = RATE * (WIDTH / weight.shape[1]) ** 0.5
+    return rate if rate and trainable != "all" else of_everything

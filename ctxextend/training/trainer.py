@@ -24,6 +24,8 @@ from ctxextend.training.work import SAVE, Work
 __all__ = ["NotFiniteError", "RunTrainer", "Watch", "not_saved"]
 
 WEIGHTS = "trained.safetensors"
+# What names torch's writer in errors that are none of their own kind.
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container")
 # The folder of a save that is being written.
 UNFINISHED = "unfinished"
 
@@ -104,7 +106,8 @@ def _saving(unfinished: Path, work: Work) -> Iterator[None]:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        if not isinstance(error, OSError | SafetensorError) and "PytorchStreamWriter" not in str(error):
+        is_torch = any(word in str(error) for word in TORCH_WRITER)
+        if not isinstance(error, OSError | SafetensorError) and not is_torch:
             raise
         raise not_saved(work, error) from error
 
@@ -119,16 +122,14 @@ def not_saved(work: Work, error: Exception) -> OutputError:
 
 
 def _publish(save: Path, saves: Path) -> None:
-    """Give a finished save its name, and remove those before it."""
+    """Give a finished save its name; the one before it stays until a step has shown that this one is sound."""
     for path in (*save.iterdir(), save):
         _sync(path)
     place = saves / save.name
     if not place.exists():  # else it was saved before: one step has one save
         save.rename(place)
         _sync(saves)
-    for other in saves.iterdir():
-        if other != place:
-            shutil.rmtree(other, ignore_errors=True)
+    shutil.rmtree(save.parent, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -172,6 +173,8 @@ class Watch(TrainerCallback):
         self.report(state.global_step, logs or {})
         if not all(math.isfinite((logs or {}).get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError(state.global_step)
+        if "loss" in (logs or {}) and state.is_world_process_zero:
+            self.work.remove_older()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop before a step that would spoil what was learned; with fp16 the scaler leaves such a step out itself."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.disk import explained
-from ctxextend.checkpoints.staging import hold
+from ctxextend.checkpoints.staging import hold, made
 from ctxextend.errors import TrainingError
 
 __all__ = ["SAVE", "Work", "open_work", "work_folder"]
@@ -73,17 +73,29 @@ class Work:
     @property
     def save(self) -> Path | None:
         """The last save that is whole; None where there is none."""
-        found = {
-            int(number): path
-            for path in self.saves.glob(f"{SAVE}*")
-            if (number := path.name.removeprefix(SAVE)).isdecimal()
-        }
-        return found[max(found)] if found else None
+        return next(iter(self._all_saves), None)
+
+    @property
+    def _all_saves(self) -> list[Path]:
+        """Whole saves, the last first."""
+        numbers = {path: path.name.removeprefix(SAVE) for path in self.saves.glob(f"{SAVE}*")}
+        found = {path: int(number) for path, number in numbers.items() if number.isdecimal()}
+        return sorted(found, key=lambda path: -found[path])
 
     @property
     def step(self) -> int:
         """The steps that were taken before the last save; 0 where there is none."""
         return int(self.save.name.removeprefix(SAVE)) if self.save else 0
+
+    def remove_older(self) -> None:
+        """Remove all saves but the last."""
+        for save in self._all_saves[1:]:
+            shutil.rmtree(save, ignore_errors=True)
+
+    def remove_last(self) -> None:
+        """Remove the last save."""
+        for save in self._all_saves[:1]:
+            shutil.rmtree(save)
 
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
@@ -110,24 +122,22 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
         OutputError: It cannot be made.
     """
     folder = work_folder(output)
-    with explained(folder):
-        work = Work(folder)
-        with _held(folder):
-            _check(folder, asked, resume=resume, force=force)
-            if not resume or work.save is None:
-                _empty(folder)
-            _note(folder, asked)
-            work.saves.mkdir(exist_ok=True)
-            try:
-                yield work
-            finally:
-                if work.save is None:
-                    work.remove()
+    work = Work(folder)
+    with explained(folder), made(folder), _held(folder):
+        _check(folder, asked, resume=resume, force=force)
+        if not resume or work.save is None:
+            _empty(folder)
+        _note(folder, asked)
+        work.saves.mkdir(exist_ok=True)
+        try:
+            yield work
+        finally:
+            if work.save is None:
+                work.remove()
 
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         with hold(folder):
             yield

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctxextend.recipe import Recipe, Resize
+from ctxextend.tables.learned import learned_rows, still_learned
+from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.registry import METHODS
+from ctxextend.tables.resizing import resize_table
+from ctxextend.writtenrecipe import WrittenRecipe, learned_by
+
+A, B, C, D = np.eye(4, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("after", "learned"),
+    [
+        ([A, B, C], [1, 1, 1]),
+        ([A, B, C, A, B, C], [1, 1, 1, 0, 0, 0]),  # copies of rows that are still in their places
+        ([A, A, B, B, C, C], [1, 0, 1, 0, 1, 0]),  # B and C are in other places, and were learned the first time
+        ([A, D, B, D, C], [1, 0, 1, 0, 1]),
+        ([D, B, C], [0, 1, 1]),
+        ([A, B], [1, 1]),
+        ([D, D, D], [0, 0, 0]),
+    ],
+)
+def test_learned_rows_are_those_in_their_places_and_those_that_moved(after: list[object], learned: list[int]) -> None:
+    assert learned_rows(np.array([A, B, C]), np.array(after)).tolist() == [bool(row) for row in learned]
+
+
+def test_learned_rows_compares_bits() -> None:
+    before = np.array([[0.0], [np.nan]], np.float32)
+    assert learned_rows(before, np.array([[-0.0], [np.nan]], np.float32)).tolist() == [False, True]
+
+
+@given(st.sampled_from(sorted(METHODS)), st.integers(8, 12), st.integers(13, 40))
+def test_still_learned_is_what_a_comparison_finds_in_any_table(method: str, before: int, after: int) -> None:
+    options = MethodOptions(method, keep_first=None if METHODS[method].keep_first is None else 2)
+    table = np.random.default_rng(1).normal(size=(before, 6)).astype(np.float32)
+    expected = learned_rows(table, resize_table(table, after, options))
+    assert still_learned(before, [(after, options)]).tolist() == expected.tolist()
+
+
+def test_still_learned_follows_rows_through_several_resizes() -> None:
+    steps = [(6, MethodOptions("stretch", keep_first=0)), (8, MethodOptions("copy"))]
+    assert still_learned(3, steps).tolist() == [True, False, True, False, True, False, False, False]
+    assert still_learned(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
+
+
+def written(before: int, after: int, method: str = "copy") -> WrittenRecipe:
+    tables = [{"name": "wpe", "rows_before": before, "rows_after": after}]
+    return WrittenRecipe(Recipe("x", Resize(after - 2, method)), provenance={"tables": tables})
+
+
+def test_learned_by_reads_recipes_the_oldest_first() -> None:
+    chain = (written(8, 8), written(6, 8), written(4, 6))
+    learned = learned_by(chain, "wpe", 2, 8)
+    assert learned is not None
+    assert learned.tolist() == [True] * 2 + [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("chain", "table", "most"),
+    [
+        ((), "wpe", 8),
+        ((written(4, 6),), "other", 8),
+        ((written(4, 6),), "wpe", 5),  # more rows than there are
+        ((written(2, 6),), "wpe", 8),  # nothing behind the rows in front of position 0
+    ],
+)
+def test_learned_by_tells_nothing_where_recipes_do_not(chain: tuple[WrittenRecipe, ...], table: str, most: int) -> None:
+    assert learned_by(chain, table, 2, most) is None

@@ -1,0 +1,423 @@
+"""`train` as a command: what changes, what does not, what it writes, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from jsonschema import Draft202012Validator
+from safetensors.torch import load_file, save_file
+from transformers.integrations import integration_utils
+
+from ctxextend import TrainingError, resize, run, verify
+from ctxextend.training.parameters import Trained
+from ctxextend.training.running import train as train_in_python
+from tests import pico
+from tests.trainings import (
+    NEW,
+    OLD,
+    TABLES,
+    add_buffer,
+    changed_tensors,
+    equal_rows,
+    invoke,
+    log_of,
+    make_long,
+    make_source,
+    table_of,
+    train,
+    write_book,
+)
+from tests.words import add_tokenizer
+
+SCHEMA = json.loads((Path(__file__).parent / "schemas" / "train.json").read_text())
+WPE = TABLES["gpt2"]
+# Nothing is to be told behind a sequence's last token, so that the last row has no gradient; weight decay moves it.
+NEW_MOVED = [True] * OLD + [False] * (OLD - 1) + [True]
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
+    return make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
+
+
+@pytest.fixture(autouse=True)
+def _book() -> None:
+    write_book()
+
+
+def test_train_new_changes_new_rows_alone_though_weights_decay(gpt2: Path) -> None:
+    train(gpt2, "out", "--trainable", "new", "--weight-decay", 0.5)
+    assert equal_rows(gpt2, Path("out")) == [True] * OLD + [False] * OLD
+    before, after = ((folder / "model.safetensors").read_bytes() for folder in (gpt2, Path("out")))
+    differing = {place for place, (one, other) in enumerate(zip(before, after, strict=True)) if one != other}
+    new = table_of(gpt2)[OLD:].tobytes()
+    assert after.count(table_of(Path("out"))[OLD:].tobytes()) == 1
+    start = before.index(table_of(gpt2).tobytes()) + len(new)
+    assert differing <= set(range(start, start + len(new)))
+    assert changed_tensors(gpt2, Path("out")) == {WPE}
+
+
+def test_train_new_fails_where_learned_rows_move(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trained, "hold", lambda *_: None)
+    flags = ("--data", "book.txt", "--steps", 3, "--trainable", "new", "--weight-decay", 0.5, "-o", "out")
+    done = invoke("train", gpt2, *flags)
+    assert done.exit_code == 1
+    assert "Weights changed that were not to be trained; nothing was written." in done.stderr
+    assert not Path("out").exists()
+
+
+def test_train_new_of_a_stretched_table_trains_the_rows_between_learned_ones(gpt2: Path) -> None:
+    source = gpt2.with_name("long-old")
+    resize(source, to=NEW, method="stretch", keep_first=0, output="stretched")
+    done = train("stretched", "out", "--trainable", "new", "--json")
+    stays = equal_rows(Path("stretched"), Path("out"))
+    assert [row for row, same in enumerate(stays) if same] == [*range(0, NEW, 2), NEW - 1]
+    assert table_of(Path("out"))[::2].tobytes() == table_of(source).tobytes()
+    assert json.loads(done.stdout)["parameters"] == OLD * pico.WIDTH
+    for base in (source, "stretched"):
+        assert verify(base, "out").is_proved
+
+
+def test_train_new_after_all_positions_were_trained_holds_what_was_learned_first(gpt2: Path) -> None:
+    train(gpt2, "first")
+    train("first", "out", "--trainable", "new")
+    assert equal_rows(Path("first"), Path("out")) == NEW_MOVED
+
+
+def test_train_positions_changes_the_table_alone(gpt2: Path) -> None:
+    train(gpt2, "out")
+    assert changed_tensors(gpt2, Path("out")) == {WPE}
+    assert equal_rows(gpt2, Path("out")) == [False] * (NEW - 1) + [True]
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert"])
+def test_train_all_changes_every_parameter_and_no_buffer(model_type: str) -> None:
+    source = make_source(Path("source").absolute(), model_type)
+    add_buffer(source)
+    train(source, "out", "--trainable", "all")
+    names = set(pico.tensor_bytes(source))
+    assert changed_tensors(source, Path("out")) == names - {"transformer.h.0.attn.masked_bias"}
+    model = pico.Pico(source, getattr(transformers, pico.HEADS[model_type]))
+    add = json.loads((source / "config.json").read_text())
+    assert add["tie_word_embeddings"] is True
+    loaded = model.model_class.from_pretrained("out")
+    assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
+
+
+def test_train_all_writes_both_names_of_a_tied_tensor_alike(gpt2: Path) -> None:
+    source = make_source(Path("source").absolute(), "gpt2")
+    tensors = load_file(source / "model.safetensors")
+    save_file({**tensors, "lm_head.weight": tensors["transformer.wte.weight"].clone()}, source / "model.safetensors")
+    train(source, "out", "--trainable", "all")
+    after = load_file("out/model.safetensors")
+    assert torch.equal(after["lm_head.weight"], after["transformer.wte.weight"])
+    assert not torch.equal(after["lm_head.weight"], tensors["transformer.wte.weight"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_train_keeps_the_dtype_of_the_source(dtype: torch.dtype) -> None:
+    source = make_long(Path("source").absolute(), "gpt2", dtype=dtype)
+    train(source, "out", "--trainable", "new")
+    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {dtype}
+    assert changed_tensors(source, Path("out")) == {WPE}
+    assert equal_rows(source, Path("out")) == NEW_MOVED
+
+
+def test_train_dtype_casts_all_floats_of_shards_and_says_so() -> None:
+    source = make_source(Path("source").absolute(), "gpt2")
+    names = pico.shard(source)
+    train(source, "out", "--dtype", "bf16")
+    tensors = {name: tensor for path in Path("out").glob("*.safetensors") for name, tensor in load_file(path).items()}
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    index = json.loads(Path("out/model.safetensors.index.json").read_text())
+    assert sorted(set(index["weight_map"].values())) == names
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors.values())
+    config = json.loads(Path("out/config.json").read_text())
+    assert config.get("dtype", config.get("torch_dtype")) == "bfloat16"
+    word = transformers.GPT2LMHeadModel.from_pretrained(source).transformer.wte.weight
+    assert torch.equal(tensors["transformer.wte.weight"], word.to(torch.bfloat16))
+    assert pico.Pico(source, transformers.GPT2LMHeadModel).load(Path("out")).dtype == torch.bfloat16
+
+
+def as_bin(source: Path) -> Path:
+    """Save a checkpoint as torch does."""
+    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    return source
+
+
+def in_shards(source: Path) -> Path:
+    pico.shard(source)
+    return source
+
+
+@pytest.mark.parametrize("form", [as_bin, in_shards])
+@pytest.mark.parametrize("trainable", ["new", "all"])
+def test_train_writes_safetensors_that_load_whatever_the_source_is(
+    form: Callable[[Path], Path], trainable: str
+) -> None:
+    source = form(make_source(Path("source").absolute(), "gpt2"))
+    resize(source, to=NEW, output="long")
+    train("long", "out", "--trainable", trainable)
+    assert not list(Path("out").glob("*.bin"))
+    load = pico.Pico(source, transformers.GPT2LMHeadModel).load
+    pairs = zip(load(Path("long")).named_parameters(), load(Path("out")).parameters(), strict=True)
+    moved = {name: bool((before != after).any()) for (name, before), after in pairs}
+    assert all(is_moved == (trainable == "all" or name == WPE) for name, is_moved in moved.items())
+
+
+def make_encoder(folder: Path) -> Path:
+    pico.make(folder, "bert", base=True, initializer_range=0.5)
+    root = pico.nest(add_tokenizer(folder, is_framed=True), folder.with_name("root"))
+    (root / "1_Pooling").mkdir()
+    pico.edit_json(root / "1_Pooling" / "config.json", word_embedding_dimension=8, pooling_mode_mean_tokens=True)
+    return root
+
+
+def test_train_of_a_sentence_encoder_distils_its_original_and_stays_one() -> None:
+    root = make_encoder(Path("source").absolute())
+    resize(root, to=NEW, output="long")
+    done = train("long", "out", "--json", steps=12)
+    said = json.loads(done.stdout)
+    assert said["objective"] == "distilled"
+    assert said["loss_after"] < said["loss_before"]
+    assert {name for name in pico.contents(Path("out")) if name.startswith("1_")} == {"1_Pooling/config.json"}
+    assert changed_tensors(Path("long/0_Transformer"), Path("out/0_Transformer")) == {
+        "embeddings.position_embeddings.weight"
+    }
+    transformers.BertModel.from_pretrained("out/0_Transformer")
+
+
+def test_train_distils_from_no_other_model_than_the_original() -> None:
+    root = make_encoder(Path("source").absolute())
+    resize(root, to=NEW, output="long")
+    pico.make(root / "0_Transformer", "bert", base=True, initializer_range=0.1)
+    done = invoke("train", "long", "--data", "book.txt", "--steps", 2, "-o", "out")
+    assert done.exit_code == 1
+    assert "is no longer what it was" in done.stderr
+
+
+def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
+    done = train(gpt2, "out", "--eval-every", 2)
+    assert done.stdout == "out\n"
+    assert "128 numbers" not in done.stderr
+    assert "256 numbers are trained (positions), 4 steps of 4 sequences of 32 tokens" in done.stderr
+    log = log_of(Path("out"))
+    assert [line["step"] for line in log if "loss" in line] == [1, 2, 3, 4]
+    assert [line["step"] for line in log if "eval_loss" in line] == [0, 2, 4]
+    assert Path("out/train_loss.png").read_bytes().startswith(b"\x89PNG")
+    card = Path("out/README.md").read_text()
+    assert "## Trained at 32\n\nTrained by ctxextend" in card
+    assert "its position table (256 numbers), 4 steps of 4 sequences of 32 tokens, on `book.txt`" in card
+    losses = [line["eval_loss"] for line in log if "eval_loss" in line]
+    assert f"Held-out loss: {losses[0]:.4f} before, {losses[-1]:.4f} after." in card
+    assert "It has not been trained" not in card
+    assert card.count("holds the recipe") == 1
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt", "out"]
+
+
+def test_train_equals_resize_with_train_and_its_recipe_makes_the_same_again(gpt2: Path) -> None:
+    source = gpt2.with_name("long-old")
+    flags = ("--steps", 3, "--trainable", "new", "-q")
+    resized = invoke("resize", source, "--to", NEW, "--train", "book.txt", *flags, "-o", "once")
+    trained = invoke("train", gpt2, "--data", "book.txt", *flags, "-o", "twice")
+    assert (resized.stdout, trained.stdout) == ("once\n", "twice\n"), resized.stderr + trained.stderr
+    weights = Path("once/model.safetensors").read_bytes()
+    assert Path("twice/model.safetensors").read_bytes() == weights
+    assert equal_rows(gpt2, Path("once")) == NEW_MOVED
+    for name in ("once", "twice"):
+        run(f"{name}/ctxextend.yaml", f"{name}-again")
+        assert Path(f"{name}-again/model.safetensors").read_bytes() == weights
+        assert Path(f"{name}-again/ctxextend.yaml").read_text() == Path(f"{name}/ctxextend.yaml").read_text()
+    kept = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
+    contents = [
+        {name: data for name, data in pico.contents(Path(folder)).items() if name in kept}
+        for folder in ("once", "twice")
+    ]
+    assert contents[0] == contents[1]
+    assert not list(Path.cwd().glob("*.training"))
+
+
+@pytest.mark.parametrize("trainable", ["new", "positions", "all"])
+def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, trainable: str) -> None:
+    source = gpt2.with_name("long-old")
+    train(gpt2, "out", "--trainable", trainable)
+    for base in (source, gpt2):
+        done = invoke("verify", base, "out")
+        said = "is not a pure resize" if trainable == "all" else "Proved: out is"
+        assert (done.exit_code, said in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
+    assert "new positions: 16-31; the others were learned" in invoke("inspect", "out").stdout
+    if trainable == "new":
+        measured = invoke("evaluate", "out", "--data", "book.txt", "--measure", "position", "--tokens", 64)
+        assert f"the original, {source}, reads 16" in " ".join(measured.stdout.split())
+
+
+class Show(transformers.TrainerCallback):
+    """What tensorboard would do."""
+
+    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
+        folder = Path(args.output_dir) / "runs" / "now"
+        folder.mkdir(parents=True)
+        (folder / "events").write_bytes(b"losses")
+
+
+def test_train_keeps_what_other_programs_showed(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Show)
+    train(gpt2, "out", "--report-to", "tensorboard", "--save-every", 1)
+    assert Path("out/runs/now/events").read_bytes() == b"losses"
+    assert verify(gpt2, "out").is_proved
+
+
+class Absent:
+    """A program that is not installed."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("It requires a package.")
+
+
+def test_train_refuses_to_report_to_what_is_not_there(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", Absent)
+    for name, said in {
+        "wandb": "cannot be used here: It requires a package.",
+        "bogus": "There is no --report-to",
+    }.items():
+        done = invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "--report-to", name, "-o", "out")
+        assert done.exit_code == 1
+        assert said in done.stderr
+
+
+def no_book(source: Path) -> None:
+    Path("book.txt").unlink()
+
+
+def empty_book(source: Path) -> None:
+    Path("book.txt").write_text("")
+
+
+def short_book(source: Path) -> None:
+    Path("book.txt").write_text("w1 w2 w3")
+
+
+def bad_book(source: Path) -> None:
+    Path("book.txt").write_bytes(b"w1 \xff\xfe")
+
+
+def other_field(source: Path) -> None:
+    Path("book.jsonl").write_text('{"body": "w1"}\n')
+
+
+def nothing(source: Path) -> None:
+    pass
+
+
+def no_recipe(source: Path) -> None:
+    (source / "ctxextend.yaml").unlink()
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], tuple[object, ...], str]] = {
+    "no text": (no_book, (), "There is no file or folder book.txt."),
+    "an empty text": (empty_book, (), "book.txt is empty."),
+    "too little text": (short_book, (), "The text has 3 tokens, and 64 are needed"),
+    "no UTF-8": (bad_book, (), "UTF-8"),
+    "no such field": (other_field, ("--data", "book.jsonl"), "text"),
+    "long windows": (nothing, ("--window", 33), "--window 33 is more than the 32 positions of"),
+    "long sequences": (nothing, ("--seq-len", 40), "--seq-len 40 is more than the 32 positions of"),
+    "new rows that nobody knows": (no_recipe, ("--trainable", "new"), "are new is not known"),
+    "odd micro-batches": (nothing, ("--batch-size", 4, "--micro-batch", 3), "is no multiple of --micro-batch 3"),
+    "half precision": (nothing, ("--precision", "fp16"), "A CPU does not train in fp16"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_train_refuses_before_the_model_is_loaded(name: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("ctxextend.training.setup.load_reader", load)
+    spoil, flags, said = REFUSED[name]
+    source = make_long(Path("long").absolute(), "gpt2") if name == "new rows that nobody knows" else gpt2
+    spoil(source)
+    done = invoke("train", source, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
+    assert done.exit_code in (1, 2)
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not [path for path in Path.cwd().iterdir() if path.name.startswith("out")]
+
+
+def test_train_new_is_refused_where_nothing_is_new(gpt2: Path) -> None:
+    source = gpt2.with_name("long-old")
+    resize(source, to=OLD, mend_limits=True, output="same")
+    for flags in (("same",), (source, "--original", source)):
+        done = invoke("train", *flags, "--data", "book.txt", "--steps", 2, "--trainable", "new", "-o", "out")
+        assert done.exit_code == 1
+        assert "has no new rows" in done.stderr
+    with pytest.raises(TrainingError, match="is not known"):
+        train_in_python(gpt2, "book.txt", 2, trainable="new", original="nowhere", output="out")
+
+
+def make_clip(folder: Path) -> Path:
+    torch.manual_seed(0)
+    tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
+    config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    return folder
+
+
+def make_trocr(folder: Path) -> Path:
+    config = transformers.TrOCRConfig(
+        vocab_size=32, d_model=8, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16
+    )
+    transformers.TrOCRForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+UNTAUGHT: dict[str, tuple[Callable[[Path], Path], tuple[object, ...], str]] = {
+    "an encoder of unknown origin": (make_encoder, (), "which it could learn from, is not known. Name that with"),
+    "one that writes another text": (pico.make_bart, (), "reads one text and writes another"),
+    "one of texts and images": (make_clip, (), "a CLIPModel, is no model of texts alone"),
+    "one that counts by itself": (make_trocr, ("--seq-len", 64, "--window", 16), "Leave --window out."),
+}
+
+
+@pytest.mark.parametrize("name", UNTAUGHT)
+def test_train_refuses_models_that_it_cannot_teach(name: str) -> None:
+    make, flags, said = UNTAUGHT[name]
+    source = make(Path("source").absolute())
+    if make is not make_encoder:
+        add_tokenizer(source, is_framed=True)
+    done = invoke("train", source, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
+    assert done.exit_code == 1
+    assert said in " ".join(done.stderr.split())
+    assert not [path for path in Path.cwd().iterdir() if path.name.startswith("out")]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--steps", 0),
+        ("--steps", 2, "--lr", -1),
+        ("--steps", 2, "--trainable", "some"),
+        ("--steps", 2, "--window-skip"),
+    ],
+)
+def test_train_flags_that_mean_nothing_exit_2(flags: tuple[object, ...], gpt2: Path) -> None:
+    done = invoke("train", gpt2, "--data", "book.txt", *flags, "-o", "out", "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["error"]["type"] == "UsageError"
+
+
+def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert set(SCHEMA["properties"]) == set(SCHEMA["required"])
+    assert SCHEMA["additionalProperties"] is False
+    said = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
+    errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(said)]
+    assert errors == []
+    assert (said["seq_len"], said["window"], said["tokens"], said["objective"]) == (32, 8, 4 * 4 * 8, "causal")
+    assert list(Draft202012Validator(SCHEMA).iter_errors({**said, "steps": 0}))

@@ -1,0 +1,339 @@
+"""A training that is stopped, killed, out of space, or spoilt, and goes on; and one by two processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ctxextend.checkpoints.staging import hold
+from ctxextend.training.reports import TrainingInterrupted
+from ctxextend.training.running import train as train_in_python
+from ctxextend.training.trainer import RunTrainer, Watch
+from tests.trainings import invoke, log_of, make_long, train, write_book
+from tests.words import text_of
+
+FLAGS = ("--batch-size", 4, "--lr", 0.01, "--save-every", 1, "--trainable", "new", "--weight-decay", 0.1)
+STEPS = 5
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
+    return make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
+
+
+@pytest.fixture(scope="module")
+def unbroken(gpt2: Path) -> Path:
+    """What it becomes in a run that nothing stops."""
+    folder = gpt2.parent / "unbroken"
+    here = Path.cwd()
+    os.chdir(gpt2.parent)
+    write_book()
+    train(gpt2, "unbroken", *FLAGS, steps=STEPS)
+    os.chdir(here)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Put back what a command that was stopped does to signals, and write the text."""
+    write_book()
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def begin(source: Path, *flags: object, steps: int = STEPS, command: tuple[object, ...] = FLAGS) -> Any:
+    return invoke("train", source, "--data", "book.txt", "--steps", steps, *command, "-o", "out", *flags)
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], object]) -> None:
+    """Do something when a step was taken, before it is saved."""
+    on_log = Watch.on_log
+
+    def acting(self: Watch, args: Any, state: Any, control: Any, **others: Any) -> None:
+        on_log(self, args, state, control, **others)
+        if state.global_step == step and "loss" in others.get("logs", {}):
+            act()
+
+    monkeypatch.setattr(Watch, "on_log", acting)
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def check_goes_on(source: Path, unbroken: Path, *flags: object) -> None:
+    """Go on, and demand the losses of an unbroken run, its weights byte for byte, and that nothing stays beside."""
+    done = begin(source, "--resume", *flags)
+    assert done.exit_code == 0, done.stderr
+    assert log_of(Path("out")) == log_of(unbroken)
+    assert Path("out/model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
+    assert not Path("out.training").exists()
+
+
+def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(
+    gpt2: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ctxextend", "train", "a b", "--steps", "5", "--force", "--resume"])
+    with monkeypatch.context() as patched:
+        at_step(patched, 2, interrupt)
+        done = begin(gpt2, command=(*FLAGS[:4], "--trainable", "new", "--weight-decay", 0.1, "--save-every", 100))
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-2:] == [
+        "Error: Stopped after step 3, which is saved in out.training.",
+        "Go on with: ctxextend train 'a b' --steps 5 --force --resume",
+    ]
+    assert not Path("out").exists()
+    refused = begin(gpt2)
+    assert refused.exit_code == 1
+    assert "out.training holds the saves of a run that was stopped." in refused.stderr
+    assert "Go on with --resume, or begin anew with --force." in refused.stderr
+    other = begin(gpt2, "--resume", "--seed", 7)
+    assert other.exit_code == 1
+    assert "train.seed was 0 and is 7" in other.stderr
+    fewer = begin(gpt2, "--resume", steps=2)
+    assert fewer.exit_code == 1
+    assert "holds the save of step 3, and --steps asks for 2" in fewer.stderr
+    check_goes_on(gpt2, unbroken, "--micro-batch", 4)
+
+
+def test_train_force_throws_away_the_saves_of_a_stopped_run(
+    gpt2: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        at_step(patched, 2, interrupt)
+        assert begin(gpt2, "--seed", 7).exit_code == 130
+    done = begin(gpt2, "--force")
+    assert done.exit_code == 0, done.stderr
+    assert Path("out/model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
+
+
+def test_train_in_python_says_what_is_saved(gpt2: Path) -> None:
+    def progress(moved: int, total: int, said: str) -> None:
+        assert said.startswith("loss ")
+        interrupt()
+
+    with pytest.raises(TrainingInterrupted, match=r"stopped after step 2, which is saved in out\.training") as caught:
+        train_in_python(gpt2, "book.txt", 3, batch_size=4, output="out", progress=progress)
+    assert (caught.value.signal, caught.value.step) == (signal.SIGINT, 2)
+    assert Path("out.training/saves/checkpoint-2").is_dir()
+
+
+def test_train_goes_on_with_more_steps_than_were_asked_for(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        at_step(patched, 2, interrupt)
+        assert begin(gpt2).exit_code == 130
+    assert begin(gpt2, "--resume", steps=8).exit_code == 0
+    assert [line["step"] for line in log_of(Path("out")) if "loss" in line] == [*range(1, 9)]
+
+
+def test_train_refuses_to_work_where_another_run_does(gpt2: Path) -> None:
+    Path("out.training").mkdir()
+    with hold(Path("out.training")):
+        done = begin(gpt2)
+    assert done.exit_code == 1
+    assert "Another run works in out.training just now." in done.stderr
+
+
+def test_train_leaves_nothing_where_it_fails_before_a_save(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(RunTrainer, "training_step", fail)
+    with pytest.raises(ZeroDivisionError):
+        invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "-o", "some/where/out")
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
+
+
+def test_train_writes_what_was_learned_before_a_gradient_was_not_finite(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear = Watch.on_pre_optimizer_step
+
+    def spoilt(self: Watch, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.global_step == 3:
+            self.trained.parameters["transformer.wpe.weight"].grad.fill_(float("inf"))  # type: ignore[union-attr]
+        hear(self, args, state, control, **others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Watch, "on_pre_optimizer_step", spoilt)
+        done = begin(gpt2, "--save-every", 100)
+    assert done.exit_code == 1
+    said = " ".join(done.stderr.split())
+    assert "The loss or its gradient is no finite number at step 4 of 5." in said
+    assert "What was learned until step 3 is saved in out.training/saves/checkpoint-3." in said
+    assert "--resume --steps 3" in said
+    assert not Path("out").exists()
+    done = begin(gpt2, "--resume", steps=3)
+    assert done.exit_code == 0, done.stderr
+    assert [line["step"] for line in log_of(Path("out")) if "loss" in line] == [1, 2, 3]
+
+
+def test_train_keeps_the_save_before_the_one_that_was_spoilt(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepped = Watch.on_step_end
+
+    def spoilt(self: Watch, args: Any, state: Any, control: Any, **others: Any) -> None:
+        stepped(self, args, state, control, **others)
+        if state.global_step == 3:
+            with torch.no_grad():
+                self.trained.parameters["transformer.wpe.weight"][20:] = float("nan")
+
+    monkeypatch.setattr(Watch, "on_step_end", spoilt)
+    done = begin(gpt2)
+    assert done.exit_code == 1
+    assert "no finite number at step 4 of 5. What was learned until step 2 is saved" in " ".join(done.stderr.split())
+    assert [path.name for path in Path("out.training/saves").iterdir()] == ["checkpoint-2"]
+
+
+def test_train_that_was_spoilt_before_any_save_leaves_nothing(gpt2: Path) -> None:
+    done = begin(gpt2, "--lr", "1e30", "--trainable", "all")
+    assert done.exit_code == 1
+    assert "no finite number at step 2 of 5. Nothing was saved." in done.stderr
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
+
+
+CHILDREN = """
+import json, os, resource, signal, sys
+import torch
+from ctxextend.cli.app import main
+from ctxextend.training import trainer
+from tests.trainings import write_book
+
+publish, save, on_log = trainer._publish, torch.save, trainer.Watch.on_log
+counts = {"saves": 0}
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def publish_then(act):
+    def published(*given):
+        counts["saves"] += 1
+        if counts["saves"] == 3:
+            act()
+        publish(*given)
+    trainer._publish = published
+
+def save_then(act):
+    def saved(*given, **named):
+        if counts["saves"] == 2:
+            act()
+        save(*given, **named)
+    publish_then(lambda: None)
+    torch.save = saved
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+def log_then(act):
+    def logged(self, args, state, control, **others):
+        if state.global_step == 3:
+            act()
+        on_log(self, args, state, control, **others)
+    trainer.Watch.on_log = logged
+
+SCENES = {
+    "killed": lambda: save_then(die),
+    "unnamed": lambda: publish_then(die),
+    "full": lambda: save_then(lambda: limit(1000)),
+    "silent": lambda: log_then(lambda: limit(1)),
+    "ended": lambda: log_then(lambda: os.kill(os.getpid(), signal.SIGTERM)),
+}
+
+def begin(folder):
+    os.mkdir(folder)
+    os.chdir(folder)
+    write_book()
+    try:
+        main()
+    except SystemExit as stop:
+        os.chdir("..")
+        return stop.code
+
+assert begin("whole") == 0  # so that what children need is imported once
+told = {}
+for name, prepare in SCENES.items():
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writes, 2)
+        prepare()
+        os._exit(begin(name))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    told[name] = code, os.read(reads, 1 << 16).decode()
+sys.stdout.write(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def children(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Runs that ended early, each in a process and a folder of its own: where, and their exit codes and messages."""
+    root = tmp_path_factory.mktemp("children")
+    asked = ("train", gpt2, "--data", "book.txt", "--steps", STEPS, *FLAGS, "-o", "out")
+    command = [sys.executable, "-c", CHILDREN, *map(str, asked)]
+    done = subprocess.run(command, cwd=root, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return root, json.loads(done.stdout.removeprefix("out\n"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.parametrize(
+    ("scene", "code", "step"),
+    [("killed", -9, 2), ("unnamed", -9, 2), ("full", 1, 2), ("silent", 1, 2), ("ended", 143, 4)],
+)
+def test_train_goes_on_from_the_last_whole_save(
+    scene: str,
+    code: int,
+    step: int,
+    unbroken: Path,
+    children: tuple[Path, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, ends = children
+    ended, said = ends[scene]
+    assert ended == code, said
+    monkeypatch.chdir(root / scene)
+    assert not Path("out").exists()
+    saves = [path.name for path in Path("out.training/saves").iterdir()]
+    assert f"checkpoint-{step}" in saves
+    assert f"checkpoint-{step + 1}" not in saves
+    if code == 1:
+        assert "could not be written" in said
+        assert f"the save before it, out.training/saves/checkpoint-{step}, is whole." in said
+        assert "Free some space, then go on with --resume." in said
+        assert "unfinished" not in saves
+    check_goes_on(unbroken.parent / "long", unbroken)
+
+
+def test_train_by_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
+    documents = [json.dumps({"text": text_of([(start + step) % 27 for step in range(20)])}) for start in range(100)]
+    Path("book.jsonl").write_text("\n".join(documents))
+    asked = ["train", str(gpt2), "--data", "book.jsonl", "--steps", "4", "--batch-size", "4", "--trainable", "all"]
+    assert invoke(*asked, "-o", "one").exit_code == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "ctxextend"]
+    for _ in range(2):  # such processes can fail at exit, with everything written
+        done = subprocess.run(
+            [*launch, *asked, "-o", "two"], env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        if Path("two").exists():
+            break
+    assert done.stdout == "two\n", done.stderr
+    assert "2 at once on 2 devices" in done.stderr
+    assert done.stderr.count("held-out loss") == 1
+    one, two = log_of(Path("one")), log_of(Path("two"))
+    for line, other in zip(one, two, strict=True):
+        assert line == pytest.approx(other, abs=1e-5)
+    weights = [load_file(f"{name}/model.safetensors") for name in ("one", "two")]
+    for name in ("transformer.wpe.weight", "transformer.wte.weight"):
+        torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=0)
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.jsonl", "book.txt", "one", "two"]

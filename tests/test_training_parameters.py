@@ -1,0 +1,107 @@
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ctxextend.errors import TrainingError
+from ctxextend.training.parameters import Trained, match_parameters
+
+NEW = np.array([False, False, True, False, True])
+
+
+class Model(torch.nn.Module):
+    """A table of five rows, and something else."""
+
+    base_model_prefix = "base"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.base: Any = torch.nn.ModuleDict({"table": torch.nn.Embedding(5, 3), "other": torch.nn.Linear(3, 2)})
+        self.head: Any = torch.nn.Linear(3, 2, bias=False)
+        self.head.weight = self.base["other"].weight  # type: ignore[assignment]
+
+    def forward(self) -> torch.Tensor:
+        found: torch.Tensor = self.base["other"](self.base["table"].weight).square().sum()
+        return found
+
+
+def optimizers(model: Model) -> Iterator[Any]:
+    """Those whose update moves a row that has no gradient."""
+    for make in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam):
+        yield make([value for value in model.parameters() if value.requires_grad], lr=0.1, weight_decay=0.5)
+
+
+def learn(model: Model, optimizer: Any) -> None:
+    for _ in range(3):
+        optimizer.zero_grad()
+        model().backward()
+        optimizer.step()
+
+
+TABLE = {"table.weight": "base.table.weight"}
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_hold_leaves_rows_that_are_not_trained_as_they_are(which: int) -> None:
+    model = Model()
+    before = model.base["table"].weight.detach().clone()
+    trained = Trained.of(model, TABLE, "base.table.weight", NEW)
+    optimizer = list(optimizers(model))[which]
+    trained.hold(optimizer)
+    learn(model, optimizer)
+    after = model.base["table"].weight.detach()
+    assert (before == after).all(dim=1).tolist() == (~NEW).tolist()
+    trained.check()
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_check_sees_that_rows_moved_where_gradients_alone_were_masked(which: int) -> None:
+    model = Model()
+    trained = Trained.of(model, TABLE, "base.table.weight", NEW)
+    learn(model, list(optimizers(model))[which])
+    gradient = model.base["table"].weight.grad
+    assert gradient is not None
+    assert gradient[~torch.from_numpy(NEW)].abs().max() == 0
+    with pytest.raises(TrainingError, match="Weights changed that were not to be trained"):
+        trained.check()
+
+
+def test_check_sees_what_is_not_trained_at_all() -> None:
+    model = Model()
+    trained = Trained.of(model, TABLE, "base.table.weight", None)
+    with torch.no_grad():
+        model.base["table"].weight += 1
+    trained.check()
+    with torch.no_grad():
+        model.base["other"].bias += 1
+    with pytest.raises(TrainingError):
+        trained.check()
+
+
+def test_of_trains_what_it_is_told_and_counts_it() -> None:
+    model = Model()
+    assert set(Trained.of(model, TABLE, "base.table.weight", NEW).parameters) == {"base.table.weight"}
+    assert Trained.of(model, TABLE, "base.table.weight", NEW).count == 2 * 3
+    both = TABLE | {"head.weight": "head.weight", "other.bias": "base.other.bias"}
+    trained = Trained.of(model, both, "base.table.weight", None)
+    # A parameter that has two names is one.
+    assert set(trained.parameters) == {"base.table.weight", "base.other.weight", "base.other.bias"}
+    assert trained.count == 15 + 6 + 2
+
+
+def test_match_parameters_finds_names_with_and_without_the_base_and_of_old_times() -> None:
+    model = Model()
+    model.base["norm"] = torch.nn.LayerNorm(3)
+    names = {"table.weight": (5, 3), "base.other.bias": (2,), "norm.gamma": (3,), "norm.beta": (3,)}
+    others = {"base.table.weight_": (5, 3), "base.other.weight": (3, 2), "mask": (1,)}
+    assert match_parameters(model, names | others) == {
+        "table.weight": "base.table.weight",
+        "base.other.bias": "base.other.bias",
+        "norm.gamma": "base.norm.weight",
+        "norm.beta": "base.norm.bias",
+    }
+    assert match_parameters(model.base, {"base.table.weight": (5, 3)}) == {}
+    assert match_parameters(model, {"head.weight": (2, 3)}) == {"head.weight": "head.weight"}

@@ -1,0 +1,84 @@
+"""Small checkpoints to train, with text, and ways to look at what became of them."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from typer.testing import CliRunner, Result
+
+from ctxextend import resize
+from ctxextend.cli.app import app
+from tests import pico
+from tests.words import add_tokenizer, text_of
+
+OLD, NEW = 16, 32
+TABLES = {"gpt2": "transformer.wpe.weight", "bert": "bert.embeddings.position_embeddings.weight"}
+
+
+def invoke(*arguments: object) -> Result:
+    """Run a command; a bug's traceback is raised."""
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def train(source: object, output: str, *flags: object, steps: int = 4) -> Result:
+    """Train on book.txt at a rate that moves every row, and demand that it ends well."""
+    asked = ("--data", "book.txt", "--steps", steps, "--batch-size", 4, "--lr", 0.01, "-o", output)
+    done = invoke("train", source, *asked, *flags)
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def write_book(words: int = 1200) -> None:
+    """Write a text into the current folder whose next word is seldom a surprise to who has learned it."""
+    draw, numbers = random.Random(0), [0]
+    while len(numbers) < words:
+        numbers.append((numbers[-1] * 2 + draw.randrange(2)) % 27)
+    Path("book.txt").write_text(text_of(numbers))
+
+
+def make_source(folder: Path, model_type: str, **options: Any) -> Path:
+    """Save a model of 16 positions with a tokenizer."""
+    pico.make(folder, model_type, initializer_range=0.5, **options)
+    return add_tokenizer(folder, is_framed=model_type != "gpt2")
+
+
+def make_long(folder: Path, model_type: str, **options: Any) -> Path:
+    """Save such a model beside a folder, and resize it to 32 positions into that."""
+    source = make_source(folder.with_name(f"{folder.name}-old"), model_type, **options)
+    return resize(source, to=NEW, output=folder).output
+
+
+def table_of(folder: Path, model_type: str = "gpt2") -> Any:
+    """The position table of a checkpoint in one file, float32."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return file.get_tensor(TABLES[model_type]).float().numpy()
+
+
+def equal_rows(one: Path, other: Path) -> list[bool]:
+    """Of each row of two tables of GPT-2 whether it has the same bytes."""
+    pairs = zip(table_of(one), table_of(other), strict=True)
+    return [before.tobytes() == after.tobytes() for before, after in pairs]
+
+
+def changed_tensors(one: Path, other: Path) -> set[str]:
+    """The names of tensors that two checkpoints do not have alike: dtype, shape and bytes."""
+    ours, theirs = pico.tensor_bytes(one), pico.tensor_bytes(other)
+    return {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
+
+
+def log_of(folder: Path) -> list[dict[str, float]]:
+    """What a training logged, without what a clock says."""
+    lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
+    kept = ("step", "loss", "eval_loss", "grad_norm", "learning_rate")
+    return [{name: line[name] for name in kept if name in line} for line in lines if "train_runtime" not in line]
+
+
+def add_buffer(folder: Path) -> None:
+    """Add a tensor that is no parameter to a GPT-2's file, as old versions of transformers did."""
+    pico.add_tensors(folder, {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4)})
