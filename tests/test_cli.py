@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize, resize
 from ctxextend.cli import resize as resize_command
+from ctxextend.cli import resizewording
 from ctxextend.cli.app import app
 from ctxextend.cli.output import plain
 from ctxextend.tables.options import SCOPES
@@ -43,9 +44,9 @@ def test_resize_prints_the_output_on_stdout_and_the_rest_on_stderr() -> None:
 def test_resize_last_line_names_only_commands_that_exist() -> None:
     done = run("resize", "tiny-gpt2", "--to", "512")
     last = done.stderr.splitlines()[-1]
-    for command in resize_command.NEXT_COMMANDS:
+    for command in resizewording.NEXT_COMMANDS:
         assert (f"ctxextend {command}" in last) == (run(command, "--help").exit_code == 0)
-    every = resize_command._last_line(resize("tiny-gpt2", to=512, output="x"), list(resize_command.NEXT_COMMANDS))
+    every = resizewording.last_line(resize("tiny-gpt2", to=512, output="x"), list(resizewording.NEXT_COMMANDS))
     assert "ctxextend inspect x; to prove: ctxextend verify tiny-gpt2 x; to train: ctxextend train x" in every
     python = re.search(r"python -c (\"[^\"]*\")", last)
     assert python

@@ -11,7 +11,8 @@ from ctxextend.cli.completion import complete_folder, complete_recipe
 from ctxextend.cli.evaluate import show_evaluation
 from ctxextend.cli.options import AsJson, Force, Quiet, Resume
 from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
-from ctxextend.cli.resize import settings_text, show_plan
+from ctxextend.cli.resize import show_plan
+from ctxextend.cli.resizewording import settings_text
 from ctxextend.cli.training import said_of_stop
 
 if TYPE_CHECKING:

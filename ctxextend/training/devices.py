@@ -21,9 +21,6 @@ except ImportError as error:
 
 __all__ = ["Devices", "first_failed"]
 
-# Tokens that a device holds at once where it is not told how many sequences.
-TOKENS_AT_ONCE = 4096
-
 # What accelerate's launcher says of ways to part a model over devices, which a table of positions does not need.
 PARTED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
 
@@ -87,12 +84,11 @@ class Devices:
             return asked
         return "bf16" if self.state.device.type != "cuda" or torch.cuda.is_bf16_supported() else "fp32"
 
-    def micro_batch(self, settings: Train, length: int) -> int:
-        """Return how many sequences a device holds at once: all that it has of a step are a whole multiple.
+    def micro_batches(self, settings: Train) -> list[int]:
+        """Return how many sequences a device may hold at once: all that it has of a step are a whole multiple.
 
         Args:
             settings: How it is trained.
-            length: Tokens of a sequence.
 
         Raises:
             TrainingError: The sequences of a step cannot be shared out so.
@@ -104,15 +100,14 @@ class Devices:
                 f"Make it a multiple of {self.count}.",
             )
         if settings.micro_batch is None:
-            whole = (count for count in range(1, each + 1) if each % count == 0)
-            return max(count for count in whole if count * length <= TOKENS_AT_ONCE or count == 1)
+            return [count for count in range(1, each + 1) if each % count == 0]
         if each % settings.micro_batch:
             raise TrainingError(
                 f"--micro-batch {settings.micro_batch} does not go into the {each} sequences that a device has of a "
                 "step.",
                 "Make --batch-size a multiple of --micro-batch times the devices.",
             )
-        return settings.micro_batch
+        return [settings.micro_batch]
 
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
@@ -121,7 +116,7 @@ class Devices:
         Raises:
             TrainingError: In the others, where the first failed, which says why itself.
         """
-        if not self.is_first and not self._told_by_first(False):
+        if not self.is_first and not self.told_by_first(0):
             raise first_failed()
         is_done = False
         try:
@@ -129,12 +124,12 @@ class Devices:
             is_done = True
         finally:
             if self.is_first:
-                self._told_by_first(is_done)
+                self.told_by_first(int(is_done))
 
-    def _told_by_first(self, value: bool) -> bool:
+    def told_by_first(self, value: int) -> int:
         """Return in every process what the first one gives."""
         if self.count == 1:
             return value
-        told = torch.tensor(float(value), device=self.state.device)
+        told = torch.tensor(value, device=self.state.device)
         distributed.broadcast(told, 0)
-        return bool(told)
+        return int(told)

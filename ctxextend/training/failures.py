@@ -40,8 +40,9 @@ def explained(learner: "Learner", trainer: RunTrainer, work: Work) -> Iterator[N
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if type(error) is RuntimeError and "can't allocate memory" not in str(error):
             raise
+        count, length = learner.choice.micro_batch, learner.opened.length
         raise TrainingError(
-            f"The memory did not hold {learner.micro_batch} sequences of {learner.opened.length:,} tokens at once.",
+            f"The memory did not hold {count} sequences of {length:,} tokens at once.",
             "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
         ) from error
 

@@ -1,35 +1,23 @@
 """A model, its objective and its data, set up to be trained, and trained."""
 
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PrinterCallback, TrainingArguments
 
-from ctxextend.errors import CheckpointError, TrainingError
-from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.readers import (
-    ENCODER,
     MASKED,
-    SENTENCE_MODULES,
     Reader,
-    check_known,
-    load_reader,
-    open_reader,
 )
 from ctxextend.running import quiet
 from ctxextend.training.devices import Devices
-from ctxextend.training.distillation import Distillation
 from ctxextend.training.failures import explained
-from ctxextend.training.modes import switch_dropout_off
-from ctxextend.training.objectives import LanguageModelling
+from ctxextend.training.memory import Choice
 from ctxextend.training.opening import EVAL_TOKENS, Opened, Texts
-from ctxextend.training.parameters import Trained, match_parameters
-from ctxextend.training.positions import position_base
+from ctxextend.training.parameters import Trained
 from ctxextend.training.signals import Stop, heard_between_steps
 from ctxextend.training.trainer import RunTrainer, Watch
 from ctxextend.training.windows import Cut, Masking, Windows
@@ -39,11 +27,6 @@ __all__ = ["Learned", "Learner"]
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
-
-# The part of a learned row's size, as the root of its mean square, by which a table's values may move in a step.
-TABLE_RATE = 0.02
-# The highest learning rate where everything is trained.
-RATE = 3e-4
 
 
 @dataclass(frozen=True)
@@ -74,7 +57,7 @@ class Learner:
         reader: The model, its weights in float32.
         objective: What it is trained to do.
         trained: Which of its parameters are.
-        micro_batch: Sequences that a device holds at once.
+        choice: How much is held at once.
         lr: The highest learning rate.
         texts: The text as tokens.
     """
@@ -83,7 +66,7 @@ class Learner:
     reader: Reader
     objective: torch.nn.Module
     trained: Trained
-    micro_batch: int
+    choice: Choice
     lr: float
     texts: Texts
 
@@ -148,9 +131,9 @@ class Learner:
         arguments = TrainingArguments(
             output_dir=str(work.folder),
             max_steps=settings.steps,
-            per_device_train_batch_size=self.micro_batch,
-            per_device_eval_batch_size=self.micro_batch if self.measured >= settings.batch_size else 1,
-            gradient_accumulation_steps=settings.batch_size // (self.micro_batch * devices.count),
+            per_device_train_batch_size=self.choice.micro_batch,
+            per_device_eval_batch_size=self.choice.micro_batch if self.measured >= settings.batch_size else 1,
+            gradient_accumulation_steps=settings.batch_size // (self.choice.micro_batch * devices.count),
             learning_rate=self.lr,
             weight_decay=settings.weight_decay,
             lr_scheduler_type="cosine",
@@ -179,89 +162,6 @@ class Learner:
         if arguments.n_gpu > 1:  # else Trainer would part a micro-batch over them; torchrun uses them better
             arguments._n_gpu = 1
         return arguments
-
-
-def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
-    """Load a model and make it ready to be trained.
-
-    Args:
-        opened: What is trained, and how, its precision filled in.
-        texts: The text as tokens.
-        devices: The processes that take part.
-
-    Raises:
-        CtxextendError: As `load_reader`; the objective does not fit, or what is trained cannot be written back.
-    """
-    reader = load_reader(opened.files, "fp32")
-    check_known(reader, np.array([texts.train.max(), texts.held_out.max()], np.int64))
-    settings = opened.settings
-    objective = _objective(opened, reader)
-    names, table = _trained_names(opened, reader)
-    switch_dropout_off(reader.model)
-    trained = Trained.of(reader.model, names, table, opened.rows)
-    rate = settings.lr or _rate(trained, settings.trainable)
-    return Learner(opened, reader, objective, trained, devices.micro_batch(settings, opened.length), rate, texts)
-
-
-def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillation:
-    """Return what a model is trained to do, by what it is."""
-    placed = opened.span > opened.length
-    if reader.kind != ENCODER:
-        return LanguageModelling.of(reader, placed=placed)
-    if opened.original is None:
-        raise TrainingError(
-            f"{reader.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
-            "Name that with --original.",
-        )
-
-    teacher = open_reader(opened.original.subject, "fp32", opened.original.hashes)
-    is_sentence = (reader.root / SENTENCE_MODULES).is_file()
-    objective = Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None)
-    objective.position_base = position_base(reader) if placed else 0
-    return objective
-
-
-def _trained_names(opened: Opened, reader: Reader) -> tuple[dict[str, str], str]:
-    """Return what is trained, as the files and as the model call it, and the model's name of the table.
-
-    Raises:
-        CheckpointError: The model holds something that its files do not.
-    """
-    checkpoint, settings = opened.files.checkpoint, opened.settings
-    shapes = {name: file.entries[name].shape for file in checkpoint.weights for name in file.entries}
-    found = match_parameters(reader.model, shapes)
-    if opened.files.table not in found:
-        raise CheckpointError(f"The model of {reader.name} holds no table of the shape of {opened.files.table}.")
-    table = found[opened.files.table]
-    if settings.trainable != "all":
-        return {opened.files.table: table}, table
-    # A pooler is no part of what is trained: vectors of texts and words do without it.
-    found = {name: parameter for name, parameter in found.items() if "pooler." not in parameter}
-    held = {id(reader.model.get_parameter(parameter)) for parameter in found.values()}
-    missing = [
-        name for name, value in reader.model.named_parameters() if id(value) not in held and "pooler." not in name
-    ]
-    if missing:
-        raise CheckpointError(
-            f"{', '.join(missing[:3])} of the model {reader.name} cannot be found in its files, nor written back.",
-            "Train the table alone: --trainable positions.",
-        )
-    return found, table
-
-
-def _rate(trained: Trained, trainable: str) -> float:
-    """Return the highest learning rate where none is asked for.
-
-    Adam moves each value by about the rate in a step, so a table's is a part of the size of its values.
-
-    Raises:
-        TrainingError: The table holds something else than numbers.
-    """
-    weight = trained.model.get_parameter(trained.table).detach()
-    rate = float(TABLE_RATE * weight.square().mean().sqrt())
-    if not math.isfinite(rate):
-        raise TrainingError("The position table holds NaN or infinity.", "Look at its rows: ctxextend inspect.")
-    return rate if rate and trainable != "all" else RATE
 
 
 def _is_measured(state: Any) -> bool:

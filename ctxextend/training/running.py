@@ -18,9 +18,11 @@ from ctxextend.recognition import open_subject, recognize
 from ctxextend.report.training import plot_losses
 from ctxextend.tableplan import find_tables
 from ctxextend.training.devices import Devices
-from ctxextend.training.learning import Learned, Learner, set_up
+from ctxextend.training.learning import Learned, Learner
+from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.opening import Opened, open_texts, open_trained, source_of, table_sha
 from ctxextend.training.reports import TrainingInterrupted, TrainResult
+from ctxextend.training.setup import set_up
 from ctxextend.training.shown import check_shown
 from ctxextend.training.texts import output_texts
 from ctxextend.training.work import Work, open_work, work_folder
@@ -139,7 +141,7 @@ def train_run(
 
 def _fitted(opened: Opened, devices: Devices) -> Opened:
     """Return it with the precision that the devices have, having seen that they can share out its batches."""
-    devices.micro_batch(opened.settings, opened.length)
+    devices.micro_batches(opened.settings)
     return replace(opened, settings=replace(opened.settings, precision=devices.precision(opened.settings.precision)))
 
 
@@ -203,7 +205,7 @@ def _result(run: Run, output: Path, learner: Learner, learned: Learned, devices:
         parameters=learner.trained.count,
         steps=learned.step,
         batch_size=settings.batch_size,
-        micro_batch=learner.micro_batch,
+        micro_batch=learner.choice.micro_batch,
         devices=devices.count,
         seq_len=opened.span,
         window=opened.length,
@@ -246,9 +248,14 @@ def _curve(result: TrainResult, work: Work) -> dict[str, bytes]:
 
 def _plan_texts(learner: Learner, devices: Devices) -> Iterator[str]:
     """Yield what should be known before the first step."""
-    settings, opened = learner.opened.settings, learner.opened
+    settings, opened, choice = learner.opened.settings, learner.opened, learner.choice
     yield (
         f"{learner.trained.count:,} numbers are trained ({settings.trainable}), {settings.steps:,} steps of "
-        f"{settings.batch_size} sequences of {opened.length:,} tokens, {learner.micro_batch} at once on "
+        f"{settings.batch_size} sequences of {opened.length:,} tokens, {choice.micro_batch} at once on "
         f"{devices.count} device{'s' * (devices.count != 1)}, in {settings.precision}, lr {learner.lr:.3g}"
     )
+    yield str(choice)
+    if isinstance(learner.objective, LanguageModelling) and not learner.objective.is_apart:
+        yield "The model's head cannot be parted from it, so the logits of all sequences at once are held whole."
+    if warning := choice.warning(window=settings.window is not None):
+        yield f"Warning: {warning}"

@@ -1,0 +1,114 @@
+"""What `resize` says: its plan, and what to do with its output."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctxextend.plan import ResizePlan, ResizeResult
+    from ctxextend.recipe import Recipe
+
+__all__ = ["NEXT_COMMANDS", "last_line", "plan_text", "settings_text"]
+
+# What to type next, each shown only once the app has the command.
+NEXT_COMMANDS = {
+    "inspect": "to look: ctxextend inspect {output}{variant}{described}",
+    "verify": "to prove: ctxextend verify {source} {output}{origin}{described}",
+    "train": "to train: ctxextend train {output} --data TEXT --steps 200",
+}
+
+
+def last_line(result: "ResizeResult", commands: list[str]) -> str:
+    """Say what the output is worth, and what to type next, of the commands that there are."""
+    name = str(result.output)
+    output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
+    words = _source_words(result.plan.recipe)
+    steps = [text.format(output=output, **words) for name, text in NEXT_COMMANDS.items() if name in commands]
+    if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter and _class(result):
+        steps.append(f"to load: python -c {_load(result)}")
+    steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
+    return f"{result.plan.consequences} Next, {'; '.join(steps)}"
+
+
+def _source_words(recipe: "Recipe") -> dict[str, str]:
+    """Return the source, and the flags that say which part of it was taken and what it is, as they are typed."""
+    from ctxextend.recipe import flag_words
+
+    origin, settings = recipe.origin, recipe.resize
+    flags: dict[str, dict[str, Any]] = {
+        "origin": {"revision": origin.revision, "subfolder": origin.subfolder, "variant": origin.variant},
+        "variant": {"variant": origin.variant},
+        "described": {
+            **{"family": origin.family, "table": settings.table, "config-key": settings.config_key},
+            "offset": settings.offset or None,
+        },
+    }
+    typed = {name: shlex.join(["", *flag_words(values)])[2:] for name, values in flags.items()}
+    return {"source": shlex.quote(recipe.source), **typed}
+
+
+def _class(result: "ResizeResult") -> str | None:
+    """Return the class that loads the result; None for a model of the user's own."""
+    recipe, checkpoint = result.plan.recipe, result.plan.checkpoint
+    is_own = recipe.resize.table is not None or recipe.origin.family is not None or "auto_map" in checkpoint.config
+    return None if is_own else checkpoint.model_class or "AutoModel"
+
+
+def _load(result: "ResizeResult") -> str:
+    folder = str(result.output / result.plan.checkpoint.model)
+    variant = result.plan.checkpoint.stored.variant
+    flags = f"{folder!r}" + (f", variant={variant!r}" if variant else "")
+    load = f"from transformers import {_class(result)}; {_class(result)}.from_pretrained({flags})"
+    return shlex.quote(load) if set(load) & set('"$`\\!') else f'"{load}"'
+
+
+def plan_text(plan: "ResizePlan", output: Path) -> str:
+    """Return a plan, a line for each thing that it does."""
+    from ctxextend.changes import CARD_FILE
+
+    lines = [("source", f"{plan.recipe.source} ({plan.family})"), ("output", str(output))]
+    typed = plan.recipe.resize.options.typed
+    given = "".join(f", --{flag} {value}" for flag, value in typed.items() if value is not None)
+    lines += [("method", plan.method + given * plan.makes_rows)]
+    for table in plan.tables:
+        offset = f", {table.offset} rows in front of position 0" if table.offset else ""
+        part = f" ({table.part})" if table.part else ""
+        lines += [
+            ("table", f"{table.name}{part} in {table.file}, {table.dtype}, {table.hidden_size} wide"),
+            ("", f"{table.max_len_before} -> {table.max_len_after} positions"),
+            ("", f"{table.rows_before} -> {table.rows_after} rows{offset}"),
+        ]
+    for edit in plan.edits:
+        why = f" ({edit.why})" if edit.why else ""
+        lines += [("edit", f"{edit.file}: {edit.key} {_shown(edit.before)} -> {_shown(edit.after)}{why}")]
+    lines += [("edit", f"{plan.checkpoint.index_file}: totals and names")] * plan.edits_index
+    lines += [("drop", f"{name} (a position buffer that transformers makes itself)") for name in plan.dropped]
+    lines += [("make anew", f"{buffer.name} (a position buffer that transformers reads)") for buffer in plan.remade]
+    lines += [("rewrite", name) for name in plan.rewritten]
+    lines += [("add to", name) for name in plan.edited if name == CARD_FILE]
+    lines += [("create", name) for name in plan.created]
+    lines += [("copy", name) for name in plan.copied]
+    lines += [("leave out", f"{name} ({why})") for name, why in plan.checkpoint.omitted.items()]
+    lines += [("write", f"{plan.bytes_to_write:,} bytes")]
+    shown, previous = [], ""
+    for label, text in lines:
+        shown.append(f"{'' if label == previous else label:<10}{text}")
+        previous = label or previous
+    return "\n".join(shown)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return "no limit" if isinstance(value, int | float) and value >= 10**9 else str(value)
+
+
+def settings_text(step: str, settings: dict[str, Any]) -> str:
+    """Return the settings of a step that say something, one a line."""
+    given = {
+        name: " ".join(map(str, value)) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if value is not None and value is not False and value != ()
+    }
+    lines = [f"{name}: {value}" for name, value in given.items()]
+    return "\n".join(f"{step if number == 0 else '':<10}{line}" for number, line in enumerate(lines))

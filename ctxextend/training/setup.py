@@ -1,0 +1,134 @@
+"""A model made ready to be trained: what it is trained to do, what of it is trained, and with how much at once."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ctxextend.errors import CheckpointError, TrainingError
+from ctxextend.evaluation.embedding import read_pooling
+from ctxextend.evaluation.readers import ENCODER, SENTENCE_MODULES, Reader, check_known, load_reader, open_reader
+from ctxextend.training.devices import Devices
+from ctxextend.training.distillation import Distillation
+from ctxextend.training.learning import Learner
+from ctxextend.training.memory import Choice, Forecast, choose
+from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
+from ctxextend.training.objectives import LanguageModelling
+from ctxextend.training.opening import Opened, Texts
+from ctxextend.training.parameters import Trained, match_parameters
+from ctxextend.training.positions import position_base
+from ctxextend.training.room import give_back_what_is_freed
+
+__all__ = ["set_up"]
+
+# The highest learning rate of a table, as a part of the root of its values' mean square.
+TABLE_RATE = 0.05
+# The highest learning rate where everything is trained, at GPT-2 small's width; narrower models bear more.
+RATE, WIDTH = 3e-4, 768
+# The same of an encoder, which has more to lose than to learn: its vectors should stay what they were.
+ENCODER_RATE = 2e-5
+
+# What autocast is told of a precision.
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
+    """Load a model and make it ready to be trained.
+
+    Args:
+        opened: What is trained, and how, its precision filled in.
+        texts: The text as tokens.
+        devices: The processes that take part.
+
+    Raises:
+        CtxextendError: As `load_reader`; the objective does not fit, or what is trained cannot be written back.
+    """
+    reader = load_reader(opened.files, "fp32")
+    check_known(reader, np.array([texts.train.max(), texts.held_out.max()], np.int64))
+    settings = opened.settings
+    objective = _objective(opened, reader)
+    names, table = _trained_names(opened, reader)
+    switch_dropout_off(reader.model)
+    trained = Trained.of(reader.model, names, table, opened.rows)
+    choice = _choose(opened, objective, devices)
+    rate = settings.lr or _rate(trained, settings.trainable, reader.kind)
+    return Learner(opened, reader, objective, trained, choice, rate, texts)
+
+
+def _choose(opened: Opened, objective: LanguageModelling | Distillation, devices: Devices) -> Choice:
+    """Choose how much is held at once, for all devices alike, and let the model compute layers twice where it must."""
+    teacher = objective.teacher.model if isinstance(objective, Distillation) else None
+    dtype = AUTOCAST.get(opened.settings.precision)
+    forecast = Forecast.of(objective, opened.files.max_len, dtype, teacher)
+    found = choose(forecast, opened.length, devices.micro_batches(opened.settings))
+    micro_batch, twice = devices.told_by_first(found.micro_batch), bool(devices.told_by_first(found.is_checkpointed))
+    if (micro_batch, twice) != (found.micro_batch, found.is_checkpointed):
+        need = forecast.need(opened.length, micro_batch, checkpointed=twice)
+        found = replace(found, micro_batch=micro_batch, is_checkpointed=twice, need=need)
+    if found.is_checkpointed:
+        switch_checkpointing(objective.model, on=True)
+        give_back_what_is_freed()
+    return found
+
+
+def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillation:
+    """Return what a model is trained to do, by what it is."""
+    placed = opened.span > opened.length
+    if reader.kind != ENCODER:
+        return LanguageModelling.of(reader, placed=placed)
+    if opened.original is None:
+        raise TrainingError(
+            f"{reader.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
+            "Name that with --original.",
+        )
+
+    teacher = open_reader(opened.original.subject, "fp32", opened.original.hashes)
+    is_sentence = (reader.root / SENTENCE_MODULES).is_file()
+    objective = Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None)
+    objective.position_base = position_base(reader) if placed else 0
+    return objective
+
+
+def _trained_names(opened: Opened, reader: Reader) -> tuple[dict[str, str], str]:
+    """Return what is trained, as the files and as the model call it, and the model's name of the table.
+
+    Raises:
+        CheckpointError: The model holds something that its files do not.
+    """
+    checkpoint, settings = opened.files.checkpoint, opened.settings
+    shapes = {name: file.entries[name].shape for file in checkpoint.weights for name in file.entries}
+    found = match_parameters(reader.model, shapes)
+    if opened.files.table not in found:
+        raise CheckpointError(f"The model of {reader.name} holds no table of the shape of {opened.files.table}.")
+    table = found[opened.files.table]
+    if settings.trainable != "all":
+        return {opened.files.table: table}, table
+    # A pooler is no part of what is trained: vectors of texts and words do without it.
+    found = {name: parameter for name, parameter in found.items() if "pooler." not in parameter}
+    held = {id(reader.model.get_parameter(parameter)) for parameter in found.values()}
+    missing = [
+        name for name, value in reader.model.named_parameters() if id(value) not in held and "pooler." not in name
+    ]
+    if missing:
+        raise CheckpointError(
+            f"{', '.join(missing[:3])} of the model {reader.name} cannot be found in its files, nor written back.",
+            "Train the table alone: --trainable positions.",
+        )
+    return found, table
+
+
+def _rate(trained: Trained, trainable: str, kind: str) -> float:
+    """Return the highest learning rate where none is asked for.
+
+    Adam moves each value by about the rate in a step, so a table's is a part of the size of its values.
+
+    Raises:
+        TrainingError: The table holds something else than numbers.
+    """
+    weight = trained.model.get_parameter(trained.table).detach()
+    rate = float(TABLE_RATE * weight.square().mean().sqrt())
+    if not math.isfinite(rate):
+        raise TrainingError("The position table holds NaN or infinity.", "Look at its rows: ctxextend inspect.")
+    of_everything = ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
+    return rate if rate and trainable != "all" else of_everything
