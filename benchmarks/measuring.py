@@ -28,4 +28,4 @@ def report(results: dict[str, list[tuple[float, float]]]) -> None:
     for name, (seconds, memory) in medians.items():
         times = [run[0] for run in results[name]]
         spread = f"{seconds:.2f} ({min(times):.2f} - {max(times):.2f})"
-        print(f"| {name} | {spread} | {seconds / base_seconds:.2f} | {memory:.0f} | {memory / base_memory:.1f} |")
+        print(f"| {name} | {spread} | {seconds / base_seconds:.2f} | {memory:.0f} | {memory / base_memory:.2f} |")
