@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import CheckpointError, CtxextendError, RecipeError
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.plainyaml import plain_loader
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
 from ctxextend.tables.learned import still_learned
@@ -96,7 +96,10 @@ def learned_by(chain: Sequence[WrittenRecipe], table: str, offset: int, most: in
     steps = [
         (after - offset, recipe.recipe.resize.options) for (_, after), recipe in zip(rows, oldest_first, strict=True)
     ]
-    return still_learned(rows[0][0] - offset, steps)
+    try:
+        return still_learned(rows[0][0] - offset, steps)
+    except ResizeError:  # no such resize was ever made
+        return None
 
 
 def table_hashes(provenance: Mapping[str, Any]) -> dict[str, str]:

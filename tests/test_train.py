@@ -1,20 +1,16 @@
-"""`train` as a command: what changes, what does not, what it writes, and what it refuses."""
+"""`train` as a command: what changes, what does not, and what is written beside the weights."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
-from jsonschema import Draft202012Validator
 from safetensors.torch import load_file, save_file
-from transformers.integrations import integration_utils
 
-from ctxextend import TrainingError, resize, run, verify
+from ctxextend import resize, run, verify
 from ctxextend.training.parameters import Trained
-from ctxextend.training.running import train as train_in_python
 from tests import pico
 from tests.trainings import (
     NEW,
@@ -25,13 +21,13 @@ from tests.trainings import (
     equal_rows,
     invoke,
     log_of,
+    make_encoder,
     make_long,
     make_source,
     table_of,
     train,
     write_book,
 )
-from tests.words import add_tokenizer
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "train.json").read_text())
 WPE = TABLES["gpt2"]
@@ -171,14 +167,6 @@ def test_train_writes_safetensors_that_load_whatever_the_source_is(
     assert all(is_moved == (trainable == "all" or name == WPE) for name, is_moved in moved.items())
 
 
-def make_encoder(folder: Path) -> Path:
-    pico.make(folder, "bert", base=True, initializer_range=0.5)
-    root = pico.nest(add_tokenizer(folder, is_framed=True), folder.with_name("root"))
-    (root / "1_Pooling").mkdir()
-    pico.edit_json(root / "1_Pooling" / "config.json", word_embedding_dimension=8, pooling_mode_mean_tokens=True)
-    return root
-
-
 def test_train_of_a_sentence_encoder_distils_its_original_and_stays_one() -> None:
     root = make_encoder(Path("source").absolute())
     resize(root, to=NEW, output="long")
@@ -255,169 +243,3 @@ def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, 
     if trainable == "new":
         measured = invoke("evaluate", "out", "--data", "book.txt", "--measure", "position", "--tokens", 64)
         assert f"the original, {source}, reads 16" in " ".join(measured.stdout.split())
-
-
-class Show(transformers.TrainerCallback):
-    """What tensorboard would do."""
-
-    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
-        folder = Path(args.output_dir) / "runs" / "now"
-        folder.mkdir(parents=True)
-        (folder / "events").write_bytes(b"losses")
-
-
-def test_train_keeps_what_other_programs_showed(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Show)
-    train(gpt2, "out", "--report-to", "tensorboard", "--save-every", 1)
-    assert Path("out/runs/now/events").read_bytes() == b"losses"
-    assert verify(gpt2, "out").is_proved
-
-
-class Absent:
-    """A program that is not installed."""
-
-    def __init__(self) -> None:
-        raise RuntimeError("It requires a package.")
-
-
-def test_train_refuses_to_report_to_what_is_not_there(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", Absent)
-    for name, said in {
-        "wandb": "cannot be used here: It requires a package.",
-        "bogus": "There is no --report-to",
-    }.items():
-        done = invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "--report-to", name, "-o", "out")
-        assert done.exit_code == 1
-        assert said in done.stderr
-
-
-def no_book(source: Path) -> None:
-    Path("book.txt").unlink()
-
-
-def empty_book(source: Path) -> None:
-    Path("book.txt").write_text("")
-
-
-def short_book(source: Path) -> None:
-    Path("book.txt").write_text("w1 w2 w3")
-
-
-def bad_book(source: Path) -> None:
-    Path("book.txt").write_bytes(b"w1 \xff\xfe")
-
-
-def other_field(source: Path) -> None:
-    Path("book.jsonl").write_text('{"body": "w1"}\n')
-
-
-def nothing(source: Path) -> None:
-    pass
-
-
-def no_recipe(source: Path) -> None:
-    (source / "ctxextend.yaml").unlink()
-
-
-REFUSED: dict[str, tuple[Callable[[Path], None], tuple[object, ...], str]] = {
-    "no text": (no_book, (), "There is no file or folder book.txt."),
-    "an empty text": (empty_book, (), "book.txt is empty."),
-    "too little text": (short_book, (), "The text has 3 tokens, and 64 are needed"),
-    "no UTF-8": (bad_book, (), "UTF-8"),
-    "no such field": (other_field, ("--data", "book.jsonl"), "text"),
-    "long windows": (nothing, ("--window", 33), "--window 33 is more than the 32 positions of"),
-    "long sequences": (nothing, ("--seq-len", 40), "--seq-len 40 is more than the 32 positions of"),
-    "new rows that nobody knows": (no_recipe, ("--trainable", "new"), "are new is not known"),
-    "odd micro-batches": (nothing, ("--batch-size", 4, "--micro-batch", 3), "is no multiple of --micro-batch 3"),
-    "half precision": (nothing, ("--precision", "fp16"), "A CPU does not train in fp16"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_train_refuses_before_the_model_is_loaded(name: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*_: object) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("ctxextend.training.setup.load_reader", load)
-    spoil, flags, said = REFUSED[name]
-    source = make_long(Path("long").absolute(), "gpt2") if name == "new rows that nobody knows" else gpt2
-    spoil(source)
-    done = invoke("train", source, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
-    assert done.exit_code in (1, 2)
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-    assert not [path for path in Path.cwd().iterdir() if path.name.startswith("out")]
-
-
-def test_train_new_is_refused_where_nothing_is_new(gpt2: Path) -> None:
-    source = gpt2.with_name("long-old")
-    resize(source, to=OLD, mend_limits=True, output="same")
-    for flags in (("same",), (source, "--original", source)):
-        done = invoke("train", *flags, "--data", "book.txt", "--steps", 2, "--trainable", "new", "-o", "out")
-        assert done.exit_code == 1
-        assert "has no new rows" in done.stderr
-    with pytest.raises(TrainingError, match="is not known"):
-        train_in_python(gpt2, "book.txt", 2, trainable="new", original="nowhere", output="out")
-
-
-def make_clip(folder: Path) -> Path:
-    torch.manual_seed(0)
-    tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
-    config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
-    transformers.CLIPModel(config).save_pretrained(folder)
-    return folder
-
-
-def make_trocr(folder: Path) -> Path:
-    config = transformers.TrOCRConfig(
-        vocab_size=32, d_model=8, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16
-    )
-    transformers.TrOCRForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-UNTAUGHT: dict[str, tuple[Callable[[Path], Path], tuple[object, ...], str]] = {
-    "an encoder of unknown origin": (make_encoder, (), "which it could learn from, is not known. Name that with"),
-    "one that writes another text": (pico.make_bart, (), "reads one text and writes another"),
-    "one of texts and images": (make_clip, (), "a CLIPModel, is no model of texts alone"),
-    "one that counts by itself": (make_trocr, ("--seq-len", 64, "--window", 16), "Leave --window out."),
-}
-
-
-@pytest.mark.parametrize("name", UNTAUGHT)
-def test_train_refuses_models_that_it_cannot_teach(name: str) -> None:
-    make, flags, said = UNTAUGHT[name]
-    source = make(Path("source").absolute())
-    if make is not make_encoder:
-        add_tokenizer(source, is_framed=True)
-    done = invoke("train", source, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
-    assert done.exit_code == 1
-    assert said in " ".join(done.stderr.split())
-    assert not [path for path in Path.cwd().iterdir() if path.name.startswith("out")]
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--steps", 0),
-        ("--steps", 2, "--lr", -1),
-        ("--steps", 2, "--trainable", "some"),
-        ("--steps", 2, "--window-skip"),
-    ],
-)
-def test_train_flags_that_mean_nothing_exit_2(flags: tuple[object, ...], gpt2: Path) -> None:
-    done = invoke("train", gpt2, "--data", "book.txt", *flags, "-o", "out", "--json")
-    assert done.exit_code == 2
-    assert json.loads(done.stdout)["error"]["type"] == "UsageError"
-
-
-def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
-    Draft202012Validator.check_schema(SCHEMA)
-    assert set(SCHEMA["properties"]) == set(SCHEMA["required"])
-    assert SCHEMA["additionalProperties"] is False
-    said = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
-    errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(said)]
-    assert errors == []
-    assert (said["seq_len"], said["window"], said["tokens"], said["objective"]) == (32, 8, 4 * 4 * 8, "causal")
-    assert list(Draft202012Validator(SCHEMA).iter_errors({**said, "steps": 0}))

@@ -1,4 +1,4 @@
-"""A training that is stopped, killed, out of space, or spoilt, and goes on; and one by two processes."""
+"""A training that is stopped, killed, out of space, or spoilt, and goes on."""
 
 import json
 import os
@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from ctxextend.checkpoints.staging import hold
 from ctxextend.training.reports import TrainingInterrupted
 from ctxextend.training.running import train as train_in_python
 from ctxextend.training.trainer import RunTrainer, Watch
 from tests.trainings import invoke, log_of, make_long, train, write_book
-from tests.words import text_of
 
 FLAGS = ("--batch-size", 4, "--lr", 0.01, "--save-every", 1, "--trainable", "new", "--weight-decay", 0.1)
 STEPS = 5
@@ -203,87 +201,17 @@ def test_train_that_was_spoilt_before_any_save_leaves_nothing(gpt2: Path) -> Non
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
 
 
-CHILDREN = """
-import json, os, resource, signal, sys
-import torch
-from ctxextend.cli.app import main
-from ctxextend.training import trainer
-from tests.trainings import write_book
-
-publish, save, on_log = trainer._publish, torch.save, trainer.Watch.on_log
-counts = {"saves": 0}
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def publish_then(act):
-    def published(*given):
-        counts["saves"] += 1
-        if counts["saves"] == 3:
-            act()
-        publish(*given)
-    trainer._publish = published
-
-def save_then(act):
-    def saved(*given, **named):
-        if counts["saves"] == 2:
-            act()
-        save(*given, **named)
-    publish_then(lambda: None)
-    torch.save = saved
-
-def limit(size):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-def log_then(act):
-    def logged(self, args, state, control, **others):
-        if state.global_step == 3:
-            act()
-        on_log(self, args, state, control, **others)
-    trainer.Watch.on_log = logged
-
-SCENES = {
-    "killed": lambda: save_then(die),
-    "unnamed": lambda: publish_then(die),
-    "full": lambda: save_then(lambda: limit(1000)),
-    "silent": lambda: log_then(lambda: limit(1)),
-    "ended": lambda: log_then(lambda: os.kill(os.getpid(), signal.SIGTERM)),
-}
-
-def begin(folder):
-    os.mkdir(folder)
-    os.chdir(folder)
-    write_book()
-    try:
-        main()
-    except SystemExit as stop:
-        os.chdir("..")
-        return stop.code
-
-assert begin("whole") == 0  # so that what children need is imported once
-told = {}
-for name, prepare in SCENES.items():
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writes, 2)
-        prepare()
-        os._exit(begin(name))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    told[name] = code, os.read(reads, 1 << 16).decode()
-sys.stdout.write(json.dumps(told))
-"""
-
-
 @pytest.fixture(scope="module")
 def children(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Runs that ended early, each in a process and a folder of its own: where, and their exit codes and messages."""
     root = tmp_path_factory.mktemp("children")
     asked = ("train", gpt2, "--data", "book.txt", "--steps", STEPS, *FLAGS, "-o", "out")
-    command = [sys.executable, "-c", CHILDREN, *map(str, asked)]
+    command = [sys.executable, "-m", "tests.endings", *map(str, asked)]
     done = subprocess.run(command, cwd=root, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return root, json.loads(done.stdout.removeprefix("out\n"))
+    ends = json.loads(done.stdout.removeprefix("out\n"))
+    assert ends["whole"][0] == 0
+    return root, ends
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
@@ -313,27 +241,3 @@ def test_train_goes_on_from_the_last_whole_save(
         assert "Free some space, then go on with --resume." in said
         assert "unfinished" not in saves
     check_goes_on(unbroken.parent / "long", unbroken)
-
-
-def test_train_by_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
-    documents = [json.dumps({"text": text_of([(start + step) % 27 for step in range(20)])}) for start in range(100)]
-    Path("book.jsonl").write_text("\n".join(documents))
-    asked = ["train", str(gpt2), "--data", "book.jsonl", "--steps", "4", "--batch-size", "4", "--trainable", "all"]
-    assert invoke(*asked, "-o", "one").exit_code == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "ctxextend"]
-    for _ in range(2):  # such processes can fail at exit, with everything written
-        done = subprocess.run(
-            [*launch, *asked, "-o", "two"], env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
-        if Path("two").exists():
-            break
-    assert done.stdout == "two\n", done.stderr
-    assert "2 at once on 2 devices" in done.stderr
-    assert done.stderr.count("held-out loss") == 1
-    one, two = log_of(Path("one")), log_of(Path("two"))
-    for line, other in zip(one, two, strict=True):
-        assert line == pytest.approx(other, abs=1e-5)
-    weights = [load_file(f"{name}/model.safetensors") for name in ("one", "two")]
-    for name in ("transformer.wpe.weight", "transformer.wte.weight"):
-        torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=0)
-    assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.jsonl", "book.txt", "one", "two"]

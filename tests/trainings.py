@@ -82,3 +82,11 @@ def log_of(folder: Path) -> list[dict[str, float]]:
 def add_buffer(folder: Path) -> None:
     """Add a tensor that is no parameter to a GPT-2's file, as old versions of transformers did."""
     pico.add_tensors(folder, {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4)})
+
+
+def make_encoder(folder: Path) -> Path:
+    pico.make(folder, "bert", base=True, initializer_range=0.5)
+    root = pico.nest(add_tokenizer(folder, is_framed=True), folder.with_name("root"))
+    (root / "1_Pooling").mkdir()
+    pico.edit_json(root / "1_Pooling" / "config.json", word_embedding_dimension=8, pooling_mode_mean_tokens=True)
+    return root

@@ -19,10 +19,15 @@ except ImportError as error:
         "Training stands on accelerate, which is not installed.", "pip install 'ctxextend[train]'"
     ) from error
 
-__all__ = ["Devices"]
+__all__ = ["Devices", "first_failed"]
 
 # What accelerate's launcher says of ways to part a model over devices, which a table of positions does not need.
 PARTED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+
+
+def first_failed() -> TrainingError:
+    """Return what all processes but the first say where all fail alike."""
+    return TrainingError("The first process failed.", "What it said is why.")
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ class Devices:
             TrainingError: In the others, where the first failed, which says why itself.
         """
         if not self.is_first and not self.told_by_first(0):
-            raise TrainingError("The first process failed.", "What it said is why.")
+            raise first_failed()
         is_done = False
         try:
             yield

@@ -1,26 +1,25 @@
 """A model, its objective and its data, set up to be trained, and trained."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainingArguments
 
-from ctxextend.errors import TrainingError
 from ctxextend.evaluation.readers import (
     MASKED,
     Reader,
 )
 from ctxextend.running import quiet
 from ctxextend.training.devices import Devices
+from ctxextend.training.failures import explained
 from ctxextend.training.memory import Choice
 from ctxextend.training.opening import EVAL_TOKENS, Opened, Texts
 from ctxextend.training.parameters import Trained
 from ctxextend.training.signals import Stop, heard_between_steps
-from ctxextend.training.trainer import NotFiniteError, RunTrainer, Watch, not_saved
+from ctxextend.training.trainer import RunTrainer, Watch
 from ctxextend.training.windows import Cut, Masking, Windows
 from ctxextend.training.work import Work
 
@@ -105,7 +104,7 @@ class Learner:
         watch = Watch(self.trained, work, stop, report)
         with quiet():
             trainer = self._trainer(work, devices, watch)
-            with heard_between_steps(stop), _explained(trainer, work, self):
+            with heard_between_steps(stop), explained(self, trainer, work):
                 trainer.train(resume_from_checkpoint=str(work.save) if work.save else None)
                 if stop.signal is None and not _is_measured(trainer.state):
                     trainer.evaluate()
@@ -164,60 +163,10 @@ class Learner:
             arguments._n_gpu = 1
         return arguments
 
-    def save_failed(self, trainer: RunTrainer, error: NotFiniteError, work: Work) -> TrainingError:
-        """Save what was learned before a number was not finite, if that is sound, and return what to say."""
-        step, steps = error.step, self.opened.settings.steps
-        if step == 0:
-            return TrainingError(
-                f"The loss of {self.opened.files.subject.source} is no finite number before the first step.",
-                "Look at its table: ctxextend inspect; or train with --precision fp32.",
-            )
-        if _is_sound(trainer):
-            trainer._save_checkpoint(trainer.model, None)
-        elif work.step == trainer.state.global_step and trainer.is_world_process_zero():
-            work.remove_last()
-        kept = work.step
-        again = f"Begin anew with an --lr below {self.lr:.2g}" + " and --force" * bool(kept)
-        return TrainingError(
-            f"The loss or its gradient is no finite number at step {step} of {steps}. "
-            + (f"What was learned until step {kept} is saved in {work.save}." if kept else "Nothing was saved."),
-            f"{again}, or write what is saved: the same command with --resume --steps {kept}." if kept else f"{again}.",
-        )
-
-
-def _is_sound(trainer: RunTrainer) -> bool:
-    """Whether a model that was not given its last step can still read the held-out text."""
-    if not trainer.state.global_step:
-        return False
-    try:
-        trainer.evaluate()
-    except NotFiniteError:
-        return False
-    return True
-
 
 def _is_measured(state: Any) -> bool:
     """Whether the loss was measured behind the last step."""
     return any("eval_loss" in line and line["step"] == state.global_step for line in state.log_history)
-
-
-@contextmanager
-def _explained(trainer: RunTrainer, work: Work, learner: Learner) -> Iterator[None]:
-    """Turn what ends a training early into errors that say what is left, and what to do."""
-    try:
-        yield
-    except NotFiniteError as error:
-        raise learner.save_failed(trainer, error, work) from None
-    except OSError as error:  # on a full disk the log is the first that cannot be written
-        raise not_saved(work, error) from error
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if type(error) is RuntimeError and "can't allocate memory" not in str(error):
-            raise
-        count, length = learner.choice.micro_batch, learner.opened.length
-        raise TrainingError(
-            f"The memory did not hold {count} sequences of {length:,} tokens at once.",
-            "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
-        ) from error
 
 
 def _peak() -> int | None:

@@ -26,6 +26,8 @@ __all__ = ["set_up"]
 TABLE_RATE = 0.05
 # The highest learning rate where everything is trained, at GPT-2 small's width; narrower models bear more.
 RATE, WIDTH = 3e-4, 768
+# The same of an encoder, which has more to lose than to learn: its vectors should stay what they were.
+ENCODER_RATE = 2e-5
 
 # What autocast is told of a precision.
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -50,7 +52,7 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
     switch_dropout_off(reader.model)
     trained = Trained.of(reader.model, names, table, opened.rows)
     choice = _choose(opened, objective, devices)
-    rate = settings.lr or _rate(trained, settings.trainable)
+    rate = settings.lr or _rate(trained, settings.trainable, reader.kind)
     return Learner(opened, reader, objective, trained, choice, rate, texts)
 
 
@@ -116,7 +118,7 @@ def _trained_names(opened: Opened, reader: Reader) -> tuple[dict[str, str], str]
     return found, table
 
 
-def _rate(trained: Trained, trainable: str) -> float:
+def _rate(trained: Trained, trainable: str, kind: str) -> float:
     """Return the highest learning rate where none is asked for.
 
     Adam moves each value by about the rate in a step, so a table's is a part of the size of its values.
@@ -128,5 +130,5 @@ def _rate(trained: Trained, trainable: str) -> float:
     rate = float(TABLE_RATE * weight.square().mean().sqrt())
     if not math.isfinite(rate):
         raise TrainingError("The position table holds NaN or infinity.", "Look at its rows: ctxextend inspect.")
-    of_everything = RATE * (WIDTH / weight.shape[1]) ** 0.5
+    of_everything = ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
     return rate if rate and trainable != "all" else of_everything
