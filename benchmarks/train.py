@@ -128,6 +128,7 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for name, route in routes.items():
                 results[name].append(route(model, text, output, arguments.steps))
+                print(f"{name}: {results[name][-1][0]:.1f} s a step, {results[name][-1][1]:.0f} MB", flush=True)
                 shutil.rmtree(output)
     report(results)
 
