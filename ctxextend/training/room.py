@@ -84,7 +84,7 @@ def give_back_what_is_freed() -> bool:
 
     By itself the GNU library puts pieces of up to 32 MiB side by side, and then cannot give back what was between
     those that stay: with gradient checkpointing GPT-2 small took 1.4 GB beside its weights for 2,048 tokens, and so
-    takes 0.2 GB, at the cost of about a tenth of the time.
+    takes 0.2 GB, at the cost of a tenth to a fourth of the time, more in narrow models.
 
     Returns:
         Whether it can be told so; elsewhere nothing changes.
