@@ -134,8 +134,7 @@ def test_train_goes_on_with_more_steps_than_were_asked_for(gpt2: Path, monkeypat
         assert begin(gpt2).exit_code == 130
     done = begin(gpt2, "--resume", steps=8)
     assert done.exit_code == 0
-    said = f"Warning: It was begun for {STEPS} steps, and ends at 8: the learning rates until the stop were those of {STEPS}, so"
-    assert said in done.stderr
+    assert f"Warning: It was begun for {STEPS} steps, and ends at 8: the learning rates until" in done.stderr
     assert f"\n    begun_for: {STEPS}\n" in Path("out/ctxextend.yaml").read_text()
     assert [line["step"] for line in log_of(Path("out")) if "loss" in line] == [*range(1, 9)]
 
