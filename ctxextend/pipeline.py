@@ -14,7 +14,7 @@ from ctxextend.evaluation.reports import Evaluation
 from ctxextend.plan import ResizePlan, ResizeResult, plan_checkpoint
 from ctxextend.recipe import Origin, Recipe, Run, Subject
 from ctxextend.recognition import open_subject
-from ctxextend.texts import check_paths
+from ctxextend.texts import check_texts
 from ctxextend.writtenrun import WrittenRun, read_run_file
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class RunResult:
     Attributes:
         output: The new folder; None where none was asked for.
         resize: What was written, where the recipe resizes and does not train.
+        planned: What its resize did, where the recipe then trains.
         training: What was trained and written, where the recipe trains.
         evaluation: What was measured, where the recipe evaluates.
     """
@@ -48,6 +49,7 @@ class RunResult:
     resize: ResizeResult | None = None
     training: "TrainResult | None" = None
     evaluation: Evaluation | None = None
+    planned: ResizePlan | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -64,12 +66,14 @@ class RunResult:
         """Return all of it as plain values, in the words of ``--json``."""
         return {
             "output": None if self.output is None else str(self.output),
-            "resize": None if self.resize is None else self._resize(self.resize),
+            "resize": self._resize(),
             "train": None if self.training is None else self.training.as_dict(),
             "evaluate": None if self.evaluation is None else self.evaluation.as_dict(),
         }
 
-    def _resize(self, done: ResizeResult) -> dict[str, Any]:
+    def _resize(self) -> dict[str, Any] | None:
+        if (done := self.resize) is None:
+            return None if self.planned is None else self.planned.as_dict()
         written = {"output": str(done.output), "bytes_written": done.bytes_written, "seconds": round(done.seconds, 3)}
         return done.plan.as_dict() | written
 
@@ -154,14 +158,14 @@ class RunPlan:
         if folder is not None and self.run.train is None and self.resize is None:
             raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
         if self.run.evaluate is not None:
-            check_paths(self.run.evaluate.data)
+            check_texts(self.run.evaluate.data, self.run.evaluate.text_field)
 
     def _train(self, folder: Folder, stages: Stages, options: Mapping[str, Any]) -> RunResult:
         from ctxextend.training.running import train_run
 
         with stages("Training", "tokens") as moved:
             trained = train_run(self.run, folder, progress=moved, **options)
-        return RunResult(trained.output, training=trained)
+        return RunResult(trained.output, training=trained, planned=self.resize)
 
     def _make(self, folder: Folder, stages: Stages, *, force: bool) -> RunResult:
         if (plan := self.resize) is None:

@@ -9,7 +9,7 @@ from ctxextend.errors import DataError
 from ctxextend.hubtexts import PREFIX, HubText, named, read_data_set
 from ctxextend.textfiles import SUFFIXES, cut, read_file, read_file_in_pieces
 
-__all__ = ["TEXT_FIELD", "check_paths", "check_texts", "read_documents", "read_pieces"]
+__all__ = ["TEXT_FIELD", "check_paths", "check_texts", "read_documents", "read_pieces", "shared"]
 
 # What the Hub's text data sets call the column that holds the text.
 TEXT_FIELD = "text"
@@ -19,6 +19,8 @@ LOOKED_AT = 1 << 16
 
 def check_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path | HubText]:
     """Return what holds the text: files, those of a folder by their names, and data sets of the Hub, not yet asked for.
+
+    What is named twice, or lies in a folder that is named too, is read once.
 
     Args:
         paths: Files, folders, and words spelled ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
@@ -32,7 +34,25 @@ def check_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path | HubText]
     for source in found:
         if isinstance(source, Path) and source.stat().st_size == 0:
             raise DataError(f"{source} is empty.", "Name a file that holds text.")
-    return found
+    once: dict[Path | HubText, Path | HubText] = {}
+    for source in found:
+        once.setdefault(_itself(source), source)
+    return [*once.values()]
+
+
+def _itself(source: Path | HubText) -> Path | HubText:
+    """Return a name that all names of the same text have in common."""
+    return source.resolve() if isinstance(source, Path) else source
+
+
+def shared(paths: Sequence[str | os.PathLike[str]], others: Sequence[str | os.PathLike[str]]) -> list[Path | HubText]:
+    """Return what two lists of texts both name.
+
+    Raises:
+        DataError: As `check_paths`.
+    """
+    named_too = {_itself(source) for source in check_paths(others)}
+    return [source for source in check_paths(paths) if _itself(source) in named_too]
 
 
 def check_texts(paths: Sequence[str | os.PathLike[str]], text_field: str = TEXT_FIELD) -> None:

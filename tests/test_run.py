@@ -192,9 +192,10 @@ def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pyte
     assert (called[0].train, called[0].resize, *called[1:]) == (asked.train, asked.resize, Path("out"), False, True)
     assert [subject.source for subject in measured] == ["./out"]
     assert "It needs much.\n" in done.stderr
+    assert "held-out loss 3.0000 -> 2.0000 nats a token" in done.stderr
     assert "Warning: It was rough.\n" in done.stderr
     said = json.loads(invoke(recipe, "-o", "out", "--force", "--json").stdout)
-    assert (said["output"], said["resize"], said["train"]["steps"]) == ("out", None, 2)
+    assert (said["output"], said["resize"]["max_len_after"], said["train"]["steps"]) == ("out", 160, 2)
     assert said["warnings"][0] == "It was rough."
 
 
@@ -225,7 +226,8 @@ def test_run_of_several_processes_measures_in_the_first_alone(
     other = replace(trained(Path("out")), is_first=False)
     monkeypatch.setattr(sys.modules["ctxextend.training.running"], "train_run", lambda *_, **__: other)
     text = "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
-    assert ctxextend.run(write(text)) == RunResult(Path("out"), training=other)
+    result = ctxextend.run(write(text))
+    assert (result.output, result.training, result.evaluation) == (Path("out"), other, None)
     assert not trainings
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctxextend.errors import DataError
-from ctxextend.texts import check_paths, read_documents
+from ctxextend.texts import check_paths, read_documents, shared
 
 
 def written(path: Path, text: str) -> Path:
@@ -28,6 +28,14 @@ def test_read_documents_reads_the_text_files_of_a_folder_by_name(tmp_path: Path)
         "b.txt",
         "sub/c.jsonl",
     ]
+
+
+def test_check_paths_takes_each_text_once_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (written(tmp_path / "texts" / name, name) for name in ("a.txt", "b.txt"))
+    monkeypatch.chdir(tmp_path)
+    assert check_paths(["texts/b.txt", tmp_path / "texts", "./texts/../texts/a.txt"]) == [Path("texts/b.txt"), one]
+    assert shared(["texts"], [two]) == [Path("texts/b.txt")]
+    assert shared([one], [two]) == []
 
 
 def test_read_documents_reads_another_field(tmp_path: Path) -> None:

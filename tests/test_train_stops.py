@@ -132,7 +132,10 @@ def test_train_goes_on_with_more_steps_than_were_asked_for(gpt2: Path, monkeypat
     with monkeypatch.context() as patched:
         at_step(patched, 2, interrupt)
         assert begin(gpt2).exit_code == 130
-    assert begin(gpt2, "--resume", steps=8).exit_code == 0
+    done = begin(gpt2, "--resume", steps=8)
+    assert done.exit_code == 0
+    assert f"Warning: It was begun for {STEPS} steps, and ends at 8: the learning rates until" in done.stderr
+    assert f"\n    begun_for: {STEPS}\n" in Path("out/ctxextend.yaml").read_text()
     assert [line["step"] for line in log_of(Path("out")) if "loss" in line] == [*range(1, 9)]
 
 

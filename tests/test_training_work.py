@@ -93,14 +93,14 @@ def test_open_work_refuses_to_lose_or_to_mix_what_was_saved(flags: dict[str, Any
     with pytest.raises(TrainingError, match=said), opened(**flags):
         pass
     assert Work(FOLDER).step == 3
-    assert json.loads((FOLDER / "run.json").read_text()) == ASKED
+    assert json.loads((FOLDER / "run.json").read_text()) == {**ASKED, "begun for": ASKED["train.steps"]}
 
 
 @pytest.mark.parametrize("flags", [{"train__steps": 3}, {"train__steps": 90}, {"train__micro_batch": 2}])
 def test_open_work_goes_on_with_what_changes_nothing_that_was_learned(flags: dict[str, Any]) -> None:
     leave(3)
     with opened(resume=True, **flags) as work:
-        assert work.step == 3
+        assert (work.step, work.begun_for) == (3, ASKED["train.steps"])
 
 
 def test_open_work_throws_saves_away_when_it_is_told_to() -> None:

@@ -13,7 +13,7 @@ from ctxextend.cli.options import AsJson, Force, Quiet, Resume
 from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
 from ctxextend.cli.resize import show_plan
 from ctxextend.cli.resizewording import settings_text
-from ctxextend.cli.training import said_of_stop
+from ctxextend.cli.training import losses_text, said_of_stop
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunPlan, RunResult
@@ -114,6 +114,8 @@ def _show(sink: Output, plan: "RunPlan", result: "RunResult") -> None:
     for warning in made.warnings if made is not None else ():
         if warning not in plan.warnings:  # which were shown before
             sink.warning(warning)
+    if result.training is not None:
+        sink.note(losses_text(result.training))
     if result.output is not None:
         sink.data(str(result.output))
     if result.evaluation is not None:

@@ -107,7 +107,7 @@ def train(
             metavar="MODEL",
             autocompletion=complete_model,
             show_default="what ctxextend.yaml says",
-            help="What it was made of: encoders without a head learn from it.",
+            help="What it was made of: it tells which rows are new, and teaches encoders without a head.",
             rich_help_panel=LEARNING,
         ),
     ] = None,

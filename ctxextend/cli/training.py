@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ctxextend.recipe import Run
     from ctxextend.training.reports import TrainingInterrupted, TrainResult
 
-__all__ = ["run_training", "said_of_stop"]
+__all__ = ["losses_text", "run_training", "said_of_stop"]
 
 
 def run_training(
@@ -52,18 +52,16 @@ def said_of_stop(sink: Output, stop: "TrainingInterrupted") -> None:
 
 
 def _show(sink: Output, result: "TrainResult", told: Sequence[str]) -> None:
-    for note in result.notes:
-        sink.note(note)
     for warning in result.warnings:
         if warning not in told:
             sink.warning(warning)
-    sink.note(_losses(result))
+    sink.note(losses_text(result))
     sink.data(str(result.output))
     output = shlex.quote(str(result.output))
     sink.note(f"Next, to measure: ctxextend evaluate {output} --data TEXT; to look: ctxextend inspect {output}")
 
 
-def _losses(result: "TrainResult") -> str:
+def losses_text(result: "TrainResult") -> str:
     """Say what was gained, and what it cost."""
     before, after = result.loss_before, result.loss_after
     unit = " nats a token"
@@ -72,8 +70,8 @@ def _losses(result: "TrainResult") -> str:
     else:
         gain = f"loss {before:.4f} -> {after:.4f}{unit}, perplexity {_exp(before):.4g} -> {_exp(after):.4g}"
     peak = f", {result.peak_bytes / 2**20:,.0f} MiB at the peak" if result.peak_bytes else ""
-    rate = f"{result.tokens:,} tokens in {result.seconds:.1f} s ({result.tokens_per_second:,.0f} tokens/s{peak})"
-    return f"held-out {gain}; {rate}"
+    rate = f"{result.tokens:,} tokens at {result.tokens_per_second:,.0f} tokens/s"
+    return f"held-out {gain}; {rate}, {result.seconds:.1f} s with measurements{peak}"
 
 
 def _exp(loss: float) -> float:

@@ -66,6 +66,8 @@ class Proof:
             but = " with limits that agree with its tables" if self.what == "mended" else ": nothing was resized"
             return f"Proved: {self.extended} is {self.base}{but}."
         rows = "new rows" if self.trainable == "new" else "rows"
+        if self.trainable and self.what != "resized":
+            return f"Proved: {self.extended} is {self.base}, but for the table, whose {rows} were trained."
         but = f", but for the table, whose {rows} were then trained" if self.trainable else ""
         return f"Proved: {self.extended} is {self.base} with a resized table and nothing else{but}."
 

@@ -180,6 +180,8 @@ def _nonfinite(made: Made) -> Iterator[str]:
 def _told(plan: ResizePlan, made: Made, trainable: str | None, how: str) -> str:
     table, total, count = made.read.plan, len(made.rows), int(made.is_made.sum())
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
+    if trainable is not None and not plan.is_changed:
+        return f"{size} ({how}), then trained: {total - count} of them are no longer what they were"
     if trainable is not None:
         return f"{size}, made by {plan.method} ({how}), then trained: {total - count} rows are no longer what it made"
     tolerance = METHODS[plan.method].tolerance if plan.makes_rows else 0.0

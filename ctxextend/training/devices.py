@@ -105,7 +105,8 @@ class Devices:
             raise TrainingError(
                 f"--micro-batch {settings.micro_batch} does not go into the {each} sequences that a device has of a "
                 "step.",
-                "Make --batch-size a multiple of --micro-batch times the devices.",
+                "Leave --micro-batch out (in a recipe: --set train.micro_batch=null), or make --batch-size a multiple "
+                f"of it times {self.count}.",
             )
         return [settings.micro_batch]
 

@@ -159,6 +159,8 @@ class Learner:
             ddp_find_unused_parameters=settings.trainable == "all",
             dataloader_pin_memory=not devices.is_cpu,
         )
+        # Else the precision that accelerate's launcher was set to would be taken, whatever is said here.
+        arguments.mixed_precision = "no" if settings.precision == "fp32" else settings.precision
         if arguments.n_gpu > 1:  # else Trainer would part a micro-batch over them; torchrun uses them better
             arguments._n_gpu = 1
         return arguments

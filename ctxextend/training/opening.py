@@ -1,7 +1,7 @@
 """What a training needs before a weight is loaded: the checkpoint, its length, which rows are new, and the text."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,11 @@ from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, Train
 from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
 from ctxextend.evaluation.readers import encode, separator
 from ctxextend.plan import plan_recipe, table_hash
-from ctxextend.recipe import LEAST_LENGTH, Origin, Recipe, Run, Subject, Train
+from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, Origin, Recipe, Run, Subject, Train
 from ctxextend.recognition import open_subject, recognize
 from ctxextend.tableplan import find_tables
 from ctxextend.tables.learned import learned_rows
-from ctxextend.texts import read_pieces
+from ctxextend.texts import read_pieces, shared
 from ctxextend.training.packing import check_enough, open_tokens, pack, split
 from ctxextend.training.work import Work
 from ctxextend.writtenrecipe import learned_by, written_recipe
@@ -57,7 +57,9 @@ class Opened:
         settings: How it is trained, its lengths filled in.
         original: What it was made of; None where that is not known.
         rows: Which rows of its table are trained, shape (rows,); None is all.
-        warnings: What the user should know of its resize.
+        warnings: What the user should know of its resize, and of the text that the loss is measured on.
+        notes: How the source was understood.
+        begun_for: Steps that a run that goes on was first asked for; None is as many as it has now.
     """
 
     files: ReaderFiles
@@ -65,6 +67,8 @@ class Opened:
     original: Original | None
     rows: Mask | None
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    begun_for: int | None = None
 
     @property
     def span(self) -> int:
@@ -110,7 +114,7 @@ def open_trained(run: Run, work: Work) -> Opened:
         work: Where the resized checkpoint goes, or is already.
 
     Raises:
-        CtxextendError: As `plan_recipe`, `ResizePlan.execute` and `open_files`.
+        CtxextendError: As `check_texts`, `plan_recipe`, `ResizePlan.execute` and `open_files`.
         TrainingError: Lengths do not fit the model, or nobody knows which rows are new.
     """
     subject, warnings = source_of(run), tuple[str, ...]()
@@ -125,7 +129,21 @@ def open_trained(run: Run, work: Work) -> Opened:
     settings = _settings(run, files)
     original = _original(run, files)
     rows = _new_rows(files, original) if settings.trainable == "new" else None
-    return Opened(files, settings, original, rows, warnings)
+    notes = files.checkpoint.source.notes if run.resize is None else ()
+    begun_for = work.begun_for if work.begun_for != settings.steps else None
+    return Opened(files, settings, original, rows, (*warnings, *_cautions(settings, begun_for)), notes, begun_for)
+
+
+def _cautions(settings: Train, begun_for: int | None) -> Iterator[str]:
+    """Yield what the user should know of the text that the loss is measured on, and of a run that goes on."""
+    if settings.eval_data and (both := shared(settings.eval_data, settings.data)):
+        names = ", ".join(map(str, both[:3]))
+        yield f"{names} is trained on and measured on: the held-out loss is not one of new text."
+    if begun_for is not None:
+        yield (
+            f"It was begun for {begun_for:,} steps, and ends at {settings.steps:,}: the learning rates until the stop "
+            f"were those of {begun_for:,}, so {RECIPE_FILE} alone does not make the same weights again."
+        )
 
 
 def _settings(run: Run, files: ReaderFiles) -> Train:
@@ -237,8 +255,8 @@ def open_texts(opened: Opened, work: Work, *, packs: bool, progress: Callable[[i
     if not settings.eval_data:
         return Texts(*split(tokens, opened.room))
     held_out = open_tokens(work.eval_tokens)
-    for part in (tokens, held_out):
-        check_enough(part, opened.room)
+    for part, flag in ((tokens, "--data"), (held_out, "--eval-data")):
+        check_enough(part, opened.room, f"The text of {flag}")
     return Texts(tokens, held_out)
 
 

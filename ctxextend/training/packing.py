@@ -97,22 +97,23 @@ def split(tokens: Tokens, window: int) -> tuple[Tokens, Tokens]:
     return tokens[:first], tokens[first:]
 
 
-def check_enough(tokens: Tokens, window: int) -> None:
+def check_enough(tokens: Tokens, window: int, what: str = "The text") -> None:
     """Refuse a text that is shorter than a sequence.
 
     Args:
         tokens: Shape (tokens,).
         window: Tokens of text in a sequence.
+        what: What to call it.
 
     Raises:
         DataError: There are fewer tokens.
     """
     if len(tokens) < window:
-        raise _too_few(len(tokens), f"a sequence takes {window:,}")
+        raise _too_few(len(tokens), f"a sequence takes {window:,}", what)
 
 
-def _too_few(tokens: int, needed: str) -> DataError:
+def _too_few(tokens: int, needed: str, what: str = "The text") -> DataError:
     return DataError(
-        f"The text has {tokens:,} tokens, and {needed}.",
+        f"{what} has {tokens:,} tokens, and {needed}.",
         "Name more text with --data, text to measure on with --eval-data, or a shorter --seq-len or --window.",
     )

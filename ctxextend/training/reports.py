@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TrainResult", "TrainingInterrupted"]
+__all__ = ["TrainResult", "TrainingInterrupted", "counted"]
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number of things in words: 1 step, 2,000 steps."""
+    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -44,7 +49,7 @@ class TrainResult:
         tokens: Tokens that were trained on.
         loss_before: The loss on the held-out text before the first step: nats a token, or a distilled encoder's error.
         loss_after: The same behind the last.
-        seconds: How long the steps took, wall clock, those before a stop included.
+        seconds: How long the steps and the measurements took, wall clock, those before a stop included.
         peak_bytes: The most memory that a process held, on the accelerator where there is one; None if unknown.
         precision: The dtype of the arithmetic.
         log: What was logged, a mapping for each step or measurement.
@@ -78,8 +83,9 @@ class TrainResult:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that were trained on in a second."""
-        return self.tokens / self.seconds if self.seconds else math.nan
+        """Tokens that were trained on in a second, the time for measurements left out."""
+        measuring = sum(line.get("eval_runtime", 0.0) for line in self.log)
+        return self.tokens / (self.seconds - measuring) if self.seconds > measuring else math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, in the words of ``--json``; what is no finite number is null."""

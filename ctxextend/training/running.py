@@ -17,11 +17,12 @@ from ctxextend.recipe import Origin, Run, Train
 from ctxextend.recognition import open_subject, recognize
 from ctxextend.report.training import plot_losses
 from ctxextend.tableplan import find_tables
+from ctxextend.texts import check_texts
 from ctxextend.training.devices import Devices
 from ctxextend.training.learning import Learned, Learner
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.opening import Opened, open_texts, open_trained, source_of, table_sha
-from ctxextend.training.reports import TrainingInterrupted, TrainResult
+from ctxextend.training.reports import TrainingInterrupted, TrainResult, counted
 from ctxextend.training.setup import set_up
 from ctxextend.training.shown import check_shown
 from ctxextend.training.texts import output_texts
@@ -32,6 +33,8 @@ __all__ = ["train", "train_run"]
 
 CURVE_FILE = "train_loss.png"
 RUNS = "runs"
+# Tokens of text after which it is told how many were read: some seconds' worth.
+TOLD_TOKENS = 10_000_000
 
 # Told how many tokens were trained on since the last call, how many there will be, and what there is to say.
 Progress = Callable[[int, int, str], None]
@@ -124,7 +127,7 @@ def train_run(
         with devices.first_goes_first():
             work = stack.enter_context(_work(run, folder, devices, resume=resume, force=force))
             opened = _fitted(open_trained(run, work), devices)
-            texts = open_texts(opened, work, packs=devices.is_first)
+            texts = open_texts(opened, work, packs=devices.is_first, progress=_reading(tell))
         learner = set_up(opened, texts, devices)
         for text in _plan_texts(learner, devices):
             tell(text)
@@ -166,6 +169,9 @@ def _work(run: Run, output: Path, devices: Devices, *, resume: bool, force: bool
     name = find_tables(recognize(checkpoint, subject), frozenset(checkpoint.names), str(checkpoint.root))[0][1]
     asked = _flat(run) | {f"sha256 of {name}": table_hash(read_floats(checkpoint.holder(name), name))}
     with open_work(output, asked, resume=resume, force=force) as work:
+        if run.train is not None and work.save is None:
+            for paths in filter(None, (run.train.data, run.train.eval_data)):
+                check_texts(paths, run.train.text_field)
         yield work
 
 
@@ -177,6 +183,19 @@ def _flat(run: Run) -> dict[str, Any]:
         found = asdict(section) if section is not None else {}
         values |= {f"{name}.{key}": list(value) if isinstance(value, tuple) else value for key, value in found.items()}
     return values
+
+
+def _reading(tell: Callable[[str], None]) -> Callable[[int], None]:
+    """Return what tells from time to time how much of a long text was cut into tokens."""
+    read = 0
+
+    def report(tokens: int) -> None:
+        nonlocal read
+        before, read = read // TOLD_TOKENS, read + tokens
+        if read // TOLD_TOKENS > before:
+            tell(f"{read:,} tokens of text were read")
+
+    return report
 
 
 def _reporter(learner: Learner, progress: Progress | None) -> Callable[[int, Mapping[str, float]], None]:
@@ -219,6 +238,7 @@ def _result(run: Run, output: Path, learner: Learner, learned: Learned, devices:
         log=tuple(map(dict, learned.log)),
         is_first=devices.is_first,
         warnings=opened.warnings,
+        notes=opened.notes,
     )
 
 
@@ -249,10 +269,11 @@ def _curve(result: TrainResult, work: Work) -> dict[str, bytes]:
 def _plan_texts(learner: Learner, devices: Devices) -> Iterator[str]:
     """Yield what should be known before the first step."""
     settings, opened, choice = learner.opened.settings, learner.opened, learner.choice
+    yield from opened.notes
     yield (
-        f"{learner.trained.count:,} numbers are trained ({settings.trainable}), {settings.steps:,} steps of "
-        f"{settings.batch_size} sequences of {opened.length:,} tokens, {choice.micro_batch} at once on "
-        f"{devices.count} device{'s' * (devices.count != 1)}, in {settings.precision}, lr {learner.lr:.3g}"
+        f"{learner.trained.count:,} numbers are trained ({settings.trainable}), {counted(settings.steps, 'step')} of "
+        f"{counted(settings.batch_size, 'sequence')} of {opened.length:,} tokens, {choice.micro_batch} at once on "
+        f"{counted(devices.count, 'device')}, in {settings.precision}, lr {learner.lr:.3g}"
     )
     yield str(choice)
     if isinstance(learner.objective, LanguageModelling) and not learner.objective.is_apart:

@@ -13,7 +13,7 @@ from ctxextend.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printabl
 from ctxextend.recipe import RECIPE_FILE, Run
 from ctxextend.recipetext import plain_text, run_text, run_values
 from ctxextend.training.opening import Opened
-from ctxextend.training.reports import TrainResult
+from ctxextend.training.reports import TrainResult, counted
 from ctxextend.version import __version__
 from ctxextend.writtenrecipe import plain_values, written_recipe
 
@@ -29,6 +29,7 @@ WORDS = {
     "masked": "to tell masked tokens",
     "distilled": "to give, on long texts, the states that the original gives on windows it can read",
 }
+LOG_POINTER = f" `{LOG_FILE}` holds the losses on the way."
 # Takes the place of what the card said of the resize alone.
 BEFORE = "Before it was trained:"
 WHAT = {"new": "the new rows of its position table", "positions": "its position table", "all": "all of its weights"}
@@ -52,6 +53,8 @@ def _recipe(asked: Run, opened: Opened, result: TrainResult, hashes: tuple[str, 
     """Return the recipe: what resized the checkpoint stands in it as the resize itself wrote it."""
     before = _source_recipe(opened)
     trained = {name: getattr(result, name) for name in NOTED}
+    if opened.begun_for is not None:
+        trained["begun_for"] = opened.begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
     if asked.resize is None:
         return run_text(asked, _provenance(opened, hashes, before) | {"trained": trained})
@@ -92,7 +95,7 @@ def _card(opened: Opened, result: TrainResult) -> str:
     card = read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED) if has_card else None
     name = printable(result.source)
     return model_card(
-        card and card.replace(RECIPE_POINTER, "").replace(UNTRAINED.format(opened.files.max_len), BEFORE),
+        card and _outdated(card).replace(UNTRAINED.format(opened.files.max_len), BEFORE),
         name,
         is_hub_id=checkpoint.source.hub_id is not None,
         title=printable(result.output.name),
@@ -100,14 +103,19 @@ def _card(opened: Opened, result: TrainResult) -> str:
     )
 
 
+def _outdated(card: str) -> str:
+    """Return a card without what it says of files that now hold something else."""
+    return card.replace(RECIPE_POINTER, "").replace(LOG_POINTER, "")
+
+
 def _section(opened: Opened, result: TrainResult) -> str:
     data = ", ".join(f"`{printable(path)}`" for path in opened.settings.data)
-    at_places = f", each at a place of its own among {result.seq_len:,} positions"
+    at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
+    taken = f"{counted(result.steps, 'step')} of {counted(result.batch_size, 'sequence')}"
     return (
         f"## Trained at {result.seq_len}\n\n"
         f"Trained by ctxextend {__version__} {WORDS[result.objective]}: {WHAT[result.trainable]} "
-        f"({result.parameters:,} numbers), {result.steps:,} steps of {result.batch_size} sequences of "
-        f"{result.window:,} tokens{at_places * (result.window < result.seq_len)}, on {data}; learning rate up to "
-        f"{result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {result.loss_after:.4f} after. "
-        f"`{LOG_FILE}` holds the losses on the way.{RECIPE_POINTER}\n"
+        f"({result.parameters:,} numbers), {taken} of {result.window:,} tokens{at_places}, on {data}; learning rate up "
+        f"to {result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {result.loss_after:.4f} after."
+        f"{LOG_POINTER}{RECIPE_POINTER}\n"
     )

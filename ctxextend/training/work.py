@@ -26,8 +26,10 @@ __all__ = ["SAVE", "Work", "open_work", "work_folder"]
 RUN_FILE = "run.json"
 # How transformers calls its saves: the step follows.
 SAVE = "checkpoint-"
-# What may be another when a run goes on: none of it changes what is learned from a step on.
+# What may be another when a run goes on: but for the steps, by which learning rates go, nothing is learned by it.
 FREE = tuple(f"train.{name}" for name in ("steps", "micro_batch", "eval_every", "save_every", "report_to"))
+# Under which the first wish for steps is noted: the learning rates until the stop were those of so many.
+BEGUN_FOR = "begun for"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,12 @@ class Work:
         """The steps that were taken before the last save; 0 where there is none."""
         return int(self.save.name.removeprefix(SAVE)) if self.save else 0
 
+    @property
+    def begun_for(self) -> int | None:
+        """The steps that the run was first asked for; None where nobody knows."""
+        steps = _noted(self.folder).get(BEGUN_FOR)
+        return steps if isinstance(steps, int) else None
+
     def remove_older(self) -> None:
         """Remove all saves but the last."""
         for save in self._all_saves[1:]:
@@ -127,7 +135,7 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
         _check(folder, asked, resume=resume, force=force)
         if not resume or work.save is None:
             _empty(folder)
-        _note(folder, asked)
+        _note(folder, {**asked, BEGUN_FOR: work.begun_for or asked["train.steps"]})
         work.saves.mkdir(exist_ok=True)
         try:
             yield work
@@ -158,7 +166,7 @@ def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool)
             "Go on with --resume, or begin anew with --force.",
         )
     before = _noted(folder)
-    changed = sorted(name for name in {*before, *asked} - {*FREE} if before.get(name) != asked.get(name))
+    changed = sorted(name for name in {*before, *asked} - {*FREE, BEGUN_FOR} if before.get(name) != asked.get(name))
     if changed:
         told = "; ".join(f"{name} was {before.get(name)!r} and is {asked.get(name)!r}" for name in changed)
         raise TrainingError(
@@ -181,7 +189,7 @@ def _note(folder: Path, asked: Mapping[str, Any]) -> None:
 def _noted(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / RUN_FILE).read_text("utf-8"))
-    except ValueError:
+    except (OSError, ValueError):
         found = None
     return found if isinstance(found, dict) else {}
 
