@@ -1,6 +1,7 @@
 """Fixtures, and an environment in which no test can reach the network or a user's own cache."""
 
 import os
+import signal
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ os.environ.pop("PY_COLORS", None)
 from transformers.utils import logging
 
 from tests import pico
+
+# A process that was started in the background ignores Ctrl-C, and the tests and their subprocesses need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
