@@ -19,10 +19,7 @@ os.environ.pop("PY_COLORS", None)
 
 from transformers.utils import logging
 
-from tests import pico
-
-# A process that was started in the background ignores Ctrl-C, and the tests and their subprocesses need it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+from tests import pico, trainings
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -48,6 +45,12 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     yield
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c() -> None:
+    """Hear Ctrl-C, which a process in the background ignores, and a command too once it has been told to stop."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
     """Build pico checkpoints in folders of the test's own, named after the family."""
@@ -56,6 +59,18 @@ def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
         return pico.make(tmp_path / (name or f"pico-{model_type}"), model_type, **options)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
+    return trainings.make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
+
+
+@pytest.fixture
+def book(_own_folder: None) -> None:
+    """Write a text to train on into the test's folder."""
+    trainings.write_book()
 
 
 @pytest.fixture

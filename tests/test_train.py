@@ -26,24 +26,12 @@ from tests.trainings import (
     make_source,
     table_of,
     train,
-    write_book,
 )
 
-SCHEMA = json.loads((Path(__file__).parent / "schemas" / "train.json").read_text())
+pytestmark = pytest.mark.usefixtures("book")
 WPE = TABLES["gpt2"]
 # Nothing is to be told behind a sequence's last token, so that the last row has no gradient; weight decay moves it.
 NEW_MOVED = [True] * OLD + [False] * (OLD - 1) + [True]
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
-    return make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
-
-
-@pytest.fixture(autouse=True)
-def _book() -> None:
-    write_book()
 
 
 def test_train_new_changes_new_rows_alone_though_weights_decay(gpt2: Path) -> None:

@@ -16,30 +16,15 @@ from ctxextend.training.running import train as train_in_python
 from tests import pico
 from tests.trainings import (
     OLD,
-    TABLES,
     invoke,
     make_encoder,
     make_long,
     train,
-    write_book,
 )
 from tests.words import add_tokenizer
 
+pytestmark = pytest.mark.usefixtures("book")
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "train.json").read_text())
-WPE = TABLES["gpt2"]
-# Nothing is to be told behind a sequence's last token, so that the last row has no gradient; weight decay moves it.
-NEW_MOVED = [True] * OLD + [False] * (OLD - 1) + [True]
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
-    return make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
-
-
-@pytest.fixture(autouse=True)
-def _book() -> None:
-    write_book()
 
 
 class Show(transformers.TrainerCallback):

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,12 @@ from ctxextend.checkpoints.staging import hold
 from ctxextend.training.reports import TrainingInterrupted
 from ctxextend.training.running import train as train_in_python
 from ctxextend.training.trainer import RunTrainer, Watch
-from tests.trainings import invoke, log_of, make_long, train, write_book
+from tests.trainings import invoke, log_of, train, write_book
 
+pytestmark = pytest.mark.usefixtures("book")
 FLAGS = ("--batch-size", 4, "--lr", 0.01, "--save-every", 1, "--trainable", "new", "--weight-decay", 0.1)
 STEPS = 5
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
-    return make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +34,6 @@ def unbroken(gpt2: Path) -> Path:
     train(gpt2, "unbroken", *FLAGS, steps=STEPS)
     os.chdir(here)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """Put back what a command that was stopped does to signals, and write the text."""
-    write_book()
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def begin(source: Path, *flags: object, steps: int = STEPS, command: tuple[object, ...] = FLAGS) -> Any:

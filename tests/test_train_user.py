@@ -7,19 +7,10 @@ import pytest
 
 from ctxextend.training import opening
 from ctxextend.training.reports import TrainResult, counted
-from tests.trainings import invoke, log_of, make_long, make_source, train, write_book
+from tests.trainings import invoke, log_of, make_source, train
 from tests.words import text_of
 
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
-    return make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
-
-
-@pytest.fixture(autouse=True)
-def _book() -> None:
-    write_book()
+pytestmark = pytest.mark.usefixtures("book")
 
 
 def test_train_keeps_its_precision_whatever_a_launcher_was_set_to(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,28 +4,14 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from ctxextend.cli.completion import complete_folder
-from ctxextend.cli.options import AsJson, Force, Quiet
+from ctxextend.cli.options import AsJson, Force, Quiet, output_folder
 from ctxextend.cli.output import Output
 
 __all__ = ["demo"]
 
 
 def demo(
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            readable=False,
-            metavar="DIR",
-            autocompletion=complete_folder,
-            help="Keep the new checkpoint here.",
-            rich_help_panel="Files",
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder(True, "Keep the new checkpoint here.")] = None,
     force: Force = False,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -10,6 +10,7 @@ from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
     AsJson,
     FamilyName,
+    Model,
     Plot,
     PrecisionName,
     Quiet,
@@ -40,14 +41,7 @@ def _complete_measure(incomplete: str) -> list[str]:
 
 
 def evaluate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            autocompletion=complete_model,
-            help="A folder, a bundled name (tiny-gpt2), or a Hub id.",
-        ),
-    ],
+    model: Model,
     data: Annotated[
         list[Path],
         typer.Option(

@@ -3,19 +3,21 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from ctxextend.cli.completion import complete_model_type
+from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
 from ctxextend.errors import OutputError, ResizeError
 
 __all__ = [
     "LEARNING",
     "AsJson",
     "ConfigKey",
+    "DryRun",
     "FamilyName",
     "Force",
+    "Model",
     "Offset",
     "PartName",
     "Plot",
@@ -29,6 +31,7 @@ __all__ = [
     "Trainable",
     "Variant",
     "check_plot",
+    "output_folder",
     "usage_errors",
 ]
 
@@ -39,6 +42,14 @@ SHOW = "What to show"
 RUNNING = "Running"
 LEARNING = "Learning"
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        autocompletion=complete_model,
+        help="A folder, a bundled name (tiny-gpt2), or a Hub id.",
+    ),
+]
 PartName = Annotated[
     str | None,
     typer.Option(
@@ -103,10 +114,25 @@ Plot = Annotated[
         rich_help_panel=SHOW,
     ),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=PRINTING)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=PRINTING)]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.", rich_help_panel=PRINTING)
 ]
+
+
+def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
+    """Describe --output of a command: what it stands for, and what it is where it is not given."""
+    return typer.Option(
+        "--output",
+        "-o",
+        readable=False,
+        metavar="DIR",
+        autocompletion=complete_folder,
+        show_default=default,
+        help=does,
+        rich_help_panel=FILES,
+    )
 
 
 def check_plot(plot: Path | None) -> None:

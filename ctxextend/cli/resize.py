@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from ctxextend.cli.completion import complete_folder, complete_model
+from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
     LEARNING,
     AsJson,
     ConfigKey,
+    DryRun,
     FamilyName,
     Force,
     Offset,
@@ -23,6 +24,7 @@ from ctxextend.cli.options import (
     TableName,
     Trainable,
     Variant,
+    output_folder,
     usage_errors,
 )
 from ctxextend.cli.output import Output, is_other_process
@@ -124,19 +126,7 @@ def resize(
             rich_help_panel="Files",
         ),
     ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            readable=False,
-            metavar="DIR",
-            autocompletion=complete_folder,
-            show_default="<name>-<N>",
-            help="The new folder.",
-            rich_help_panel="Files",
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder("<name>-<N>")] = None,
     revision: Revision = None,
     subfolder: Subfolder = None,
     variant: Variant = None,
@@ -160,9 +150,7 @@ def resize(
     trainable: Trainable = None,
     seq_len: SeqLen = None,
     resume: Resume = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctxextend.cli.completion import complete_folder, complete_recipe
+from ctxextend.cli.completion import complete_recipe
 from ctxextend.cli.evaluate import show_evaluation
-from ctxextend.cli.options import AsJson, Force, Quiet, Resume
+from ctxextend.cli.options import AsJson, DryRun, Force, Quiet, Resume, output_folder
 from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
 from ctxextend.cli.resize import show_plan
 from ctxextend.cli.resizewording import settings_text
@@ -37,24 +37,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE...", help="Put this in place of what the recipe says."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            readable=False,
-            metavar="DIR",
-            autocompletion=complete_folder,
-            show_default="what the recipe says",
-            help="The new folder.",
-            rich_help_panel=FILES,
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder("what the recipe says")] = None,
     force: Force = False,
     resume: Resume = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel="Printing")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from ctxextend.cli.completion import complete_folder, complete_model
+from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
     AsJson,
     FamilyName,
     Force,
+    Model,
     PrecisionName,
     Quiet,
     Resume,
@@ -18,6 +19,7 @@ from ctxextend.cli.options import (
     Subfolder,
     Trainable,
     Variant,
+    output_folder,
     usage_errors,
 )
 from ctxextend.cli.output import Output, is_other_process
@@ -34,14 +36,7 @@ DtypeName = Literal["fp32", "bf16", "fp16"]
 
 
 def train(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            autocompletion=complete_model,
-            help="A folder, a bundled name (tiny-gpt2), or a Hub id.",
-        ),
-    ],
+    model: Model,
     data: Annotated[
         list[str],
         typer.Option(
@@ -143,19 +138,7 @@ def train(
         str,
         typer.Option(metavar="NAME", help="Also show losses there: tensorboard, wandb, ...", rich_help_panel=RUNNING),
     ] = "none",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            readable=False,
-            metavar="DIR",
-            autocompletion=complete_folder,
-            show_default="<name>-trained",
-            help="The new folder.",
-            rich_help_panel=FILES,
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder("<name>-trained")] = None,
     dtype: Annotated[
         DtypeName | None,
         typer.Option(show_default="the source's", help="The dtype of the weights written.", rich_help_panel=FILES),
