@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ctxextend.checkpoints.destination import MARKS
 from ctxextend.errors import DataError
 from ctxextend.hubtexts import PREFIX, HubText, named, read_data_set
 from ctxextend.textfiles import SUFFIXES, cut, read_file, read_file_in_pieces
@@ -20,7 +21,8 @@ LOOKED_AT = 1 << 16
 def check_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path | HubText]:
     """Return what holds the text: files, those of a folder by their names, and data sets of the Hub, not yet asked for.
 
-    What is named twice, or lies in a folder that is named too, is read once.
+    Below a folder, checkpoints, trainings that were stopped, and hidden folders are left out. What is
+    named twice, or lies in a folder that is named too, is read once.
 
     Args:
         paths: Files, folders, and words spelled ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
@@ -81,10 +83,22 @@ def _files(path: Path) -> list[Path]:
         raise DataError(f"{path} is neither a file nor a folder.", "Write its text to a file, and name that.")
     if not is_folder:
         raise DataError(f"There is no file or folder {path}.", "Name text that is there: --data FILE.")
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    found = sorted(file for file in path.rglob("*") if _is_text(file, path))
     if not found:
         raise DataError(f"The folder {path} holds no text.", f"Files that end in {', '.join(SUFFIXES)} are read.")
     return found
+
+
+def _is_text(file: Path, folder: Path) -> bool:
+    """Whether a file below a folder holds text of the user's own: a checkpoint's vocabulary and its log do not."""
+    between = [*file.relative_to(folder).parents][:-1]
+    return file.suffix.lower() in SUFFIXES and file.is_file() and not any(_is_apart(folder / name) for name in between)
+
+
+def _is_apart(folder: Path) -> bool:
+    return (
+        folder.name.startswith(".") or folder.suffix == ".training" or any((folder / name).exists() for name in MARKS)
+    )
 
 
 def read_documents(

@@ -20,6 +20,16 @@ def test_read_documents_takes_a_file_for_one_document_and_a_line_of_jsonl_for_an
     assert list(read_documents([lines, plain])) == ["three", "fünf", "one\n\ntwo"]
 
 
+def test_check_paths_leaves_out_of_a_folder_what_no_user_wrote(tmp_path: Path) -> None:
+    kept = ["a.txt", "deep/b.md", "deep/down/c.jsonl"]
+    left = [".venv/lib/d.txt", "bert/vocab.txt", "bert/1_Pooling/e.txt", "out.training/train_log.jsonl"]
+    for name in (*kept, *left, "bert/config.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a")
+    assert check_paths([tmp_path]) == [tmp_path / name for name in kept]
+    assert check_paths([tmp_path / "bert"]) == [tmp_path / "bert/1_Pooling/e.txt", tmp_path / "bert/vocab.txt"]
+
+
 def test_read_documents_reads_the_text_files_of_a_folder_by_name(tmp_path: Path) -> None:
     for name in ("b.txt", "a.MD", "sub/c.jsonl", "weights.bin", ".gitignore"):
         written(tmp_path / name, json.dumps({"text": name}))

@@ -22,6 +22,16 @@ def test_train_keeps_its_precision_whatever_a_launcher_was_set_to(gpt2: Path, mo
     assert log_of(Path("coarse")) != log_of(Path("exact"))
 
 
+@pytest.mark.parametrize(
+    ("trainable", "said"), [("new", "new rows trained"), ("positions", "table trained"), ("all", "all trained")]
+)
+def test_inspect_says_that_a_table_was_trained(gpt2: Path, trainable: str, said: str) -> None:
+    train(gpt2, "out", "--trainable", trainable, steps=1)
+    assert f"(gpt2, made by copy, {said})" in invoke("inspect", "out").stdout
+    (model,) = json.loads(invoke("inspect", "out", "--json").stdout)["models"]
+    assert (model["method"], model["trainable"]) == ("copy", trainable)
+
+
 def test_train_says_how_a_name_was_understood_before_it_begins() -> None:
     make_source(Path("gpt2"), "gpt2")
     done = train("gpt2", "out", "--json", steps=1)

@@ -10,8 +10,9 @@ from ctxextend.checkpoints.disk import walk
 from ctxextend.checkpoints.filenames import is_known
 from ctxextend.errors import OutputError
 
-__all__ = ["check_output", "check_replaceable", "resolved"]
+__all__ = ["MARKS", "check_output", "check_replaceable", "resolved"]
 
+# Files that only a checkpoint's folder holds.
 MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 WEIGHTS = (
     "adapter_model.safetensors",

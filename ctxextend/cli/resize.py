@@ -184,7 +184,9 @@ def resize(
     if training is not None:
         run = Run(model, recipe.origin, settings, training)
         trained = run_training(sink, run, output, force=force, resume=resume, told=plan.warnings)
-        shown = {"output": str(trained.output), "dry_run": False, "verified": False, "train": trained.as_dict()}
+        size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
+        shown = {"output": str(trained.output), "bytes_written": size, "seconds": round(trained.seconds, 3)}
+        shown |= {"dry_run": False, "verified": False, "train": trained.as_dict()}
         sink.result("resize", plan.as_dict() | shown, trained.warnings)
         return
     result = _execute(sink, plan, output, force=force, proves=verify)

@@ -13,6 +13,7 @@ __all__ = ["inspection_lines", "row_lines"]
 NARROWEST_COLUMN = 16
 CLIENT_MARGIN = 22
 # What stands in front of a model's name.
+TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
 LOOK_AT = "Look at, in "
 
 
@@ -61,7 +62,8 @@ def _table_lines(
 def _what(inspection: Inspection, table: TableReport, width: int) -> Iterator[Pieces]:
     part = f", {table.part}" if table.part else ""
     made = f", made by {inspection.method}" if inspection.method and table.new_rows else ""
-    yield [(inspection.source, "title"), (f" ({inspection.family}{part}{made})", "")]
+    trained = TRAINED[inspection.trainable] if inspection.trainable else ""
+    yield [(inspection.source, "title"), (f" ({inspection.family}{part}{made}{trained})", "")]
     ahead = table.rows - table.offset - table.positions
     parts = [f"{table.offset} offset"] * bool(table.offset) + [f"{table.positions} positions"]
     parts += [f"{ahead} ahead"] * bool(ahead)

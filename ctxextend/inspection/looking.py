@@ -95,9 +95,9 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
         notes.append(error.message)
     parameters = _parameters(checkpoint, every)
     reports = tuple(_report(checkpoint, table, written, parameters) for table in chosen)
-    method = written.method if written else None
+    made = (written.method, written.trainable) if written else (None, None)
     names = subject.source, str(checkpoint.root), architecture.family.model_type
-    return Inspection(*names, parameters, method, reports, tuple(limits), tuple(clients), tuple(notes))
+    return Inspection(*names, parameters, *made, reports, tuple(limits), tuple(clients), tuple(notes))
 
 
 def _measured(checkpoint: Checkpoint, place: Place, name: str) -> Measured:

@@ -164,6 +164,7 @@ class Inspection:
         family: The model type.
         parameters: How many numbers all of its tensors hold, position buffers left out.
         method: What made the table's rows, where the checkpoint says so; else None.
+        trainable: What was then trained, where it says so: ``new`` rows, ``positions`` or ``all``; else None.
         tables: Its position tables.
         limits: Every place that states a length.
         clients: What a user of each client gets.
@@ -175,6 +176,7 @@ class Inspection:
     family: str
     parameters: int
     method: str | None
+    trainable: str | None
     tables: tuple[TableReport, ...]
     limits: tuple[Limit, ...]
     clients: tuple[ClientLimit, ...]
@@ -188,6 +190,7 @@ class Inspection:
             "family": self.family,
             "parameters": self.parameters,
             "method": self.method,
+            "trainable": self.trainable,
             "tables": [table.as_dict() for table in self.tables],
             "limits": [limit.as_dict() for limit in self.limits],
             "clients": [client.as_dict() for client in self.clients],
