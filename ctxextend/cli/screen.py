@@ -12,8 +12,8 @@ __all__ = ["inspection_lines", "row_lines"]
 
 NARROWEST_COLUMN = 16
 CLIENT_MARGIN = 22
-# What stands in front of a model's name.
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
+# What stands in front of a model's name.
 LOOK_AT = "Look at, in "
 
 
