@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
+    RUNNING,
+    TEXT,
     AsJson,
     FamilyName,
     Model,
@@ -16,8 +17,10 @@ from ctxextend.cli.options import (
     Quiet,
     Revision,
     Subfolder,
+    TextField,
     Variant,
     check_plot,
+    original_model,
     usage_errors,
 )
 from ctxextend.cli.output import INTERRUPTED, Output, screen_lines, shows_unicode, terminal_width
@@ -28,9 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "show_evaluation"]
 
-TEXT = "Text"
 MEASURES = "What to measure"
-RUNNING = "Running"
 
 # The recipe's names, which a test compares: importing them would bring numpy into --help.
 MEASURE_NAMES = ("position", "context", "passkey", "retrieval")
@@ -52,22 +53,13 @@ def evaluate(
             rich_help_panel=TEXT,
         ),
     ],
-    text_field: Annotated[
-        str,
-        typer.Option(metavar="KEY", help="The key of a line of JSON, or the column.", rich_help_panel=TEXT),
-    ] = "text",
+    text_field: TextField = "text",
     tokens: Annotated[
         int, typer.Option(min=1, metavar="T", help="Use so many of its tokens, or one window.", rich_help_panel=TEXT)
     ] = 65_536,
     original: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            autocompletion=complete_model,
-            show_default="what ctxextend.yaml says",
-            help="What it was made of, to compare with.",
-            rich_help_panel=MEASURES,
-        ),
+        original_model("What it was made of, to compare with.", MEASURES),
     ] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Leave the original out.", rich_help_panel=MEASURES)] = False,
     length: Annotated[

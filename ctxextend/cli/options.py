@@ -11,7 +11,10 @@ from ctxextend.cli.completion import complete_folder, complete_model, complete_m
 from ctxextend.errors import OutputError, ResizeError
 
 __all__ = [
+    "FILES",
     "LEARNING",
+    "RUNNING",
+    "TEXT",
     "AsJson",
     "ConfigKey",
     "DryRun",
@@ -28,13 +31,16 @@ __all__ = [
     "SeqLen",
     "Subfolder",
     "TableName",
+    "TextField",
     "Trainable",
     "Variant",
     "check_plot",
+    "original_model",
     "output_folder",
     "usage_errors",
 ]
 
+TEXT = "Text"
 WHICH = "Which table"
 FILES = "Files"
 PRINTING = "Printing"
@@ -114,6 +120,10 @@ Plot = Annotated[
         rich_help_panel=SHOW,
     ),
 ]
+TextField = Annotated[
+    str,
+    typer.Option("--text-field", metavar="KEY", help="The key of a line of JSON, or the column.", rich_help_panel=TEXT),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=PRINTING)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=PRINTING)]
 Quiet = Annotated[
@@ -132,6 +142,18 @@ def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
         show_default=default,
         help=does,
         rich_help_panel=FILES,
+    )
+
+
+def original_model(does: str, panel: str) -> Any:
+    """Describe --original of a command: what it is for there, and among which options it stands."""
+    return typer.Option(
+        "--original",
+        metavar="MODEL",
+        autocompletion=complete_model,
+        show_default="what ctxextend.yaml says",
+        help=does,
+        rich_help_panel=panel,
     )
 
 

@@ -8,6 +8,7 @@ import typer
 
 from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
+    FILES,
     LEARNING,
     AsJson,
     ConfigKey,
@@ -123,7 +124,7 @@ def resize(
         typer.Option(
             "--mend-limits",
             help="Make config, tokenizer and side files state the table's length even where it stays.",
-            rich_help_panel="Files",
+            rich_help_panel=FILES,
         ),
     ] = False,
     output: Annotated[Path | None, output_folder("<name>-<N>")] = None,
@@ -133,7 +134,7 @@ def resize(
     force: Force = False,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Prove the output before it takes its name.", rich_help_panel="Files"),
+        typer.Option("--verify", help="Prove the output before it takes its name.", rich_help_panel=FILES),
     ] = False,
     train: Annotated[
         list[str] | None,

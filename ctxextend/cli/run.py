@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-FILES = "Files"
-
 
 def run(
     recipe: Annotated[

@@ -5,8 +5,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
+    FILES,
+    LEARNING,
+    RUNNING,
+    TEXT,
     AsJson,
     FamilyName,
     Force,
@@ -17,8 +20,10 @@ from ctxextend.cli.options import (
     Revision,
     SeqLen,
     Subfolder,
+    TextField,
     Trainable,
     Variant,
+    original_model,
     output_folder,
     usage_errors,
 )
@@ -27,10 +32,6 @@ from ctxextend.cli.training import run_training
 
 __all__ = ["train"]
 
-TEXT = "Text"
-LEARNING = "Learning"
-RUNNING = "Running"
-FILES = "Files"
 
 DtypeName = Literal["fp32", "bf16", "fp16"]
 
@@ -47,9 +48,7 @@ def train(
         ),
     ],
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps.", rich_help_panel=LEARNING)],
-    text_field: Annotated[
-        str, typer.Option(metavar="KEY", help="The key or column of the text.", rich_help_panel=TEXT)
-    ] = "text",
+    text_field: TextField = "text",
     eval_data: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,12 +97,8 @@ def train(
     ] = 0,
     original: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            autocompletion=complete_model,
-            show_default="what ctxextend.yaml says",
-            help="What it was made of: it tells which rows are new, and teaches encoders without a head.",
-            rich_help_panel=LEARNING,
+        original_model(
+            "What it was made of: it tells which rows are new, and teaches encoders without a head.", LEARNING
         ),
     ] = None,
     micro_batch: Annotated[

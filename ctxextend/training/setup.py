@@ -17,7 +17,6 @@ from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.opening import Opened, Texts
 from ctxextend.training.parameters import Trained, match_parameters
-from ctxextend.training.positions import position_base
 from ctxextend.training.room import give_back_what_is_freed
 
 __all__ = ["set_up"]
@@ -82,12 +81,9 @@ def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillati
             f"{reader.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
             "Name that with --original.",
         )
-
     teacher = open_reader(opened.original.subject, "fp32", opened.original.hashes)
     is_sentence = (reader.root / SENTENCE_MODULES).is_file()
-    objective = Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None)
-    objective.position_base = position_base(reader) if placed else 0
-    return objective
+    return Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None, placed=placed)
 
 
 def _trained_names(opened: Opened, reader: Reader) -> tuple[dict[str, str], str]:
