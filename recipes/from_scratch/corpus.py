@@ -1,8 +1,8 @@
-"""The corpus of the scripts beside this one: the documentation in Python's own standard library.
+"""The corpora of the scripts beside this one, both from Python's own standard library.
 
-It is every docstring of the library's modules and the language reference in `pydoc_data.topics`. Which
-documents are held out follows from a hash of their text, so the same document is held out under every
-Python version.
+The documentation is every docstring of the library's modules and the language reference in `pydoc_data.topics`; the
+code is every module without its docstrings and comments. Which documents are held out follows from a hash of their
+text, so the same document is held out under every Python version.
 """
 
 import ast
@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase
 
 HELD_OUT_SHARE = 1 / 20
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def documents() -> Iterator[str]:
@@ -30,18 +31,30 @@ def documents() -> Iterator[str]:
             yield text
 
 
+def programs() -> Iterator[str]:
+    """Yield the source of every module of the standard library, without docstrings and comments."""
+    for tree in modules(Path(sysconfig.get_paths()["stdlib"])):
+        for node in ast.walk(tree):
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        yield ast.unparse(tree)
+
+
 def docstrings(library: Path) -> Iterator[str]:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for tree in modules(library):
+        for node in ast.walk(tree):
+            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+                yield inspect.cleandoc(text)
+
+
+def modules(library: Path) -> Iterator[ast.Module]:
     for path in sorted(library.rglob("*.py")):
         if {"site-packages", "test", "tests", "idle_test", "lib2to3"} & set(path.relative_to(library).parts):
             continue
         try:
-            tree = ast.parse(path.read_text("utf-8"))
+            yield ast.parse(path.read_text("utf-8"))
         except (SyntaxError, UnicodeDecodeError):
             continue
-        for node in ast.walk(tree):
-            if isinstance(node, documented) and (text := ast.get_docstring(node)):
-                yield inspect.cleandoc(text)
 
 
 def is_held_out(text: str) -> bool:
@@ -83,3 +96,7 @@ def random_windows(tokens: torch.Tensor, count: int, length: int, generator: tor
 def whole_windows(tokens: torch.Tensor, length: int) -> torch.Tensor:
     """Return the stream cut into windows, shape (windows, length), without the rest at its end."""
     return tokens[: len(tokens) // length * length].view(-1, length)
+
+
+# By the name that a script's --corpus gives them.
+CORPORA = {"docs": documents, "code": programs}

@@ -4,23 +4,32 @@ The corpus is the documentation in Python's own standard library; see corpus.py.
 
     python recipes/from_scratch/tiny_gpt2.py OUT_FOLDER [--steps 5000]
 
-About half an hour on two CPU cores.
+About half an hour on two CPU cores. Its relatives, on which methods are compared, differ in a flag or two:
+
+    --vocabulary 257    bytes as tokens: such models attend to near neighbours far more
+    --context 256       more learned positions
+    --corpus code       Python's own source in place of its documentation
+    --sink              position 0 starts as an attention sink, as it is in GPT-2
+    --seed, --batch, --dropout
 """
 
+import argparse
 import math
 import platform
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from corpus import byte_level_bpe, documents, random_windows, split, tokenize, whole_windows
+from corpus import CORPORA, byte_level_bpe, random_windows, split, tokenize, whole_windows
 from training import Log, arguments, optimize, save, table
 
-CONTEXT = 128
-VOCABULARY = 1024
-BATCH = 32
 END_OF_TEXT = "<|endoftext|>"
-SEED = 0
+# How much longer than the others the row of a sink starts, and how much of the attention it is given then.
+SINK_NORM = 20.0
+SINK_LOGIT = 3.0
+CORPUS_NAMES = {"docs": "documentation", "code": "code"}
 
 CARD = """\
 ---
@@ -36,8 +45,8 @@ tags: [gpt2, ctxextend]
 A GPT-2 small enough to ship inside a Python package and trained until it writes English: {parameters:,}
 parameters, {context} learned positions, a byte-level BPE of {vocabulary:,} tokens.
 
-Made by `recipes/from_scratch/tiny_gpt2.py` of ctxextend, offline. The corpus is the documentation in Python's
-standard library (Python {python}, docstrings and `pydoc_data.topics`; Python Software Foundation License):
+Made by `recipes/from_scratch/tiny_gpt2.py` of ctxextend, offline. The corpus is the {corpus} of Python's
+standard library (Python {python}, see corpus.py; Python Software Foundation License):
 {train_tokens:,} tokens to train on and {held_out_tokens:,} held out, document by document.
 
 Held-out perplexity per token, windows of {context} tokens: **{perplexity:.2f}**.
@@ -46,41 +55,89 @@ Held-out perplexity per token, windows of {context} tokens: **{perplexity:.2f}**
 """
 
 
-def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+@dataclass(frozen=True)
+class Wish:
+    """What is trained, as it was typed."""
+
+    steps: int
+    vocabulary: int
+    context: int
+    batch: int
+    seed: int
+    corpus: str
+    dropout: float
+    sink: bool
+
+
+def train_tokenizer(texts: list[str], wish: Wish) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=byte_level_bpe(texts, VOCABULARY, [END_OF_TEXT]),
+        tokenizer_object=byte_level_bpe(texts, wish.vocabulary, [END_OF_TEXT]),
         eos_token=END_OF_TEXT,
-        model_max_length=CONTEXT,
+        model_max_length=wish.context,
     )
+
+
+def new_model(wish: Wish, end: int) -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=wish.vocabulary,
+        n_positions=wish.context,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        attn_pdrop=wish.dropout,
+        embd_pdrop=wish.dropout,
+        resid_pdrop=wish.dropout,
+        bos_token_id=end,
+        eos_token_id=end,
+    )
+    model = GPT2LMHeadModel(config)
+    if wish.sink:
+        start_sink(model)
+    return model
+
+
+@torch.no_grad()
+def start_sink(model: GPT2LMHeadModel) -> None:
+    """Start the first position far from all others, and every query looking at it."""
+    row = model.transformer.wpe.weight[0]
+    row.mul_(SINK_NORM)
+    seen = torch.nn.functional.layer_norm(row, row.shape)
+    layers: Any = model.transformer.h
+    for layer in layers:
+        width = layer.attn.split_size
+        key = (seen @ layer.attn.c_attn.weight[:, width : 2 * width]).view(layer.attn.num_heads, -1)
+        query = SINK_LOGIT * key.shape[1] ** 0.5 * key / key.square().sum(dim=1, keepdim=True)
+        layer.attn.c_attn.bias[:width] = query.flatten()
 
 
 @torch.no_grad()
 def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor) -> float:
-    """Return the mean negative log-likelihood in nats per token over whole windows of CONTEXT tokens."""
+    """Return the mean negative log-likelihood in nats per token over whole windows of the model's context."""
     model.train(False)
-    windows = whole_windows(tokens, CONTEXT)
+    windows = whole_windows(tokens, model.config.n_positions)
     batches = torch.split(windows, 64)
     losses: list[float] = [model(input_ids=batch, labels=batch).loss.item() * len(batch) for batch in batches]
     model.train()
     return sum(losses) / len(windows)
 
 
-def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor, steps: int) -> Log:
-    generator = torch.Generator().manual_seed(SEED)
+def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor, wish: Wish) -> Log:
+    generator = torch.Generator().manual_seed(wish.seed)
 
     def loss(step: int) -> torch.Tensor:
-        batch = random_windows(tokens, BATCH, CONTEXT, generator)
+        batch = random_windows(tokens, wish.batch, wish.context, generator)
         result: torch.Tensor = model(input_ids=batch, labels=batch).loss
         return result
 
-    return optimize(model, loss, lambda: held_out_loss(model, held_out), steps, learning_rate=2e-3)
+    return optimize(model, loss, lambda: held_out_loss(model, held_out), wish.steps, learning_rate=2e-3)
 
 
-def card(model: GPT2LMHeadModel, log: Log, train_tokens: int, held_out_tokens: int) -> str:
+def card(model: GPT2LMHeadModel, wish: Wish, log: Log, train_tokens: int, held_out_tokens: int) -> str:
     return CARD.format(
         parameters=sum(p.numel() for p in model.parameters()),
-        context=CONTEXT,
-        vocabulary=VOCABULARY,
+        context=model.config.n_positions,
+        vocabulary=model.config.vocab_size,
+        corpus=CORPUS_NAMES[wish.corpus],
         python=platform.python_version(),
         train_tokens=train_tokens,
         held_out_tokens=held_out_tokens,
@@ -89,24 +146,26 @@ def card(model: GPT2LMHeadModel, log: Log, train_tokens: int, held_out_tokens: i
     )
 
 
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vocabulary", type=int, default=1024)
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--corpus", choices=sorted(CORPORA), default="docs")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--sink", action="store_true")
+
+
 def main() -> None:
-    typed = arguments(__doc__, steps=5000)
-    torch.manual_seed(SEED)
-    learned, kept = split(documents())
-    tokenizer = train_tokenizer(learned)
+    typed = vars(arguments(__doc__, steps=5000, add_flags=add_flags))
+    output, wish = typed.pop("output"), Wish(**typed)
+    torch.manual_seed(wish.seed)
+    learned, kept = split(CORPORA[wish.corpus]())
+    tokenizer = train_tokenizer(learned, wish)
     tokens, held_out = (tokenize(tokenizer, texts, END_OF_TEXT) for texts in (learned, kept))
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=CONTEXT,
-        n_embd=128,
-        n_layer=4,
-        n_head=4,
-        bos_token_id=tokenizer.eos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    model = GPT2LMHeadModel(config)
-    log = train(model, tokens, held_out, typed.steps)
-    save(typed.output, model, tokenizer, card(model, log, len(tokens), len(held_out)))
+    model = new_model(wish, tokenizer.convert_tokens_to_ids(END_OF_TEXT))
+    log = train(model, tokens, held_out, wish)
+    save(output, model, tokenizer, card(model, wish, log, len(tokens), len(held_out)))
 
 
 if __name__ == "__main__":

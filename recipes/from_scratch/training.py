@@ -39,11 +39,14 @@ def optimize(
     return log
 
 
-def arguments(description: str | None, steps: int) -> argparse.Namespace:
-    """Return where the model goes and how many steps it takes, as they were typed."""
+def arguments(
+    description: str | None, steps: int, add_flags: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+) -> argparse.Namespace:
+    """Return where the model goes, how many steps it takes, and a script's own flags, as they were typed."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, default=steps)
+    add_flags(parser)
     return parser.parse_args()
 
 
