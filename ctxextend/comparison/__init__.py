@@ -1,0 +1,1 @@
+"""Methods side by side: on one model, one text and one seed."""

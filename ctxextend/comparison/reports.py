@@ -1,0 +1,152 @@
+"""What a comparison of methods found, as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctxextend.evaluation.reports import Estimate, Evaluation
+
+__all__ = ["LOSS", "RECIPROCAL_RANK", "Comparison", "Outcome", "Row"]
+
+# What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
+# the document that a query was cut from, more being better.
+LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
+
+# Standard errors within which two methods are not told apart.
+ERRORS = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method was worth, before or after training.
+
+    Attributes:
+        score: Loss over all positions of windows as long as the new length, in nats per token, or the mean reciprocal
+            rank; `Comparison.metric` says which.
+        behind: How much worse than the best row's at the same stage, paired by window or by query: above 0 is worse.
+            None for the best itself.
+        short: Loss minus the original's on the same tokens, with as much context as the original reads at most, paired:
+            what texts pay that fitted before. None where no loss is measured, or that context was not.
+        evaluation: All that was measured.
+    """
+
+    score: Estimate
+    behind: Estimate | None
+    short: Estimate | None
+    evaluation: Evaluation
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it is the best, or no more than two standard errors behind it."""
+        return self.behind is None or self.behind.mean <= ERRORS * (self.behind.error or 0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "score": self.score.as_dict(),
+            "behind": self.behind and self.behind.difference_as_dict(),
+            "is_level": self.is_level,
+            "short": self.short and self.short.difference_as_dict(),
+            "evaluation": self.evaluation.as_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method.
+
+    Attributes:
+        method: Its name, with its flags as they are typed where any were given: ``linear --keep-first 20``.
+        keeps_learned_rows: Whether every learned row stays as it is, so that short texts give what they gave.
+        recipe: The recipe that makes its checkpoint, YAML.
+        norms: Norms of the rows of its table, offset rows left out, shape (m,).
+        untrained: As it is made.
+        trained: After the training; None where none was asked for.
+        seconds: How long all of it took.
+    """
+
+    method: str
+    keeps_learned_rows: bool
+    recipe: str
+    norms: tuple[float, ...]
+    untrained: Outcome
+    trained: Outcome | None
+    seconds: float
+
+    @property
+    def final(self) -> Outcome:
+        """What it is ranked by: after the training, where there was one."""
+        return self.trained or self.untrained
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "method": self.method,
+            "keeps_learned_rows": self.keeps_learned_rows,
+            "recipe": self.recipe,
+            "norms": list(self.norms),
+            "untrained": self.untrained.as_dict(),
+            "trained": self.trained and self.trained.as_dict(),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on one model, one text and one seed.
+
+    Attributes:
+        source: The model.
+        family: Its model type.
+        kind: ``causal``, ``masked`` or ``encoder``.
+        table: The position table's name.
+        max_len_before: Tokens that it reads at once.
+        max_len_after: Tokens that each row reads at once.
+        metric: `LOSS` or `RECIPROCAL_RANK`.
+        original: The same score of the model as it is, reading the same tokens in pieces that overlap by half, or
+            documents in chunks.
+        norms: Norms of the model's own rows, offset rows left out, shape (n,).
+        rows: The methods, the best first, by `Row.final`.
+        left_out: Methods that were asked for and cannot be, with why not.
+        steps: Steps of training; 0 for none.
+        trainable: What was trained.
+        seq_len: Positions that a training sequence reached over; None without training.
+        documents: Documents of the text that were read.
+        tokens: Tokens of the windows that were cut from them.
+        seed: What masks, numbers and the order of training were drawn with.
+        precision: The dtype that models were run in.
+        complete: Whether all that was asked for was measured.
+        seconds: How long it took.
+        warnings: What should not be missed.
+        notes: What should be known.
+    """
+
+    source: str
+    family: str
+    kind: str
+    table: str
+    max_len_before: int
+    max_len_after: int
+    metric: str
+    original: Estimate | None
+    norms: tuple[float, ...]
+    rows: tuple[Row, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 0
+    trainable: str = "positions"
+    seq_len: int | None = None
+    documents: int = 0
+    tokens: int = 0
+    seed: int = 0
+    precision: str = "float32"
+    complete: bool = True
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it but the warnings as plain values."""
+        values = {name: value for name, value in vars(self).items() if name != "warnings"}
+        values |= {"original": self.original and self.original.as_dict(), "norms": list(self.norms)}
+        values |= {"rows": [row.as_dict() for row in self.rows], "left_out": dict(self.left_out)}
+        return values | {"seconds": round(self.seconds, 3), "notes": list(self.notes)}
