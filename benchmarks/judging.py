@@ -1,8 +1,8 @@
 """The models on which methods are chosen, and the others on which they are judged.
 
-What a method's constants are, and by which rule it chooses what is not constant, is decided on TUNING alone: models that
-read the code of Python's standard library or Wikipedia, on code and Wikipedia that they never read. JUDGING decides
-nothing: other seeds, other text (the library's documentation) and other kinds of models.
+What a method's constants are, and by which rule it chooses what is not constant, is decided on TUNING alone: models
+that read the code of Python's standard library or Wikipedia, on code and Wikipedia that they never read. JUDGING
+decides nothing: other seeds, other text (the library's documentation) and other kinds of models.
 """
 
 from dataclasses import dataclass

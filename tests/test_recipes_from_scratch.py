@@ -24,7 +24,7 @@ def few() -> list[str]:
 def test_tiny_gpt2_script_trains_a_checkpoint_that_resizes(
     few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiny_gpt2, "documents", lambda: few)
+    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few)
     monkeypatch.setattr("sys.argv", ["tiny_gpt2.py", str(tmp_path / "tiny"), "--steps", "3"])
     tiny_gpt2.main()
     assert "Held-out perplexity per token" in (tmp_path / "tiny" / "README.md").read_text()
@@ -35,7 +35,7 @@ def test_tiny_gpt2_script_trains_a_checkpoint_that_resizes(
 def test_mini_bert_script_trains_a_masked_language_model(
     few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mini_bert, "documents", lambda: few)
+    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few)
     monkeypatch.setattr("sys.argv", ["mini_bert.py", str(tmp_path), "--steps", "3"])
     mini_bert.main()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)

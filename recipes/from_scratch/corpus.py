@@ -100,3 +100,4 @@ def whole_windows(tokens: torch.Tensor, length: int) -> torch.Tensor:
 
 # By the name that a script's --corpus gives them.
 CORPORA = {"docs": documents, "code": programs}
+CORPUS_NAMES = {"docs": "documentation", "code": "code"}

@@ -4,11 +4,12 @@ The corpus is the documentation in Python's own standard library; see corpus.py.
 a short training, the position rows start as waves of random frequencies and the heads looking at near tokens; from
 there on everything is learned.
 
-    python recipes/from_scratch/mini_bert.py OUT_FOLDER [--steps 3500]
+    python recipes/from_scratch/mini_bert.py OUT_FOLDER [--steps 3500] [--corpus code] [--seed 1]
 
 About seven minutes on one CPU core.
 """
 
+import argparse
 import math
 import platform
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from corpus import byte_level_bpe, documents, random_windows, split, tokenize, whole_windows
+from corpus import CORPORA, CORPUS_NAMES, byte_level_bpe, random_windows, split, tokenize, whole_windows
 from training import Log, arguments, optimize, save, table
 
 CONTEXT = 128
@@ -45,8 +46,8 @@ tags: [bert, ctxextend]
 A small BERT whose masked-language head works: {parameters:,} parameters, {context} learned positions and
 a vocabulary of bytes, {vocabulary:,} tokens with [PAD], [CLS], [SEP] and [MASK].
 
-Made by `recipes/from_scratch/mini_bert.py` of ctxextend, offline. The corpus is the documentation in Python's
-standard library (Python {python}, docstrings and `pydoc_data.topics`; Python Software Foundation License):
+Made by `recipes/from_scratch/mini_bert.py` of ctxextend, offline. The corpus is the {corpus} of Python's
+standard library (Python {python}, see corpus.py; Python Software Foundation License):
 {train_tokens:,} tokens to train on and {held_out_tokens:,} held out, document by document.
 
 Held-out perplexity per masked token, 15 % of the tokens of whole windows masked: **{perplexity:.2f}**. The same
@@ -174,22 +175,23 @@ def unigram_loss(tokens: torch.Tensor, held_out: torch.Tensor) -> float:
     return -(counts / counts.sum()).log()[whole[chosen]].mean().item()
 
 
-def train(model: BertForMaskedLM, tokens: torch.Tensor, held_out: torch.Tensor, steps: int) -> Log:
-    generator = torch.Generator().manual_seed(SEED)
+def train(model: BertForMaskedLM, tokens: torch.Tensor, held_out: torch.Tensor, typed: argparse.Namespace) -> Log:
+    generator = torch.Generator().manual_seed(typed.seed)
 
     def loss(step: int) -> torch.Tensor:
         windows = framed(random_windows(tokens, BATCH, CONTEXT - 2, generator))
         read, chosen = masked(windows, generator)
         return masked_loss(model, read, windows, chosen)
 
-    return optimize(model, loss, lambda: held_out_loss(model, held_out), steps, learning_rate=1e-3)
+    return optimize(model, loss, lambda: held_out_loss(model, held_out), typed.steps, learning_rate=1e-3)
 
 
-def card(model: BertForMaskedLM, log: Log, tokens: torch.Tensor, held_out: torch.Tensor) -> str:
+def card(model: BertForMaskedLM, corpus: str, log: Log, tokens: torch.Tensor, held_out: torch.Tensor) -> str:
     return CARD.format(
         parameters=sum(p.numel() for p in model.parameters()),
         context=CONTEXT,
         vocabulary=VOCABULARY,
+        corpus=CORPUS_NAMES[corpus],
         python=platform.python_version(),
         train_tokens=len(tokens),
         held_out_tokens=len(held_out),
@@ -200,15 +202,20 @@ def card(model: BertForMaskedLM, log: Log, tokens: torch.Tensor, held_out: torch
     )
 
 
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--corpus", choices=sorted(CORPORA), default="docs")
+
+
 def main() -> None:
-    typed = arguments(__doc__, steps=3500)
-    torch.manual_seed(SEED)
-    learned, kept = split(documents())
+    typed = arguments(__doc__, steps=3500, add_flags=add_flags)
+    torch.manual_seed(typed.seed)
+    learned, kept = split(CORPORA[typed.corpus]())
     tokenizer = train_tokenizer(learned)
     tokens, held_out = (tokenize(tokenizer, texts, SEP) for texts in (learned, kept))
     model = new_model()
-    log = train(model, tokens, held_out, typed.steps)
-    save(typed.output, model, tokenizer, card(model, log, tokens, held_out))
+    log = train(model, tokens, held_out, typed)
+    save(typed.output, model, tokenizer, card(model, typed.corpus, log, tokens, held_out))
 
 
 if __name__ == "__main__":

@@ -22,14 +22,13 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from corpus import CORPORA, byte_level_bpe, random_windows, split, tokenize, whole_windows
+from corpus import CORPORA, CORPUS_NAMES, byte_level_bpe, random_windows, split, tokenize, whole_windows
 from training import Log, arguments, optimize, save, table
 
 END_OF_TEXT = "<|endoftext|>"
 # How much longer than the others the row of a sink starts, and how much of the attention it is given then.
 SINK_NORM = 20.0
 SINK_LOGIT = 3.0
-CORPUS_NAMES = {"docs": "documentation", "code": "code"}
 
 CARD = """\
 ---
@@ -163,7 +162,7 @@ def main() -> None:
     learned, kept = split(CORPORA[wish.corpus]())
     tokenizer = train_tokenizer(learned, wish)
     tokens, held_out = (tokenize(tokenizer, texts, END_OF_TEXT) for texts in (learned, kept))
-    model = new_model(wish, tokenizer.convert_tokens_to_ids(END_OF_TEXT))
+    model = new_model(wish, tokenizer.vocab[END_OF_TEXT])
     log = train(model, tokens, held_out, wish)
     save(output, model, tokenizer, card(model, wish, log, len(tokens), len(held_out)))
 
