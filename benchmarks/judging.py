@@ -28,12 +28,14 @@ class Judge:
 
 
 BYTES = "tiny_gpt2.py --vocabulary 257 --batch 8 --dropout 0 --steps 3000"
+# So that they attend to near neighbours after so short a training, as larger ones do.
+WAVES = f"{BYTES} --waves --layers 3"
 
 TUNING = (
     # 4 layers, 192 wide, of WikiText-2; read on the part of its validation split that it was not trained on.
     Judge("gpt2-byte-128", "", "wikitext-2, the last 32 % of the validation split"),
-    Judge("byte-sink-code", f"{BYTES} --corpus code --seed 1 --sink", "code"),
-    Judge("byte-256-code", f"{BYTES} --corpus code --seed 2 --context 256", "code"),
+    Judge("byte-waves-code", f"{WAVES} --corpus code --seed 1", "code"),
+    Judge("byte-sink-code", f"{WAVES} --corpus code --seed 5 --sink", "code"),
     Judge(
         "words-code",
         "tiny_gpt2.py --batch 8 --dropout 0 --steps 3000 --corpus code --seed 3",
@@ -45,9 +47,10 @@ TUNING = (
 
 JUDGING = (
     Judge("tiny-gpt2", "tiny_gpt2.py", "docs", is_byte_level=False),
-    Judge("byte-128", f"{BYTES} --seed 11", "docs"),
-    Judge("byte-sink", f"{BYTES} --seed 12 --sink", "docs"),
-    Judge("byte-256", f"{BYTES} --seed 13 --context 256", "docs"),
+    Judge("byte-noise", f"{BYTES} --seed 11", "docs"),
+    Judge("byte-waves", f"{WAVES} --seed 12", "docs"),
+    Judge("byte-sink", f"{WAVES} --seed 13 --sink", "docs"),
+    Judge("byte-256", f"{WAVES} --seed 14 --context 256", "docs"),
     Judge("mini-bert", "mini_bert.py", "docs"),
     # By the documents that are found, 512 -> 1,024 and 2,048.
     Judge("all-MiniLM-L6-v2", "", "docs, long documents", is_byte_level=False),

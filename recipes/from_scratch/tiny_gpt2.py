@@ -9,8 +9,9 @@ About half an hour on two CPU cores. Its relatives, on which methods are compare
     --vocabulary 257    bytes as tokens: such models attend to near neighbours far more
     --context 256       more learned positions
     --corpus code       Python's own source in place of its documentation
+    --waves             rows start as waves, not as noise: a model finds its way to near neighbours far sooner
     --sink              position 0 starts as an attention sink, as it is in GPT-2
-    --seed, --batch, --dropout
+    --seed, --layers, --batch, --dropout
 """
 
 import argparse
@@ -26,9 +27,10 @@ from corpus import CORPORA, CORPUS_NAMES, byte_level_bpe, random_windows, split,
 from training import Log, arguments, optimize, save, table
 
 END_OF_TEXT = "<|endoftext|>"
-# How much longer than the others the row of a sink starts, and how much of the attention it is given then.
+# How much longer than the others the row of a sink starts, and by how much it is preferred then: so much that heads
+# which have nothing better to do stay with it, as most of GPT-2's do.
 SINK_NORM = 20.0
-SINK_LOGIT = 3.0
+SINK_LOGIT = 8.0
 
 CARD = """\
 ---
@@ -61,10 +63,12 @@ class Wish:
     steps: int
     vocabulary: int
     context: int
+    layers: int
     batch: int
     seed: int
     corpus: str
     dropout: float
+    waves: bool
     sink: bool
 
 
@@ -81,7 +85,7 @@ def new_model(wish: Wish, end: int) -> GPT2LMHeadModel:
         vocab_size=wish.vocabulary,
         n_positions=wish.context,
         n_embd=128,
-        n_layer=4,
+        n_layer=wish.layers,
         n_head=4,
         attn_pdrop=wish.dropout,
         embd_pdrop=wish.dropout,
@@ -90,22 +94,35 @@ def new_model(wish: Wish, end: int) -> GPT2LMHeadModel:
         eos_token_id=end,
     )
     model = GPT2LMHeadModel(config)
+    if wish.waves:
+        start_waves(model)
     if wish.sink:
         start_sink(model)
     return model
 
 
 @torch.no_grad()
+def start_waves(model: GPT2LMHeadModel) -> None:
+    """Start the position rows as waves of random frequencies, as large as noise would be."""
+    rows = model.transformer.wpe.weight
+    frequencies = math.pi * len(rows) ** -torch.rand(rows.shape[1] // 2)
+    angles = torch.arange(len(rows))[:, None] * frequencies
+    waves = torch.cat([angles.cos(), angles.sin()], dim=1)
+    rows.copy_(waves * model.config.initializer_range * 2**0.5)
+
+
+@torch.no_grad()
 def start_sink(model: GPT2LMHeadModel) -> None:
-    """Start the first position far from all others, and every query looking at it."""
+    """Start the first position far from all others, and half of the heads behind the first layer looking at it."""
     row = model.transformer.wpe.weight[0]
     row.mul_(SINK_NORM)
     seen = torch.nn.functional.layer_norm(row, row.shape)
     layers: Any = model.transformer.h
-    for layer in layers:
+    for layer in layers[1:]:
         width = layer.attn.split_size
         key = (seen @ layer.attn.c_attn.weight[:, width : 2 * width]).view(layer.attn.num_heads, -1)
         query = SINK_LOGIT * key.shape[1] ** 0.5 * key / key.square().sum(dim=1, keepdim=True)
+        query[: len(query) // 2] = 0
         layer.attn.c_attn.bias[:width] = query.flatten()
 
 
@@ -148,10 +165,12 @@ def card(model: GPT2LMHeadModel, wish: Wish, log: Log, train_tokens: int, held_o
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", type=int, default=1024)
     parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--corpus", choices=sorted(CORPORA), default="docs")
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--waves", action="store_true")
     parser.add_argument("--sink", action="store_true")
 
 
