@@ -67,6 +67,12 @@ class Changes:
         return any(table.rows_after > table.rows_before for table in self.tables)
 
     @property
+    def keeps_learned_rows(self) -> bool:
+        """Whether every learned row that a longer table begins with stays as it is, bit for bit."""
+        options = self.recipe.resize.options
+        return all(options.kept_of(table.max_len_before) == table.max_len_before for table in self.tables)
+
+    @property
     def method(self) -> str:
         """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
         if self.makes_rows:

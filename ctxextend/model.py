@@ -35,6 +35,9 @@ def extend_model(
     scope: str | None = None,
     alpha: float | None = None,
     seed: int | None = None,
+    sigma: float | None = None,
+    repeat: tuple[int, int] | None = None,
+    gain: float | None = None,
     part: str | None = None,
 ) -> None:
     """Give a loaded transformers model another context length, in place.
@@ -53,6 +56,9 @@ def extend_model(
         scope: As in `plan_resize`.
         alpha: As in `plan_resize`.
         seed: As in `plan_resize`.
+        sigma: As in `plan_resize`.
+        repeat: As in `plan_resize`.
+        gain: As in `plan_resize`.
         part: As in `plan_resize`.
 
     Raises:
@@ -60,7 +66,7 @@ def extend_model(
         CheckpointError: The model holds no such table, or its config disagrees with it.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    settings = Resize(to, method, keep_first, drop_last, scope, alpha, seed, part)
+    settings = Resize(to, method, keep_first, drop_last, scope, alpha, seed, sigma, repeat, gain, part)
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         raise CheckpointError(f"A {type(model).__name__} holds no transformers config.", ITSELF)

@@ -12,7 +12,7 @@ from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
 from ctxextend.recipe import RECIPE_FILE, Run
 from ctxextend.recipetext import run_text
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.registry import METHODS, SAME
 from ctxextend.version import __version__
 
 __all__ = [
@@ -71,7 +71,7 @@ def consequences(changes: Changes) -> str:
     method = METHODS[changes.method]
     options = changes.recipe.resize.options
     but = f" but for the first {options.kept_first}" if options.kept_first else ""
-    short = method.short_inputs.format(but=but)
+    short = SAME if changes.keeps_learned_rows else method.short_inputs.format(but=but)
     if method.keeps_learned_rows and not options.keeps_learned_rows:
         short = f"nothing that it had learned of positions is left{but}, so short texts change too"
     return (

@@ -30,6 +30,7 @@ from ctxextend.outputtexts import Hashes, consequences, output_texts
 from ctxextend.recipe import Origin, Recipe, Resize
 from ctxextend.recognition import open_subject, recognize
 from ctxextend.tableplan import TablePlan, find_tables, plan_tables
+from ctxextend.tables.options import OWN_FLAGS
 from ctxextend.tables.resizing import resize_behind
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_checkpoint", "plan_recipe", "plan_resize", "resize"]
@@ -158,7 +159,7 @@ class ResizePlan(Changes):
             "method": self.method,
             "keep_first": options.kept_first,
             "drop_last": options.drop_last,
-            **{flag: options.flags.get(flag) for flag in ("scope", "alpha", "seed")},
+            **{flag: options.flags.get(flag) for flag in OWN_FLAGS},
             "max_len_before": _common(table.max_len_before for table in self.tables),
             "max_len_after": _common(table.max_len_after for table in self.tables),
             "tables": [table.as_dict() for table in self.tables],
@@ -207,6 +208,9 @@ def plan_resize(
     scope: str | None = None,
     alpha: float | None = None,
     seed: int | None = None,
+    sigma: float | None = None,
+    repeat: tuple[int, int] | None = None,
+    gain: float | None = None,
     part: str | None = None,
     table: str | None = None,
     config_key: str | None = None,
@@ -229,6 +233,9 @@ def plan_resize(
         scope: For ``sinusoidal``: ``new`` rows (the default) or ``all``.
         alpha: For ``hierarchical``: the weight of the first digit, above 0, below 1 and not 0.5; None is 0.4.
         seed: For ``random``: the seed of what is drawn, ≥ 0; None is 0.
+        sigma: For ``bands``: rows of the Gaussian that parts slow from fast, ≥ 0; None is chosen, as the next two.
+        repeat: For ``bands``: the first of the rows that repeat, and one behind the last, offset rows not counted.
+        gain: For ``bands``: by how much rows are moved away from their mean, above 0.
         part: Which of a model's tables: encoder, decoder, text, …; None is all.
         table: The whole name of the table, for a model type that is not in the registry.
         config_key: With `table`: the key that states its length, with dots where configs are nested.
@@ -245,9 +252,8 @@ def plan_resize(
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    settings = Resize(
-        to, method, keep_first, drop_last, scope, alpha, seed, part, table, config_key, offset, mend_limits
-    )
+    own = scope, alpha, seed, sigma, repeat, gain
+    settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits)
     return plan_recipe(Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family)))
 
 

@@ -48,6 +48,9 @@ class Resize:
         scope: For `sinusoidal`: ``new`` rows or ``all``; None is the method's default, as of the next two.
         alpha: For `hierarchical`: the weight of the first digit, above 0, below 1 and not 0.5.
         seed: For `random`: the seed of what is drawn, ≥ 0.
+        sigma: For `bands`: rows of the Gaussian that parts slow from fast, ≥ 0; None is chosen, as the next two.
+        repeat: For `bands`: the first of the rows that repeat, and one behind the last, offset rows not counted.
+        gain: For `bands`: by how much rows are moved away from their mean, above 0.
         part: Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
         table: The whole name of the table, for a model type that the registry does not know.
         config_key: The key that states its length, with dots where configs are nested; goes with `table`.
@@ -66,6 +69,9 @@ class Resize:
     scope: str | None = None
     alpha: float | None = None
     seed: int | None = None
+    sigma: float | None = None
+    repeat: tuple[int, int] | None = None
+    gain: float | None = None
     part: str | None = None
     table: str | None = None
     config_key: str | None = None
@@ -77,8 +83,10 @@ class Resize:
             raise ResizeError("--table names one table, and --part chooses among several.", "Leave one of them out.")
         for name in ("to", "keep_first", "drop_last", "seed", "offset"):
             object.__setattr__(self, name, _whole(getattr(self, name)))
-        if self.alpha is not None and hasattr(self.alpha, "__float__"):
-            object.__setattr__(self, "alpha", float(self.alpha))  # numpy's too
+        for name in ("alpha", "sigma", "gain"):
+            object.__setattr__(self, name, _number(getattr(self, name)))
+        if self.repeat is not None:
+            object.__setattr__(self, "repeat", _span(self.repeat))
         if isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 1:
             raise ResizeError(f"--to {self.to!r} is no length.", "Give a whole number of token positions, 1 or more.")
         _ = self.options
@@ -87,7 +95,8 @@ class Resize:
     def options(self) -> MethodOptions:
         """The method and its flags, checked."""
         method = self.method or DEFAULT_METHOD
-        return MethodOptions(method, self.keep_first, self.drop_last, self.scope, self.alpha, self.seed)
+        own = self.scope, self.alpha, self.seed, self.sigma, self.repeat, self.gain
+        return MethodOptions(method, self.keep_first, self.drop_last, *own)
 
     @property
     def method_flags(self) -> tuple[str, ...]:
@@ -99,6 +108,9 @@ class Resize:
             "--scope": self.scope is not None,
             "--alpha": self.alpha is not None,
             "--seed": self.seed is not None,
+            "--sigma": self.sigma is not None,
+            "--repeat": self.repeat is not None,
+            "--gain": self.gain is not None,
         }
         return tuple(flag for flag, is_given in given.items() if is_given)
 
@@ -106,6 +118,23 @@ class Resize:
 def _whole(value: Any) -> Any:
     """Return numpy's whole numbers as Python's; anything else as it is."""
     return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+
+
+def _number(value: Any) -> Any:
+    """Return whatever is a number, numpy's too, as Python's; anything else as it is."""
+    return float(value) if hasattr(value, "__float__") and not isinstance(value, bool) else value
+
+
+def _span(value: Any) -> tuple[int, int]:
+    """Return two whole numbers.
+
+    Raises:
+        ResizeError: It is something else.
+    """
+    found = tuple(map(_whole, value)) if isinstance(value, list | tuple) else ()
+    if len(found) != 2 or not all(type(end) is int for end in found):
+        raise ResizeError(f"--repeat {value!r} is no stretch of rows.", "Give A:B for rows A to B-1.")
+    return found
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,8 @@ ORIGIN_TYPES = dict.fromkeys(("revision", "subfolder", "variant", "family"), str
 RESIZE_TYPES = {
     **dict.fromkeys(("to", "keep_first", "drop_last", "offset", "seed"), int),
     **dict.fromkeys(("method", "scope", "part", "table", "config_key"), str),
-    "alpha": float,
+    **dict.fromkeys(("alpha", "sigma", "gain"), float),
+    "repeat": list,
     "mend_limits": bool,
 }
 

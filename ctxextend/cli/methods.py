@@ -32,7 +32,7 @@ def methods(as_json: AsJson = False) -> None:
 
 
 def _block(method: "Method") -> str:
-    flags = [f"--{flag} (default: {default})" for flag, default in method.flags.items()]
+    flags = [f"--{flag} (default: {_default(default)})" for flag, default in method.flags.items()]
     if method.keep_first is None:
         flags.append("no --keep-first")
     elif method.keep_first:
@@ -45,6 +45,10 @@ def _block(method: "Method") -> str:
         "source": method.source,
     }
     return "\n".join([method.name, *(_wrapped(label, text) for label, text in rows.items() if text)])
+
+
+def _default(value: object) -> str:
+    return "chosen from the table" if value is None else str(value)
 
 
 def _wrapped(label: str, text: str) -> str:

@@ -53,6 +53,7 @@ MethodName = Literal[
     "random",
     "spectral",
     "rotation",
+    "bands",
 ]
 ScopeName = Literal["new", "all"]
 
@@ -114,6 +115,34 @@ def resize(
             min=0, metavar="S", show_default="0", help="random: the seed of what is drawn.", rich_help_panel="New rows"
         ),
     ] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="S",
+            show_default="chosen from the table",
+            help="bands: part slow from fast by a Gaussian of S rows; 0: nothing is fast.",
+            rich_help_panel="New rows",
+        ),
+    ] = None,
+    repeat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B",
+            show_default="chosen from the table",
+            help="bands: repeat the fast part of rows A to B-1.",
+            rich_help_panel="New rows",
+        ),
+    ] = None,
+    gain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="G",
+            show_default="1 + 0.2 for each doubling",
+            help="bands: move rows away from their mean by this factor.",
+            rich_help_panel="New rows",
+        ),
+    ] = None,
     part: PartName = None,
     family: FamilyName = None,
     table: TableName = None,
@@ -169,9 +198,8 @@ def resize(
     _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, proves=verify)
     sink = Output(as_json, quiet, silent=is_other_process())
     with usage_errors():
-        settings = Resize(
-            to, method, keep_first, drop_last, scope, alpha, seed, part, table, config_key, offset, mend_limits
-        )
+        own = scope, alpha, seed, sigma, _span(repeat), gain
+        settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits)
         recipe = Recipe(model, settings, Origin(revision, subfolder, variant, family))
         training = _training(train, steps, trainable, seq_len)
     plan = plan_recipe(recipe)
@@ -195,6 +223,16 @@ def resize(
         sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
     commands = list(getattr(context.parent and context.parent.command, "commands", ()))
     _show_result(sink, result, commands, verified=verify)
+
+
+def _span(text: str | None) -> tuple[int, int] | None:
+    """Read A:B."""
+    if text is None:
+        return None
+    ends = text.split(":")
+    if len(ends) != 2 or not all(end.isascii() and end.isdigit() for end in ends):
+        raise typer.BadParameter(f"--repeat {text} is no stretch of rows: write A:B for rows A to B-1.")
+    return int(ends[0]), int(ends[1])
 
 
 def _check_training(train: list[str] | None, steps: int | None, others: dict[str, Any], *, proves: bool) -> None:

@@ -183,7 +183,7 @@ def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[Spa
     if after <= before:
         return (), None
     options = written.recipe.resize.options
-    start = before if options.keeps_learned_rows else place.offset + options.kept_first
+    start = place.offset + options.kept_of(before - place.offset)
     return (((start, found.rows),), place.positions(before)) if start < found.rows else (None, None)
 
 

@@ -129,7 +129,7 @@ def _outputs(
         if hasattr(output, "shape")
     }
     if differences:
-        keeps = not plan.makes_rows or plan.recipe.resize.options.keeps_learned_rows
+        keeps = not plan.makes_rows or plan.keeps_learned_rows
         yield _compared(differences, must=trainable in (None, "new") and keeps)
 
 

@@ -143,7 +143,7 @@ def _near(made: Table, after: Table, tolerance: float) -> Mask:
 def _kept(plan: ResizePlan, read: Read) -> Mask:
     """Return of each row whether the method promises that it is the learned one."""
     options, kept = plan.recipe.resize.options, np.zeros(len(read.after), dtype=np.bool_)
-    kept[: read.shared if options.keeps_learned_rows else read.plan.offset + options.kept_first] = True
+    kept[: read.plan.offset + options.kept_of(read.shared - read.plan.offset)] = True
     return kept
 
 

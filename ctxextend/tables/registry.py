@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables import methods
+from ctxextend.tables.bands import bands
 
-__all__ = ["METHODS", "Method", "list_methods"]
+__all__ = ["METHODS", "SAME", "Method", "list_methods"]
 
 Rows = NDArray[np.float64]
 
@@ -42,6 +43,8 @@ class Method:
         source: Where it comes from, as in the function's docstring.
         keep_first: What ``keep_first`` is where it is not given; None for methods that do not take it.
         takes_start: Whether `function` needs the absolute position of the first source row, as ``start``.
+        reads_kept: Whether `function` is given the rows that ``keep_first`` keeps too, and as ``keep`` how many they
+            are; it can then keep all.
         most: The most rows that `function` can make of so many source rows; None where there is no such bound.
         tolerance: Largest difference, relative to the median row norm, that recomputing may give: 0 where results are
             exact, above 0 for methods that go through LAPACK, whose last bits differ between machines.
@@ -59,6 +62,7 @@ class Method:
     source: str
     keep_first: int | None = 0
     takes_start: bool = False
+    reads_kept: bool = False
     most: Callable[[int], int] | None = None
     tolerance: float = 0.0
 
@@ -245,6 +249,20 @@ METHODS: Mapping[str, Method] = {
             when="training follows, and neighbours must be as far apart as learned ones are",
             source='our own; R by Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 6.4.1',
             tolerance=LAPACK,
+        ),
+        Method(
+            name="bands",
+            function=bands,
+            flags={"sigma": None, "repeat": None, "gain": None},
+            keeps_learned_rows=False,
+            summary="stretch the slow part of the table, and repeat the fast part as it was learned",
+            convention="slow: local lines with Gaussian weights, stretched; fast: what they leave, repeated, the ends "
+            "blended over 16 rows; both moved away from the mean by the gain; chosen from the table where not given",
+            short_inputs=MOVED,
+            long_inputs="order is kept and neighbours stay as far apart as learned ones, but more positions look alike",
+            when="long texts must work at once, and short ones may change a little",
+            source="our own; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions)",
+            reads_kept=True,
         ),
     )
 }

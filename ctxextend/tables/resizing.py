@@ -21,7 +21,7 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     A shorter table is the first rows, and an equal one the same rows: `options` is read only to make new rows.
     The method works in float64 on rows [keep_first : n - drop_last] and is asked for rows - keep_first rows, so
     that row t continues the source as if the dropped rows had never been learned; learned rows that stay
-    are then put back as they were stored, without a cast.
+    are then put back as they were stored, without a cast. Methods that read what is kept are given it too.
 
     Args:
         table: Learned rows, shape (n, d), any float dtype (ml_dtypes' too), offset rows removed.
@@ -40,16 +40,18 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
         return table[:rows].copy()
     check_source_rows(learned, rows, options)
     first = options.kept_first
-    source = table[first : learned - options.drop_last].astype(np.float64)
     method = METHODS[options.method]
+    unread = 0 if method.reads_kept else first
+    source = table[unread : learned - options.drop_last].astype(np.float64)
     flags = options.flags | ({"start": first} if method.takes_start else {})
-    kept = learned if options.keeps_learned_rows else first
+    flags |= {"keep": first} if method.reads_kept else {}
+    kept = options.kept_of(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is for the caller to find and to name
-        made = method.function(source, rows - first, **flags)
+        made = method.function(source, rows - unread, **flags)
         for start in range(kept, rows, BLOCK_ROWS):
-            block = made[start - first : start - first + BLOCK_ROWS]
+            block = made[start - unread : start - unread + BLOCK_ROWS]
             result[start : start + BLOCK_ROWS] = cast(block, table.dtype)
     return result
 
@@ -92,6 +94,8 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             "is left to make new rows from.",
             f"Type how many it shall keep: --keep-first {learned // 2}, or any number up to {learned - 1}.",
         )
+    if method.reads_kept and first <= learned:
+        first = 0  # what is kept is a source too
     for flag, value in (("--keep-first", first), ("--drop-last", last)):
         if value >= learned:
             raise ResizeError(

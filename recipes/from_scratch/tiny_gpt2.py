@@ -103,9 +103,9 @@ def new_model(wish: Wish, end: int) -> GPT2LMHeadModel:
 
 @torch.no_grad()
 def start_waves(model: GPT2LMHeadModel) -> None:
-    """Start the position rows as waves of random frequencies, as large as noise would be."""
+    """Start the position rows as waves of random frequencies, of 8 rows and longer, as large as noise would be."""
     rows = model.transformer.wpe.weight
-    frequencies = math.pi * len(rows) ** -torch.rand(rows.shape[1] // 2)
+    frequencies = math.pi / 4 * torch.rand(rows.shape[1] // 2)
     angles = torch.arange(len(rows))[:, None] * frequencies
     waves = torch.cat([angles.cos(), angles.sin()], dim=1)
     rows.copy_(waves * model.config.initializer_range * 2**0.5)
