@@ -5,7 +5,10 @@ from typing import TypeAlias
 
 from ctxextend.report.drawing import printable
 
-__all__ = ["Attribute", "Markup", "element", "joined", "short"]
+__all__ = ["DASH", "Attribute", "Markup", "element", "joined", "short"]
+
+# What stands between the ends of a stretch.
+DASH = "\u2013"
 
 # Elements that have no end.
 VOID = {"meta"}
