@@ -9,8 +9,7 @@ from typing import Any
 from ctxextend.comparison.contest import open_contest
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
-from ctxextend.errors import ResizeError
-from ctxextend.recipe import Evaluate, Origin, Subject, Train
+from ctxextend.recipe import Origin, Subject
 from ctxextend.texts import TEXT_FIELD
 
 __all__ = ["ComparisonInterrupted", "compare", "compare_subject"]
@@ -95,19 +94,23 @@ def compare(
         TrainingError: A training that cannot be begun, or brought to its end.
         ComparisonInterrupted: Ctrl-C; it holds what was measured.
     """
-    trained_on, measured_on = _paths(data), _paths(eval_data)
-    if not steps and (measured_on or training):
-        given = "eval_data" if measured_on else next(iter(training))
-        raise ResizeError(f"--{given.replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
-    common: dict[str, Any] = {"precision": precision, "seed": seed, "text_field": text_field}
-    train = (
-        Train(trained_on, steps, trainable=trainable, eval_data=measured_on, **common, **training) if steps else None
-    )
-    evaluate = Evaluate(
-        measured_on or trained_on, length=tuple(length), tokens=tokens, measure=tuple(measure), **common
+    settings = Compare.of(
+        to,
+        _paths(data),
+        methods,
+        steps,
+        trainable=trainable,
+        eval_data=_paths(eval_data),
+        length=tuple(length),
+        tokens=tokens,
+        measure=tuple(measure),
+        precision=precision,
+        seed=seed,
+        text_field=text_field,
+        **training,
     )
     subject = Subject(os.fspath(reference), Origin(revision, subfolder, variant, family), command="compare")
-    return compare_subject(subject, Compare(to, evaluate, tuple(methods), train), progress)
+    return compare_subject(subject, settings, progress)
 
 
 def _paths(paths: Paths) -> tuple[str, ...]:

@@ -16,6 +16,11 @@ __all__ = ["ALL", "Asked", "Compare", "read_methods"]
 # Stands for every method of the registry with its defaults.
 ALL = "all"
 
+# What a measurement is told, and what of that a training is told too.
+MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
+COMMON = ("precision", "seed", "text_field")
+DEFAULTS = {known.name: known.default for known in fields(Train)}
+
 FLAGS = tuple(known.name for known in fields(MethodOptions) if known.name != "method")
 EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-first=1:drop-last=2."
 
@@ -54,6 +59,29 @@ class Compare:
     evaluate: Evaluate
     methods: tuple[str, ...] = ()
     train: Train | None = None
+
+    @classmethod
+    def of(cls, to: int, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any) -> "Compare":
+        """Return how methods are compared, from flags.
+
+        Args:
+            to: Usable token positions that each method gives.
+            data: Text to measure on; with steps, text to train on.
+            methods: As `read_methods` takes them.
+            steps: Optimizer steps of training; 0 for none.
+            flags: Those of `Evaluate` and `Train`, by the names of their fields; None is the default. With steps,
+                ``eval_data`` is measured on.
+
+        Raises:
+            ResizeError: A value that nothing could have, or a flag of a training without one.
+        """
+        measuring = {name: flags[name] for name in MEASURING if flags.get(name) is not None}
+        training = {name: flags[name] for name in flags if name not in MEASURING and flags[name] is not None}
+        if not steps and (idle := [name for name, value in training.items() if value != DEFAULTS.get(name)]):
+            raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
+        training |= {name: measuring[name] for name in COMMON if name in measuring}
+        evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
+        return cls(to, evaluate, tuple(methods), Train(tuple(data), steps, **training) if steps else None)
 
     def __post_init__(self) -> None:
         if self.to < LEAST_LENGTH:
