@@ -205,6 +205,7 @@ def show_comparison(sink: Output, found: "Comparison") -> None:
     for warning in found.warnings:
         sink.warning(warning)
     sink.screen(list(comparison_lines(found, terminal_width(), unicode=shows_unicode())))
+    sink.note(f"Compared in {found.seconds:.0f} s.")
 
 
 def _show(sink: Output, found: "Comparison", report: Path | None, plot: Path | None) -> None:

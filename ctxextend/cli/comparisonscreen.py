@@ -46,7 +46,7 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         what = WHAT_IS_TRAINED.get(comparison.trainable, comparison.trainable)
         steps = f"{comparison.steps:,} step{'s' * (comparison.steps != 1)}"
         yield "trained", f"{what}, {steps}, over {comparison.seq_len} positions"
-    yield "run", f"in {comparison.precision}, seed {comparison.seed}, {comparison.seconds:.0f} s"
+    yield "run", f"in {comparison.precision}, seed {comparison.seed}"
 
 
 def _ranking(comparison: Comparison, figures: Figures, width: int) -> Iterator[Pieces]:

@@ -41,9 +41,10 @@ class Outcome:
         return self.behind is None or self.behind.mean <= ERRORS * (self.behind.error or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return all of it as plain values; a mean reciprocal rank has no perplexity."""
+        is_loss = self.evaluation.kind != "encoder"
         return {
-            "score": self.score.as_dict(),
+            "score": self.score.as_dict() if is_loss else self.score.difference_as_dict(),
             "behind": self.behind and self.behind.difference_as_dict(),
             "is_level": self.is_level,
             "short": self.short and self.short.difference_as_dict(),
@@ -147,6 +148,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """Return all of it but the warnings as plain values."""
         values = {name: value for name, value in vars(self).items() if name != "warnings"}
-        values |= {"original": self.original and self.original.as_dict(), "norms": list(self.norms)}
+        shown = Estimate.as_dict if self.metric == LOSS else Estimate.difference_as_dict
+        values |= {"original": self.original and shown(self.original), "norms": list(self.norms)}
         values |= {"rows": [row.as_dict() for row in self.rows], "left_out": dict(self.left_out)}
         return values | {"seconds": round(self.seconds, 3), "notes": list(self.notes)}
