@@ -58,7 +58,7 @@ class Frame:
     y: Axis
     width: int = 520
     height: int = 300
-    margins: tuple[int, int, int, int] = (12, 16, 50, 64)
+    margins: tuple[int, int, int, int] = (12, 16, 48, 64)
 
     @property
     def inner(self) -> tuple[int, int, int, int]:
@@ -109,7 +109,7 @@ def top(values: Iterable[float], leading: Iterable[float]) -> tuple[float, float
     """Return where an axis of losses begins and ends, and whether higher values are cut off.
 
     Losses of hopeless methods would press those of all others together: the axis ends where the values that matter
-    take half of it at least.
+    take a third of it at least.
 
     Args:
         values: All values.
@@ -118,5 +118,5 @@ def top(values: Iterable[float], leading: Iterable[float]) -> tuple[float, float
     found = [value for value in values if math.isfinite(value)] or [0.0]
     chosen = [value for value in leading if math.isfinite(value)] or found
     low, high = min(found), max(found)
-    most = max(chosen) + max(max(chosen) - low, 1e-9)
+    most = max(chosen) + 2 * max(max(chosen) - low, 1e-9)
     return low, min(high, most), high > most

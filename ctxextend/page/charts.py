@@ -57,10 +57,13 @@ def _axes(frame: Frame) -> Iterator[Markup]:
     bottom, right = up + height, left + width
     for value, text in zip(frame.y.ticks, frame.y.written, strict=True):
         at = frame.down(value)
-        yield element("line", x1=left, x2=right, y1=at, y2=at, class_="grid")
+        if not frame.y.names:
+            yield element("line", x1=left, x2=right, y1=at, y2=at, class_="grid")
         yield element("text", text, x=left - 7, y=at, dy="0.35em", class_="tick end")
     for value, text in zip(frame.x.ticks, frame.x.written, strict=True):
         at = frame.across(value)
+        if frame.y.names and not frame.x.names:
+            yield element("line", x1=at, x2=at, y1=up, y2=bottom, class_="grid")
         yield element("line", x1=at, x2=at, y1=bottom, y2=bottom + 4, class_="axis")
         yield element("text", text, x=at, y=bottom + 7, dy="0.8em", class_="tick middle")
     yield element("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis")

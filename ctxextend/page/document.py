@@ -12,7 +12,7 @@ from ctxextend.page.markup import Markup, element, joined
 from ctxextend.page.multiples import norm_panel, passkey_panel
 from ctxextend.page.panels import Panel
 from ctxextend.page.ranking import ranking, swatch
-from ctxextend.page.standings import behind_panel, retrieval_panel
+from ctxextend.page.standings import cost_panel, retrieval_panel
 from ctxextend.page.words import run_facts, verdict
 from ctxextend.report.saving import check_place, check_suffix, save
 from ctxextend.version import __version__
@@ -21,7 +21,8 @@ __all__ = ["FORMATS", "check_page", "check_page_suffix", "write_page"]
 
 FORMATS = (".html", ".htm")
 
-PANELS = (behind_panel, position_panel, context_panel, retrieval_panel, norm_panel, passkey_panel)
+STAGE = "Methods stand by what they are worth after the training, and pictures show that too."
+PANELS = (cost_panel, position_panel, context_panel, retrieval_panel, norm_panel, passkey_panel)
 
 
 def check_page_suffix(path: Path) -> None:
@@ -92,7 +93,8 @@ def _policy(script: str) -> str:
 
 def _content(comparison: Comparison) -> Iterator[Markup]:
     yield element("header", *_header(comparison))
-    yield element("section", element("h2", "Ranking"), ranking(comparison), class_="wide")
+    stage = [element("p", STAGE, class_="caption")] * bool(comparison.steps)
+    yield element("section", element("h2", "Ranking"), *stage, ranking(comparison), class_="wide")
     for make in PANELS:
         panel = make(comparison)
         if panel is not None:
@@ -109,12 +111,18 @@ def _header(comparison: Comparison) -> Iterator[Markup]:
     before, after = comparison.max_len_before, comparison.max_len_after
     yield element("p", "Methods compared", class_="kind")
     yield element("h1", f"{comparison.source}, {before:,} → {after:,} tokens")
-    yield element("p", verdict(comparison), class_="verdict")
+    yield element("p", *_marked(verdict(comparison)), class_="verdict")
     unfinished = ["Incomplete: not all that was asked for was measured."] * (not comparison.complete)
     for warning in (*unfinished, *comparison.warnings):
         yield element("p", warning, class_="warning")
     facts = (element("div", element("dt", label), element("dd", text)) for label, text in run_facts(comparison))
     yield element("dl", *facts, class_="facts")
+
+
+def _marked(text: str) -> Iterator[str]:
+    """Yield text with what stands in backticks set apart."""
+    for number, part in enumerate(text.split("`")):
+        yield element("b", part) if number % 2 else part
 
 
 def _section(panel: Panel) -> Markup:

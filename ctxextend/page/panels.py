@@ -16,7 +16,7 @@ __all__ = ["CUT", "Bar", "Panel", "bars", "leading", "legend", "number_table", "
 # At least and at most so many methods stand in front in pictures of all of them.
 LEAST, MOST = 3, 6
 # Characters of a method's name beside its bar.
-NAME = 24
+NAME = 23
 # Room for a bar, in a picture's units.
 BAR = 25
 
@@ -64,10 +64,10 @@ def bars(said: Said, label: str, found: Sequence[Bar]) -> Markup:
     count = len(found)
     ends = [one.value + sign * (one.error or 0.0) for one in found for sign in (-1, 1)]
     half = [one.value + (one.error or 0.0) for one in found[: -(-count // 2)]]
-    low, high, _ = top([0.0, *ends], half)
+    low, high, _ = top([0.0, *ends], half or [0.0])
     names = [one.name if len(one.name) <= NAME else f"{one.name[: NAME - 1]}…" for one in reversed(found)]
     y = places("", names)
-    frame = Frame(round_numbers(label, low, high), y, 520, count * BAR + 62, (8, 18, 48, 160))
+    frame = Frame(round_numbers(label, low, high), y, 520, count * BAR + 62, (8, 18, 48, 172))
     marks = [bar(frame, count - place - 0.5, one.value, one.error) for place, one in enumerate(found)]
     drawn = [_of(one.number, mark) for one, mark in zip(found, marks, strict=True)]
     return picture(frame, said, *([rule(frame, 0.0)] if low < 0 else []), *drawn)

@@ -109,7 +109,6 @@ def _ranks() -> list[Column]:
 
 
 def _others(comparison: Comparison) -> list[Column]:
-    before = "the same without any training"
     return [
         Column(
             "against the original",
@@ -123,14 +122,12 @@ def _others(comparison: Comparison) -> list[Column]:
             "paired, ± 2 standard errors: what texts pay that fitted before",
             lambda row: _change(row.final.short),
         ),
-        Column("untrained", before, lambda row: _untrained(row, comparison.metric)),
-        Column("untrained, behind", before, lambda row: _behind(row.untrained) if row.trained else Cell("")),
+        Column("untrained", "the same without any training", lambda row: _untrained(row, comparison.metric)),
         Column(
             "learned rows",
             "whether every learned row stays as it is before any training",
             lambda row: Cell("kept" if row.keeps_learned_rows else "moved", float(not row.keeps_learned_rows)),
         ),
-        Column("seconds", "how long all of it took", lambda row: Cell(f"{row.seconds:,.1f}", row.seconds)),
     ]
 
 
@@ -139,7 +136,10 @@ def _score(outcome: Outcome, metric: str) -> Cell:
 
 
 def _untrained(row: Row, metric: str) -> Cell:
-    return _score(row.untrained, metric) if row.trained else Cell("")
+    if row.trained is None:
+        return Cell("")
+    score = _score(row.untrained, metric)
+    return Cell(joined(score.text, *_mark(row.untrained)), score.value)
 
 
 def _figure(estimate: Estimate) -> Cell:
@@ -149,15 +149,21 @@ def _figure(estimate: Estimate) -> Cell:
 def _change(estimate: Estimate | None) -> Cell:
     if estimate is None:
         return Cell("")
+    if not estimate.mean and not estimate.error:
+        return Cell("0", 0.0)
     return Cell(FIGURES.number(estimate.mean, twice(estimate.error), signed=True), estimate.mean)
 
 
 def _behind(outcome: Outcome) -> Cell:
     if outcome.behind is None:
-        return Cell(element("span", "best", class_="mark"), 0.0)
+        return Cell(joined(*_mark(outcome)), 0.0)
     change = _change(outcome.behind)
-    mark = [" ", element("span", "level", class_="mark")] * outcome.is_level
-    return Cell(joined(change.text, *mark), change.value)
+    return Cell(joined(change.text, *_mark(outcome)), change.value)
+
+
+def _mark(outcome: Outcome) -> list[str]:
+    word = "best" if outcome.behind is None else "level"
+    return [" ", element("span", word, class_="mark")] * outcome.is_level
 
 
 def _recall(row: Row) -> Cell:

@@ -1,46 +1,76 @@
-"""The panels of bars: how far each method is behind the best, and what encoders find."""
+"""The panels of bars: what each method costs, and what encoders find."""
 
 import math
 from collections.abc import Sequence
 
-from ctxextend.comparison.reports import LOSS, Comparison, Row
-from ctxextend.evaluation.reports import MODEL, Recall
+from ctxextend.comparison.reports import LOSS, Comparison
+from ctxextend.evaluation.reports import MODEL, Estimate, Recall
 from ctxextend.page.charts import Said
 from ctxextend.page.markup import Markup, element
 from ctxextend.page.panels import Bar, Panel, bars, number_table
 from ctxextend.page.words import FIGURES, twice
 
-__all__ = ["behind_panel", "retrieval_panel"]
+__all__ = ["cost_panel", "retrieval_panel"]
+
+Ways = Sequence[tuple[str, int | None, Recall]]
 
 
-def behind_panel(comparison: Comparison) -> Panel | None:
-    """Return how much worse than the best each method is; None where there are fewer than two."""
-    if len(comparison.rows) < 2:
+def cost_panel(comparison: Comparison) -> Panel | None:
+    """Return how far each method is behind the best, and what short texts pay; None where there are fewer than two."""
+    rows = comparison.rows
+    if len(rows) < 2:
         return None
-    found = [_behind(number, row) for number, row in enumerate(comparison.rows)]
     unit = "nats per token" if comparison.metric == LOSS else "mean reciprocal rank"
-    said = Said("behind", "Behind the best", _told(found))
+    behind = [_bar(row.method, number, row.final.behind) for number, row in enumerate(rows)]
+    short = [_bar(row.method, number, row.final.short) for number, row in enumerate(rows) if row.final.short]
+    drawn = [_picture(Said("behind", "Behind the best", _told(behind)), f"behind the best ({unit})", behind)]
+    if short:
+        title = f"Cost for texts of {comparison.max_len_before:,} tokens"
+        drawn.append(_picture(Said("short", title, _listed(short)), "cost for short texts (nats per token)", short))
+    numbers = number_table(f"In {unit}, ± 2 standard errors", *_figures(behind, short))
+    title = "What each costs" if short else "Behind the best"
+    return Panel("cost", title, _caption(comparison, unit), element("div", *drawn, class_="pair"), numbers)
+
+
+def _bar(name: str, number: int, difference: Estimate | None) -> Bar:
+    """Return a bar of a difference; that of the best, which has none, has no length."""
+    if difference is None:
+        return Bar(name, 0.0, None, number)
+    return Bar(name, difference.mean, twice(difference.error), number)
+
+
+def _picture(said: Said, label: str, found: Sequence[Bar]) -> Markup:
+    return element("div", bars(said, label, found), class_="plot bars")
+
+
+def _told(behind: Sequence[Bar]) -> str:
+    return f"{behind[0].name} is the best. Behind it: {_listed(behind[1:])}"
+
+
+def _listed(found: Sequence[Bar]) -> str:
+    return f"{', '.join(f'{one.name} {FIGURES.number(one.value, one.error)}' for one in found)}."
+
+
+def _caption(comparison: Comparison, unit: str) -> str:
+    best, pairs = comparison.rows[0].method, "window" if comparison.metric == LOSS else "query"
     caption = (
-        f"How much worse than {comparison.rows[0].method} each method is, in {unit}, paired by "
-        f"{'window' if comparison.metric == LOSS else 'query'}. Lines: ± 2 standard errors; where they reach 0, the "
-        "two are not told apart."
+        f"How much worse than {best} each method is, in {unit}, paired by {pairs}. Lines: ± 2 standard errors; where "
+        "they reach 0, the two are not told apart."
     )
-    rows = [[one.name, FIGURES.number(one.value, one.error, signed=True)] for one in found]
-    numbers = number_table(f"Behind the best, in {unit}, ± 2 standard errors", ["method", "behind"], rows)
-    drawn = element("div", bars(said, f"behind ({unit})", found), class_="plot bars")
-    return Panel("behind", "Behind the best", caption, drawn, numbers, is_wide=False)
+    if any(row.final.short for row in comparison.rows):
+        caption += (
+            f" Cost for short texts: the loss minus the original's, of texts that it can read at once "
+            f"({comparison.max_len_before:,} tokens); 0 where they give what they gave."
+        )
+    return caption
 
 
-def _behind(number: int, row: Row) -> Bar:
-    behind = row.final.behind
-    if behind is None:
-        return Bar(row.method, 0.0, None, number)
-    return Bar(row.method, behind.mean, twice(behind.error), number)
-
-
-def _told(found: Sequence[Bar]) -> str:
-    parts = [f"{one.name} {FIGURES.number(one.value, one.error)}" for one in found[1:]]
-    return f"{found[0].name} is the best. Behind it: {', '.join(parts)}; each ± 2 standard errors."
+def _figures(behind: Sequence[Bar], short: Sequence[Bar]) -> tuple[list[str], list[list[str]]]:
+    costs = {one.number: FIGURES.number(one.value, one.error, signed=True) for one in short}
+    rows = [[one.name, FIGURES.number(one.value, one.error, signed=True), costs.get(one.number, "-")] for one in behind]
+    heads = ["method", "behind the best", "short texts"]
+    count = len(heads) if short else len(heads) - 1
+    return heads[:count], [row[:count] for row in rows]
 
 
 def retrieval_panel(comparison: Comparison) -> Panel | None:
@@ -49,27 +79,24 @@ def retrieval_panel(comparison: Comparison) -> Panel | None:
     asked = [(number, row, retrieval) for number, row, retrieval in found if retrieval is not None]
     if not asked:
         return None
+    first = asked[0][2]
     ways: list[tuple[str, int | None, Recall]] = []
     ways += [(row.method, number, read.ways[MODEL]) for number, row, read in asked if MODEL in read.ways]
-    first = asked[0][2]
-    ways += [(f"the original, {name}", None, way) for name, way in first.ways.items() if name != MODEL]
+    ways += [(f"original, {name}", None, way) for name, way in first.ways.items() if name != MODEL]
     caption = (
         f"Documents found by {first.queries:,} queries of {first.query_tokens} tokens, out of {first.documents:,} "
-        f"documents of {first.length:,} tokens, {first.pooling} pooling; more is better. Lines: ± 2 standard errors."
+        f"documents of {first.length:,} tokens, {first.pooling} pooling; more is better. Lines: ± 2 standard errors. "
+        "The original reads their starts alone (truncated), or all of them in pieces (chunks)."
     )
-    drawn = [_picture("reciprocal-rank", "mean reciprocal rank", ways), _picture("recall", "recall@1", ways)]
+    drawn = [_found("reciprocal-rank", "mean reciprocal rank", ways), _found("recall", "recall@1", ways)]
     return Panel("retrieval", "Retrieval", caption, element("div", *drawn, class_="pair"), _numbers(ways))
 
 
-Ways = Sequence[tuple[str, int | None, Recall]]
-
-
-def _picture(key: str, label: str, ways: Ways) -> Markup:
+def _found(key: str, label: str, ways: Ways) -> Markup:
     values = [(name, number, *_value(key, way)) for name, number, way in ways]
     found = [Bar(name, value, twice(error), number) for name, number, value, error in values]
-    parts = [f"{one.name} {FIGURES.number(one.value, one.error)}" for one in found if not math.isnan(one.value)]
-    said = Said(key, f"Retrieval: {label}", f"{', '.join(parts)}; each ± 2 standard errors.")
-    return element("div", bars(said, label, found), class_="plot bars")
+    told = _listed([one for one in found if not math.isnan(one.value)])
+    return _picture(Said(key, f"Retrieval: {label}", told), label, found)
 
 
 def _value(key: str, way: Recall) -> tuple[float, float | None]:
@@ -77,8 +104,9 @@ def _value(key: str, way: Recall) -> tuple[float, float | None]:
 
 
 def _numbers(ways: Ways) -> Markup:
+    keys = ("reciprocal-rank", "recall")
     rows = [
-        [name, *(FIGURES.number(value, twice(error)) for value, error in (_value("", way), _value("recall", way)))]
+        [name, *(FIGURES.number(value, twice(error)) for value, error in (_value(key, way) for key in keys))]
         for name, _, way in ways
     ]
     return number_table("Retrieval, ± 2 standard errors", ["method", "reciprocal rank", "recall@1"], rows)

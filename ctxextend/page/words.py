@@ -33,7 +33,10 @@ TRAINABLE = {"new": "the new rows", "positions": "the position table", "all": "e
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say in a sentence which method is the best, which are level with it, and how it stands to the original."""
+    """Say in a sentence which method is the best, which are level with it, and how it stands to the original.
+
+    Names of methods stand in backticks.
+    """
     if not comparison.rows:
         return "No method was measured."
     best = comparison.rows[0]
@@ -41,7 +44,7 @@ def verdict(comparison: Comparison) -> str:
         return f"No method has a finite loss at {comparison.max_len_after:,} tokens."
     what = "perplexity" if comparison.metric == LOSS else "mean reciprocal rank"
     score = score_text(best.final.score, comparison.metric)
-    parts = [f"{best.method} is the best of {_methods(comparison)}, with a {what} of {score}", _level(comparison)]
+    parts = [f"{_name(best)} is the best of {_methods(comparison)}, with a {what} of {score}", _level(comparison)]
     sentence = "; ".join(part for part in (*parts, _original(comparison, best)) if part)
     return f"{trained_words(comparison)}{sentence}."
 
@@ -59,8 +62,12 @@ def trained_words(comparison: Comparison) -> str:
     return f"After {comparison.steps:,} step{'s' * (comparison.steps != 1)} of training {what}, "
 
 
+def _name(row: Row) -> str:
+    return "`{}`".format(row.method.replace("`", "'"))
+
+
 def _level(comparison: Comparison) -> str:
-    level = [row.method for row in comparison.rows[1:] if row.final.is_level]
+    level = [_name(row) for row in comparison.rows[1:] if row.final.is_level]
     if not level:
         return "no other is within two standard errors of it" if len(comparison.rows) > 1 else ""
     return f"{listed(level)} {'is' if len(level) == 1 else 'are'} level with it, within two standard errors"
@@ -73,7 +80,7 @@ def _original(comparison: Comparison, best: Row) -> str:
     pieces = f"the original, which reads the same text in pieces of {own},"
     has = f"{pieces} has {score_text(comparison.original, comparison.metric)}"
     change = against_original(best.final)
-    return has if change is None else f"{has}, so that {best.method} is {_compared(change)}"
+    return has if change is None else f"{has}, so that {_name(best)} is {_compared(change)}"
 
 
 def _compared(change: Estimate) -> str:
