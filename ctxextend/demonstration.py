@@ -9,14 +9,16 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.source import bundled_source
-from ctxextend.comparison.comparing import Progress, compare
+from ctxextend.comparison.comparing import Progress, compare_subject
 from ctxextend.comparison.reports import Comparison
+from ctxextend.comparison.settings import Compare
 from ctxextend.plan import plan_recipe
-from ctxextend.recipe import Recipe, Resize
+from ctxextend.recipe import Recipe, Resize, Subject
 
 __all__ = ["Demo", "compare_demo", "held_out_documents", "run_demo"]
 
@@ -115,19 +117,22 @@ def compare_demo(progress: Progress | None = None) -> Comparison:
     with tempfile.TemporaryDirectory(prefix="ctxextend-") as folder:
         path = Path(folder) / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
-        return compare(DEMO_SOURCE, DEMO_LENGTH, path, tokens=DEMO_TOKENS, progress=progress)
+        settings = Compare.of(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
+        subject = Subject(DEMO_SOURCE, command="compare")
+        return compare_subject(subject, settings, progress, bundled_source(DEMO_SOURCE))
 
 
-def held_out_documents() -> Iterator[str]:
-    """Yield topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
+@cache
+def held_out_documents() -> tuple[str, ...]:
+    """Return topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
     from pydoc_data.topics import topics
 
-    seen = set[str]()
-    for text in (*topics.values(), *_docstrings(Path(sysconfig.get_paths()["stdlib"]))):
-        is_held_out = hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW
-        if is_held_out and len(text) >= LEAST_CHARACTERS and text not in seen:
-            seen.add(text)
-            yield text
+    texts = dict.fromkeys((*topics.values(), *_docstrings(Path(sysconfig.get_paths()["stdlib"]))))
+    return tuple(
+        text
+        for text in texts
+        if len(text) >= LEAST_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW
+    )
 
 
 def _docstrings(library: Path) -> Iterator[str]:

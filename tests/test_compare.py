@@ -164,8 +164,10 @@ def test_contest_shares_all_tensors_but_the_table_with_the_original(tmp_path: Pa
     assert (original.config.n_positions, model.config.n_positions) == (16, TO)
 
 
-@pytest.mark.parametrize("trainable", ["new", "positions", "all"])
-@pytest.mark.parametrize(("model_type", "dtype"), [("gpt2", torch.bfloat16), ("bert", torch.float32)])
+@pytest.mark.parametrize(
+    ("model_type", "dtype", "trainable"),
+    [("gpt2", torch.bfloat16, "new"), ("gpt2", torch.bfloat16, "all"), ("bert", torch.float32, "positions")],
+)
 def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
     model_type: str, dtype: torch.dtype, trainable: str, tmp_path: Path
 ) -> None:
@@ -298,7 +300,7 @@ def test_compare_refuses_what_cannot_be(
     flags: dict[str, Any], error: type[CtxextendError], match: str, tmp_path: Path
 ) -> None:
     source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
-    asked = {"to": TO, "data": texts} | flags
+    asked: dict[str, Any] = {"to": TO, "data": texts} | flags
     with pytest.raises(error, match=match):
         ctxextend.compare(source, **asked)
 

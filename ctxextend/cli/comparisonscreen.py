@@ -1,5 +1,6 @@
 """A comparison of methods as lines for a terminal."""
 
+import math
 from collections.abc import Iterator
 
 from ctxextend.cli.chart import Pieces
@@ -71,7 +72,8 @@ def _row(number: int, row: Row, comparison: Comparison, figures: Figures) -> lis
 
 
 def _score(score: Estimate, comparison: Comparison, figures: Figures) -> str:
-    return figures.perplexity(score) if comparison.metric == LOSS else figures.number(score.mean, score.error)
+    is_loss = comparison.metric == LOSS and not math.isnan(score.mean)
+    return figures.perplexity(score) if is_loss else figures.number(score.mean, score.error)
 
 
 def _behind(outcome: Outcome, figures: Figures) -> Cell:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.source import Source
 from ctxextend.comparison.contest import open_contest
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
@@ -117,15 +118,23 @@ def _paths(paths: Paths) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
-def compare_subject(subject: Subject, settings: Compare, progress: Progress | None = None) -> Comparison:
+def compare_subject(
+    subject: Subject, settings: Compare, progress: Progress | None = None, source: Source | None = None
+) -> Comparison:
     """Compare methods on what a command names; see `compare`.
+
+    Args:
+        subject: The model.
+        settings: How methods are compared.
+        progress: As in `compare`.
+        source: What the subject was found to be; None finds it.
 
     Raises:
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
     with tempfile.TemporaryDirectory(prefix="ctxextend-") as folder:
-        contest = open_contest(subject, settings, Path(folder))
+        contest = open_contest(subject, settings, Path(folder), source)
         try:
             contest.measure(progress or (lambda tokens, total, what: None))
         except KeyboardInterrupt:

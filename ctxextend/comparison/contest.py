@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ctxextend.checkpoints.source import Source
 from ctxextend.comparison.extended import Extended, Table
 from ctxextend.comparison.measuring import (
     Base,
@@ -138,13 +139,14 @@ class Contest:
         )
 
 
-def open_contest(subject: Subject, settings: Compare, folder: Path) -> Contest:
+def open_contest(subject: Subject, settings: Compare, folder: Path, source: Source | None = None) -> Contest:
     """Load the model, plan every method, and cut the text.
 
     Args:
         subject: The model.
         settings: How methods are compared.
         folder: Where the text to train on goes as tokens.
+        source: What the subject was found to be; None finds it.
 
     Raises:
         CtxextendError: As `compare`.
@@ -152,7 +154,7 @@ def open_contest(subject: Subject, settings: Compare, folder: Path) -> Contest:
     check_paths(settings.evaluate.data)
     if settings.train is not None:
         check_training_texts(settings.train)
-    files = open_files(subject)
+    files = open_files(subject, source=source)
     plans, left_out = _plans(files, settings)
     plan = next(iter(plans.values()))
     # What is trained is held in float32, whatever it is computed in.

@@ -1,6 +1,7 @@
 """What a comparison of methods found, as data."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +86,7 @@ class Row:
             "method": self.method,
             "keeps_learned_rows": self.keeps_learned_rows,
             "recipe": self.recipe,
-            "norms": list(self.norms),
+            "norms": _finite(self.norms),
             "untrained": self.untrained.as_dict(),
             "trained": self.trained and self.trained.as_dict(),
             "seconds": round(self.seconds, 3),
@@ -149,6 +150,11 @@ class Comparison:
         """Return all of it but the warnings as plain values."""
         values = {name: value for name, value in vars(self).items() if name != "warnings"}
         shown = Estimate.as_dict if self.metric == LOSS else Estimate.difference_as_dict
-        values |= {"original": self.original and shown(self.original), "norms": list(self.norms)}
+        values |= {"original": self.original and shown(self.original), "norms": _finite(self.norms)}
         values |= {"rows": [row.as_dict() for row in self.rows], "left_out": dict(self.left_out)}
         return values | {"seconds": round(self.seconds, 3), "notes": list(self.notes)}
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    """Return numbers with None in the place of those that are not finite, which JSON does not have."""
+    return [value if math.isfinite(value) else None for value in values]

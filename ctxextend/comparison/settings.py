@@ -136,7 +136,9 @@ def _asked(typed: Sequence[str], to: int) -> Iterator[Asked]:
 
 
 def _read(text: str, to: int) -> Asked:
-    name, *words = text.replace(":", " ").replace("=", " ").split() or [""]
+    name, *words = text.replace(":", " ").replace("=", " ").split() or [text]
+    if not name.strip():
+        raise ResizeError(f"{text!r} names no method.", f"Methods: {', '.join(METHODS)}.")
     if len(words) % 2:
         raise ResizeError(f"{text!r}: a flag stands there without its value.", EXAMPLE)
     flags = {word.lstrip("-").replace("_", "-"): value for word, value in zip(words[::2], words[1::2], strict=True)}
