@@ -27,7 +27,7 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Resize the bundled checkpoint, let it write past its old end, and compare methods.
+    """Resize the bundled checkpoint, let it write, and compare methods.
 
     Examples:
         ctxextend demo
