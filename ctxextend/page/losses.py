@@ -12,7 +12,7 @@ from ctxextend.page.markup import DASH, Markup, element, joined
 from ctxextend.page.panels import CUT, Panel, leading, legend, number_table, written
 from ctxextend.page.words import twice
 
-__all__ = ["context_panel", "position_panel"]
+__all__ = ["better_half", "context_panel", "position_panel"]
 
 LOSS_AXIS = "loss (nats per token)"
 ORIGINAL = "the original, in pieces"
@@ -70,7 +70,7 @@ def _own(read: Iterable[ContextPoint]) -> dict[tuple[int, ...], Estimate]:
 
 
 def _panel(comparison: Comparison, drawn: Sequence[Drawn], x: Axis, what: str) -> Panel:
-    low, high, is_cut = top(*_values(drawn, len(comparison.rows)))
+    low, high, is_cut = top(*_values(drawn, better_half(comparison)))
     frame = Frame(x, round_numbers(LOSS_AXIS, low, high))
     scored = "masked tokens" if comparison.kind == "masked" else "tokens"
     title = f"Loss of {scored} by position" if what == "position" else f"Loss of the same {scored} by context"
@@ -98,9 +98,14 @@ CAPTIONS = {
 }
 
 
+def better_half(comparison: Comparison) -> int:
+    """Return how many methods pictures show whole, however far above them the others are."""
+    return -(-len(comparison.rows) // 2)
+
+
 def _values(drawn: Sequence[Drawn], count: int) -> tuple[list[float], list[float]]:
-    """Return all losses, and those of the better half of methods and of the original."""
-    half = [one for one in drawn if one.number is None or one.number < -(-count // 2)]
+    """Return all losses, and those of so many methods and of the original."""
+    half = [one for one in drawn if one.number is None or one.number < count]
     everything, chosen = ([loss.mean for one in some for loss in one.losses.values()] for some in (drawn, half))
     return everything, chosen
 

@@ -124,7 +124,8 @@ def _map(comparison: Comparison, number: int, row: Row, passkey: Passkey) -> Mar
 def _found(passkey: Passkey) -> str:
     """Say how many were found of each length of text, over all depths."""
     means = [(length, _mean(shares)) for length, shares in zip(passkey.lengths, passkey.found, strict=True)]
-    return f"Over all depths: {', '.join(f'{percent(mean)} of texts of {length:,} tokens' for length, mean in means)}."
+    known = [f"{percent(mean)} of texts of {length:,} tokens" for length, mean in means if mean is not None]
+    return f"Over all depths: {', '.join(known) or '0 measured'}."
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:
