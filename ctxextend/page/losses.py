@@ -39,8 +39,8 @@ def position_panel(comparison: Comparison) -> Panel | None:
     drawn = [Drawn(row.method, number, _buckets(read.buckets, MODEL)) for number, row, read in found if read]
     if not any(one.losses for one in drawn):
         return None
-    for original in (_buckets(read.buckets, SLIDING) for _, _, read in found if read):
-        drawn += [Drawn(ORIGINAL, None, original)] * bool(original and drawn[-1].number is not None)
+    own = next((own for _, _, read in found if read and (own := _buckets(read.buckets, SLIDING))), {})
+    drawn += [Drawn(ORIGINAL, None, own)] * bool(own)
     x = positions("position (tokens)", comparison.max_len_after)
     return _panel(comparison, drawn, x, "position")
 
@@ -60,7 +60,7 @@ def context_panel(comparison: Comparison) -> Panel | None:
     lengths = sorted({length for one in drawn for (length, *_) in one.losses})
     if not lengths:
         return None
-    own = next((_own(read.points) for _, _, read in found if read and _own(read.points)), {})
+    own = next((own for _, _, read in found if read and (own := _own(read.points))), {})
     drawn += [Drawn(ORIGINAL, None, own)] * bool(own)
     return _panel(comparison, drawn, doublings("context (tokens)", lengths), "context")
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ctxextend.comparison.reports import Comparison
 from ctxextend.evaluation.reports import Estimate
@@ -67,7 +67,11 @@ def bars(said: Said, label: str, found: Sequence[Bar]) -> Markup:
     low, high, _ = top([0.0, *ends], half or [0.0])
     names = [one.name if len(one.name) <= NAME else f"{one.name[: NAME - 1]}…" for one in reversed(found)]
     y = places("", names)
-    frame = Frame(round_numbers(label, low, high), y, 520, count * BAR + 62, (8, 18, 48, 172))
+    x = round_numbers(label, low, high)
+    # A short error on the wrong side of 0 is no reason for a whole step of room.
+    least = max(x.low, 1.2 * low)
+    x = replace(x, low=least, ticks=tuple(tick for tick in x.ticks if tick >= least))
+    frame = Frame(x, y, 520, count * BAR + 62, (8, 18, 48, 172))
     marks = [bar(frame, count - place - 0.5, one.value, one.error) for place, one in enumerate(found)]
     drawn = [_of(one.number, mark) for one, mark in zip(found, marks, strict=True)]
     return picture(frame, said, *([rule(frame, 0.0)] if low < 0 else []), *drawn)

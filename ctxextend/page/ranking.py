@@ -8,7 +8,7 @@ from ctxextend.comparison.reports import LOSS, Comparison, Outcome, Row
 from ctxextend.evaluation.reports import MODEL, Estimate, Recall
 from ctxextend.page.charts import line_class
 from ctxextend.page.markup import Markup, element, joined
-from ctxextend.page.words import FIGURES, against_original, score_text, twice
+from ctxextend.page.words import FIGURES, against_original, score_text, signed, twice
 
 __all__ = ["ranking", "swatch"]
 
@@ -147,11 +147,7 @@ def _figure(estimate: Estimate) -> Cell:
 
 
 def _change(estimate: Estimate | None) -> Cell:
-    if estimate is None:
-        return Cell("")
-    if not estimate.mean and not estimate.error:
-        return Cell("0", 0.0)
-    return Cell(FIGURES.number(estimate.mean, twice(estimate.error), signed=True), estimate.mean)
+    return Cell(signed(estimate), estimate.mean if estimate else None)
 
 
 def _behind(outcome: Outcome) -> Cell:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from ctxextend.comparison.reports import LOSS, Comparison
+from ctxextend.comparison.reports import LOSS, Comparison, Row
 from ctxextend.evaluation.reports import MODEL, Estimate, Recall
 from ctxextend.page.charts import Said
 from ctxextend.page.markup import Markup, element
 from ctxextend.page.panels import Bar, Panel, bars, number_table
-from ctxextend.page.words import FIGURES, twice
+from ctxextend.page.words import FIGURES, signed, twice
 
 __all__ = ["cost_panel", "retrieval_panel"]
 
@@ -27,7 +27,7 @@ def cost_panel(comparison: Comparison) -> Panel | None:
     if short:
         title = f"Cost for texts of {comparison.max_len_before:,} tokens"
         drawn.append(_picture(Said("short", title, _listed(short)), "cost for short texts (nats per token)", short))
-    numbers = number_table(f"In {unit}, ± 2 standard errors", *_figures(behind, short))
+    numbers = number_table(f"In {unit}, ± 2 standard errors", *_figures(rows, has_short=bool(short)))
     title = "What each costs" if short else "Behind the best"
     return Panel("cost", title, _caption(comparison, unit), element("div", *drawn, class_="pair"), numbers)
 
@@ -65,12 +65,10 @@ def _caption(comparison: Comparison, unit: str) -> str:
     return caption
 
 
-def _figures(behind: Sequence[Bar], short: Sequence[Bar]) -> tuple[list[str], list[list[str]]]:
-    costs = {one.number: FIGURES.number(one.value, one.error, signed=True) for one in short}
-    rows = [[one.name, FIGURES.number(one.value, one.error, signed=True), costs.get(one.number, "-")] for one in behind]
-    heads = ["method", "behind the best", "short texts"]
-    count = len(heads) if short else len(heads) - 1
-    return heads[:count], [row[:count] for row in rows]
+def _figures(rows: Sequence[Row], *, has_short: bool) -> tuple[list[str], list[list[str]]]:
+    count = 2 + has_short
+    found = [[row.method, signed(row.final.behind) or "best", signed(row.final.short) or "-"][:count] for row in rows]
+    return ["method", "behind the best", "short texts"][:count], found
 
 
 def retrieval_panel(comparison: Comparison) -> Panel | None:
