@@ -81,8 +81,8 @@ def line_class(number: int) -> str:
 
 def series(number: int, *marks: Markup, leads: bool) -> Markup:
     """Return all marks of one method, by its place in the ranking from 0; those that do not lead stand back."""
-    quiet = "" if leads else " quiet"
-    return element("g", *marks, class_=f"series {line_class(number)}{quiet}", data_series=number)
+    look = "best" if number == 0 else "" if leads else "quiet"
+    return element("g", *marks, class_=f"series {line_class(number)} {look}".rstrip(), data_series=number)
 
 
 def curve(frame: Frame, places: Points, class_: str = "line") -> Markup:

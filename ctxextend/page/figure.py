@@ -161,10 +161,10 @@ Curve = Sequence[tuple[float, float]]
 
 
 def _draw_curves(axes: "Axes", comparison: Comparison, curves: Sequence[Curve], own: Curve) -> None:
-    """Draw a curve for each method, the best one on top, and cut off what is far above the better half."""
+    """Draw a curve for each method, that of the best wide and below, and cut off what is far above the better half."""
     for number, (row, curve) in enumerate(zip(comparison.rows, curves, strict=True)):
         width = BELOW if number == 0 else ABOVE
-        axes.plot(*_finite(curve), label=_name(row), linewidth=width, zorder=3 - number / 100, **_look(number))
+        axes.plot(*_finite(curve), label=_name(row), linewidth=width, **_look(number))
     if own:
         axes.plot(*_finite(own), label="the original, in pieces", **PLAIN | {"linestyle": (0, (1, 2)), "linewidth": 2})
     axes.axvline(comparison.max_len_before, **PLAIN, linestyle=(0, (6, 2, 1, 2)))

@@ -75,9 +75,8 @@ def _panel(comparison: Comparison, drawn: Sequence[Drawn], x: Axis, what: str) -
     scored = "masked tokens" if comparison.kind == "masked" else "tokens"
     title = f"Loss of {scored} by position" if what == "position" else f"Loss of the same {scored} by context"
     many = leading(comparison)
-    marks = [rule(frame, comparison.max_len_before, f"learned: {comparison.max_len_before:,}")]
-    # The last one drawn lies on top: that is the best.
-    marks += [_marks(frame, one, many) for one in reversed(drawn)]
+    marks = [_marks(frame, one, many) for one in _in_order(drawn, many)]
+    marks.append(rule(frame, comparison.max_len_before, f"learned: {comparison.max_len_before:,}"))
     said = Said(what, title, _told(drawn, many, what, comparison.max_len_before))
     pictures = joined(
         element("div", picture(frame, said, *marks), class_="plot"),
@@ -88,14 +87,19 @@ def _panel(comparison: Comparison, drawn: Sequence[Drawn], x: Axis, what: str) -
 
 CAPTIONS = {
     "position": (
-        "Mean loss at each stretch of positions; less is better. Bands: ± 2 standard errors, of the leading methods. "
-        "Positions right of the broken line are new."
+        "Mean loss at each stretch of positions; less is better. Positions right of the broken line are new. Band: ± 2 "
+        "standard errors of the best method's. All methods read the same text, so that their differences are surer."
     ),
     "context": (
-        "The same tokens, read with ever more text around them; less is better. Bars: ± 2 standard errors, of the "
-        "leading methods. Contexts right of the broken line are longer than the original reads."
+        "The same tokens, read with ever more text around them; less is better. Contexts right of the broken line are "
+        "longer than the original reads. Bars: ± 2 standard errors of the best method's."
     ),
 }
+
+
+def _in_order(drawn: Sequence[Drawn], many: int) -> list[Drawn]:
+    """Return what is drawn, the lowest layer first: of what leads the best, whose line is the widest."""
+    return sorted(drawn, key=lambda one: (one.number is None or one.number < many, one.number or 0))
 
 
 def better_half(comparison: Comparison) -> int:
@@ -104,10 +108,14 @@ def better_half(comparison: Comparison) -> int:
 
 
 def _values(drawn: Sequence[Drawn], count: int) -> tuple[list[float], list[float]]:
-    """Return all losses, and those of so many methods and of the original."""
-    half = [one for one in drawn if one.number is None or one.number < count]
-    everything, chosen = ([loss.mean for one in some for loss in one.losses.values()] for some in (drawn, half))
-    return everything, chosen
+    """Return all losses, and those of so many methods and of the original; of the best with its errors."""
+    ends = [
+        (one, loss.mean + sign * _known(loss) * (one.number == 0))
+        for one in drawn
+        for loss in one.losses.values()
+        for sign in (-1, 1)
+    ]
+    return [end for _, end in ends], [end for one, end in ends if one.number is None or one.number < count]
 
 
 def _marks(frame: Frame, one: Drawn, many: int) -> Markup:
