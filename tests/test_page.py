@@ -205,6 +205,16 @@ def test_write_page_draws_each_method_alike_in_all_pictures(tmp_path: Path) -> N
         assert {" ".join(group.split()[:2]) for group in groups} == {line_class(number)}
 
 
+def test_write_page_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
+    assert "cut off" not in page_of(comparison(("linear", "random")), tmp_path)
+    found = comparison(("linear", "copy", "mirror", "last"))
+    assert "cut off" not in page_of(found, tmp_path)
+    hopeless = replace(found.rows[-1].final, behind=Estimate(40.0, 0.1, 99))
+    page = page_of(changed(found, hopeless), tmp_path)
+    assert page.count("cut off") == 1
+    assert "last 40.00 ± 0.20" in page
+
+
 def test_line_class_tells_sixteen_methods_apart() -> None:
     assert len({line_class(number) for number in range(18)}) == 18
 

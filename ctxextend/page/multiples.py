@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from ctxextend.comparison.reports import Comparison, Row
 from ctxextend.evaluation.reports import Passkey
 from ctxextend.page.axes import Axis, Frame, places, round_numbers, top
-from ctxextend.page.charts import Said, cells, curve, picture, rule, series
+from ctxextend.page.charts import Said, cells, curve, line_class, picture, rule, series, swatch
 from ctxextend.page.markup import DASH, Markup, element
 from ctxextend.page.panels import CUT, Panel, number_table
-from ctxextend.page.ranking import swatch
 from ctxextend.page.words import percent
 
 __all__ = ["norm_panel", "passkey_panel"]
@@ -40,7 +39,7 @@ def norm_panel(comparison: Comparison) -> Panel | None:
 
 
 def _multiple(number: int, name: str, drawn: Markup) -> Markup:
-    return element("figure", element("figcaption", swatch(number), " ", name), drawn, data_series=number)
+    return element("figure", element("figcaption", swatch(line_class(number)), " ", name), drawn, data_series=number)
 
 
 def _norms(comparison: Comparison, number: int, row: Row, y: Axis) -> Markup:
