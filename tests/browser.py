@@ -146,6 +146,19 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def click(self, element: str) -> None:
+        """Click with the mouse in the middle of an element, given as an expression of JavaScript."""
+        self.run(f"{element}.scrollIntoView({{block: 'center'}})")
+        box = f"{element}.getBoundingClientRect()"
+        x, y = self.run(f"[{box}.x + {box}.width / 2, {box}.y + {box}.height / 2]")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press_enter(self) -> None:
+        """Press the key where the focus is."""
+        for kind, text in (("keyDown", {"text": "\r"}), ("keyUp", {})):
+            self.call("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, **text)
+
     def complaints(self) -> list[str]:
         """What was written to the console, errors and refused loads among it."""
         methods = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Network.loadingFailed")

@@ -9,6 +9,8 @@ __all__ = ["Axis", "Frame", "doublings", "places", "positions", "round_numbers",
 # Numbers along an axis at most, and the steps between them, times a power of ten.
 TICKS = 6
 STEPS = (1.0, 2.0, 5.0, 10.0)
+# Ends of an axis that are closer, by a share of their size, are one value.
+CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ class Frame:
 
 def round_numbers(label: str, low: float, high: float, most: int = TICKS) -> Axis:
     """Return an axis from a round number at or below one value to a round number at or above another."""
-    low, high = (low, high) if high > low else (low - 0.5, low + 0.5)
+    if high - low <= CLOSE * abs(high):
+        room = max(abs(low) / 1000, 0.5)
+        low, high = low - room, low + room
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(step for step in STEPS if step * power >= rough * (1 - 1e-9))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ctxextend.page.axes import Frame
 from ctxextend.page.markup import Markup, element, joined, short
 
-__all__ = ["Said", "band", "bar", "cells", "curve", "line_class", "picture", "points", "rule", "series"]
+__all__ = ["Said", "band", "bar", "cells", "curve", "line_class", "picture", "points", "rule", "series", "swatch"]
 
 # Colours and ways to dash a line that the style has; together they tell more methods apart than there are.
 COLOURS, DASHES = 6, 3
@@ -79,10 +79,16 @@ def line_class(number: int) -> str:
     return f"c{number % COLOURS} d{(number + number // COLOURS) % DASHES}"
 
 
+def swatch(classes: str) -> Markup:
+    """Return a piece of a line, to stand beside the name of what is drawn so."""
+    line = element("line", x1=0, x2=26, y1=5, y2=5, class_="line")
+    return element("svg", line, class_=f"swatch {classes}", viewBox="0 0 26 10", aria_hidden="true")
+
+
 def series(number: int, *marks: Markup, leads: bool) -> Markup:
     """Return all marks of one method, by its place in the ranking from 0; those that do not lead stand back."""
-    quiet = "" if leads else " quiet"
-    return element("g", *marks, class_=f"series {line_class(number)}{quiet}", data_series=number)
+    look = "best" if number == 0 else "" if leads else "quiet"
+    return element("g", *marks, class_=f"series {line_class(number)} {look}".rstrip(), data_series=number)
 
 
 def curve(frame: Frame, places: Points, class_: str = "line") -> Markup:

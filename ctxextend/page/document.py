@@ -7,11 +7,12 @@ from importlib import resources
 from pathlib import Path
 
 from ctxextend.comparison.reports import Comparison
+from ctxextend.page.charts import line_class, swatch
 from ctxextend.page.losses import context_panel, position_panel
 from ctxextend.page.markup import Markup, element, joined
 from ctxextend.page.multiples import norm_panel, passkey_panel
 from ctxextend.page.panels import Panel
-from ctxextend.page.ranking import ranking, swatch
+from ctxextend.page.ranking import ranking
 from ctxextend.page.standings import cost_panel, retrieval_panel
 from ctxextend.page.words import run_facts, verdict
 from ctxextend.report.saving import check_place, check_suffix, save
@@ -135,7 +136,7 @@ def _section(panel: Panel) -> Markup:
 def _recipes(comparison: Comparison) -> Iterator[Markup]:
     yield element("p", "What makes each row again: save it and type ctxextend run FILE.", class_="caption")
     for number, row in enumerate(comparison.rows):
-        summary = element("summary", swatch(number), " ", row.method)
+        summary = element("summary", swatch(line_class(number)), " ", row.method)
         yield element("details", summary, element("pre", element("code", row.recipe)))
 
 

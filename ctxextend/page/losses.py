@@ -12,7 +12,7 @@ from ctxextend.page.markup import DASH, Markup, element, joined
 from ctxextend.page.panels import CUT, Panel, leading, legend, number_table, written
 from ctxextend.page.words import twice
 
-__all__ = ["context_panel", "position_panel"]
+__all__ = ["better_half", "context_panel", "position_panel"]
 
 LOSS_AXIS = "loss (nats per token)"
 ORIGINAL = "the original, in pieces"
@@ -39,8 +39,8 @@ def position_panel(comparison: Comparison) -> Panel | None:
     drawn = [Drawn(row.method, number, _buckets(read.buckets, MODEL)) for number, row, read in found if read]
     if not any(one.losses for one in drawn):
         return None
-    for original in (_buckets(read.buckets, SLIDING) for _, _, read in found if read):
-        drawn += [Drawn(ORIGINAL, None, original)] * bool(original and drawn[-1].number is not None)
+    own = next((own for _, _, read in found if read and (own := _buckets(read.buckets, SLIDING))), {})
+    drawn += [Drawn(ORIGINAL, None, own)] * bool(own)
     x = positions("position (tokens)", comparison.max_len_after)
     return _panel(comparison, drawn, x, "position")
 
@@ -60,7 +60,7 @@ def context_panel(comparison: Comparison) -> Panel | None:
     lengths = sorted({length for one in drawn for (length, *_) in one.losses})
     if not lengths:
         return None
-    own = next((_own(read.points) for _, _, read in found if read and _own(read.points)), {})
+    own = next((own for _, _, read in found if read and (own := _own(read.points))), {})
     drawn += [Drawn(ORIGINAL, None, own)] * bool(own)
     return _panel(comparison, drawn, doublings("context (tokens)", lengths), "context")
 
@@ -70,14 +70,13 @@ def _own(read: Iterable[ContextPoint]) -> dict[tuple[int, ...], Estimate]:
 
 
 def _panel(comparison: Comparison, drawn: Sequence[Drawn], x: Axis, what: str) -> Panel:
-    low, high, is_cut = top(*_values(drawn, len(comparison.rows)))
+    low, high, is_cut = top(*_values(drawn, better_half(comparison)))
     frame = Frame(x, round_numbers(LOSS_AXIS, low, high))
     scored = "masked tokens" if comparison.kind == "masked" else "tokens"
     title = f"Loss of {scored} by position" if what == "position" else f"Loss of the same {scored} by context"
     many = leading(comparison)
-    marks = [rule(frame, comparison.max_len_before, f"learned: {comparison.max_len_before:,}")]
-    # The last one drawn lies on top: that is the best.
-    marks += [_marks(frame, one, many) for one in reversed(drawn)]
+    marks = [_marks(frame, one, many) for one in _in_order(drawn, many)]
+    marks.append(rule(frame, comparison.max_len_before, f"learned: {comparison.max_len_before:,}"))
     said = Said(what, title, _told(drawn, many, what, comparison.max_len_before))
     pictures = joined(
         element("div", picture(frame, said, *marks), class_="plot"),
@@ -88,21 +87,35 @@ def _panel(comparison: Comparison, drawn: Sequence[Drawn], x: Axis, what: str) -
 
 CAPTIONS = {
     "position": (
-        "Mean loss at each stretch of positions; less is better. Bands: ± 2 standard errors, of the leading methods. "
-        "Positions right of the broken line are new."
+        "Mean loss at each stretch of positions; less is better. Positions right of the broken line are new. Band: ± 2 "
+        "standard errors of the best method's. All methods read the same text, so that their differences are surer."
     ),
     "context": (
-        "The same tokens, read with ever more text around them; less is better. Bars: ± 2 standard errors, of the "
-        "leading methods. Contexts right of the broken line are longer than the original reads."
+        "The same tokens, read with ever more text around them; less is better. Contexts right of the broken line are "
+        "longer than the original reads. Bars: ± 2 standard errors of the best method's."
     ),
 }
 
 
+def _in_order(drawn: Sequence[Drawn], many: int) -> list[Drawn]:
+    """Return what is drawn, the lowest layer first: of what leads the best, whose line is the widest."""
+    return sorted(drawn, key=lambda one: (one.number is None or one.number < many, one.number or 0))
+
+
+def better_half(comparison: Comparison) -> int:
+    """Return how many methods pictures show whole, however far above them the others are."""
+    return -(-len(comparison.rows) // 2)
+
+
 def _values(drawn: Sequence[Drawn], count: int) -> tuple[list[float], list[float]]:
-    """Return all losses, and those of the better half of methods and of the original."""
-    half = [one for one in drawn if one.number is None or one.number < -(-count // 2)]
-    everything, chosen = ([loss.mean for one in some for loss in one.losses.values()] for some in (drawn, half))
-    return everything, chosen
+    """Return all losses, and those of so many methods and of the original; of the best with its errors."""
+    ends = [
+        (one, loss.mean + sign * _known(loss) * (one.number == 0))
+        for one in drawn
+        for loss in one.losses.values()
+        for sign in (-1, 1)
+    ]
+    return [end for _, end in ends], [end for one, end in ends if one.number is None or one.number < count]
 
 
 def _marks(frame: Frame, one: Drawn, many: int) -> Markup:

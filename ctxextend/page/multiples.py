@@ -1,15 +1,14 @@
 """The panels that show each method in a small picture of its own: norms of the table's rows, and passkeys."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ctxextend.comparison.reports import Comparison, Row
 from ctxextend.evaluation.reports import Passkey
 from ctxextend.page.axes import Axis, Frame, places, round_numbers, top
-from ctxextend.page.charts import Said, cells, curve, picture, rule, series
+from ctxextend.page.charts import Said, cells, curve, line_class, picture, rule, series, swatch
 from ctxextend.page.markup import DASH, Markup, element
 from ctxextend.page.panels import CUT, Panel, number_table
-from ctxextend.page.ranking import swatch
 from ctxextend.page.words import percent
 
 __all__ = ["norm_panel", "passkey_panel"]
@@ -25,8 +24,8 @@ def norm_panel(comparison: Comparison) -> Panel | None:
     drawn = [(number, row) for number, row in enumerate(comparison.rows) if row.norms]
     if not drawn:
         return None
-    everything = sorted(norm for norms in (comparison.norms, *(row.norms for _, row in drawn)) for norm in norms)
-    finite = [norm for norm in everything if math.isfinite(norm)] or [0.0]
+    everything = (norm for norms in (comparison.norms, *(row.norms for _, row in drawn)) for norm in norms)
+    finite = _finite(everything) or [0.0]
     _, high, is_cut = top([0.0, *finite], [0.0, finite[int(USUAL * (len(finite) - 1))]])
     y = round_numbers("", 0.0, high, 3)
     pictures = [_multiple(number, row.method, _norms(comparison, number, row, y)) for number, row in drawn]
@@ -40,7 +39,7 @@ def norm_panel(comparison: Comparison) -> Panel | None:
 
 
 def _multiple(number: int, name: str, drawn: Markup) -> Markup:
-    return element("figure", element("figcaption", swatch(number), " ", name), drawn, data_series=number)
+    return element("figure", element("figcaption", swatch(line_class(number)), " ", name), drawn, data_series=number)
 
 
 def _norms(comparison: Comparison, number: int, row: Row, y: Axis) -> Markup:
@@ -73,10 +72,15 @@ def _stretches(length: int, count: int) -> list[tuple[int, int]]:
 
 
 def _range(name: str, norms: Sequence[float]) -> str:
-    finite = sorted(norm for norm in norms if math.isfinite(norm))
+    finite = _finite(norms)
     if not finite:
         return f"{name}: no finite norms."
     return f"{name}: from {finite[0]:.3g} to {finite[-1]:.3g}, half of them below {finite[len(finite) // 2]:.3g}."
+
+
+def _finite(norms: Iterable[float]) -> list[float]:
+    """Return the finite ones, the lowest first."""
+    return sorted(norm for norm in norms if math.isfinite(norm))
 
 
 def _norm_numbers(comparison: Comparison, rows: Sequence[Row]) -> Markup:
@@ -89,7 +93,8 @@ def _norm_numbers(comparison: Comparison, rows: Sequence[Row]) -> Markup:
 
 def _norm_figures(norms: Sequence[float], stretches: Sequence[tuple[int, int]]) -> list[str]:
     parts = [norms[start:stop] for start, stop in stretches]
-    figures = [min(norms, default=math.nan), max(norms, default=math.nan)]
+    finite = _finite(norms) or [math.nan]
+    figures = [finite[0], finite[-1]]
     figures += [math.fsum(part) / len(part) if part else math.nan for part in parts]
     return ["-" if math.isnan(figure) else f"{figure:.4g}" for figure in figures]
 
@@ -124,7 +129,8 @@ def _map(comparison: Comparison, number: int, row: Row, passkey: Passkey) -> Mar
 def _found(passkey: Passkey) -> str:
     """Say how many were found of each length of text, over all depths."""
     means = [(length, _mean(shares)) for length, shares in zip(passkey.lengths, passkey.found, strict=True)]
-    return f"Over all depths: {', '.join(f'{percent(mean)} of texts of {length:,} tokens' for length, mean in means)}."
+    known = [f"{percent(mean)} of texts of {length:,} tokens" for length, mean in means if mean is not None]
+    return f"Over all depths: {', '.join(known) or '0 measured'}."
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:

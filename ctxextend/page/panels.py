@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ctxextend.comparison.reports import Comparison
 from ctxextend.evaluation.reports import Estimate
 from ctxextend.page.axes import Frame, places, round_numbers, top
-from ctxextend.page.charts import Said, bar, line_class, picture, rule, series
+from ctxextend.page.charts import Said, bar, line_class, picture, rule, series, swatch
 from ctxextend.page.markup import Markup, element
 from ctxextend.page.words import FIGURES, twice
 
@@ -20,7 +20,7 @@ NAME = 23
 # Room for a bar, in a picture's units.
 BAR = 25
 
-CUT = " Values above the picture's upper edge are cut off; the table has them."
+CUT = " Values beyond the picture's edge are cut off; the table has them."
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,24 @@ def leading(comparison: Comparison) -> int:
     return min(max(sum(row.final.is_level for row in comparison.rows), LEAST), MOST)
 
 
-def bars(said: Said, label: str, found: Sequence[Bar]) -> Markup:
-    """Return bars from left to right, the first on top, each with its error; far longer ones than most are cut off."""
+def bars(said: Said, label: str, found: Sequence[Bar]) -> tuple[Markup, bool]:
+    """Return bars from left to right, the first on top, each with its error, and whether any are cut off.
+
+    That are those of the last fourth that are far longer than all others.
+    """
     count = len(found)
     ends = [one.value + sign * (one.error or 0.0) for one in found for sign in (-1, 1)]
-    half = [one.value + (one.error or 0.0) for one in found[: -(-count // 2)]]
-    low, high, _ = top([0.0, *ends], half or [0.0])
+    low, high, is_cut = top([0.0, *ends], [0.0, *ends[: 2 * (count - count // 4)]])
     names = [one.name if len(one.name) <= NAME else f"{one.name[: NAME - 1]}…" for one in reversed(found)]
     y = places("", names)
-    frame = Frame(round_numbers(label, low, high), y, 520, count * BAR + 62, (8, 18, 48, 172))
+    x = round_numbers(label, low, high)
+    # A short error on the wrong side of 0 is no reason for a whole step of room.
+    least = max(x.low, 1.2 * low)
+    x = replace(x, low=least, ticks=tuple(tick for tick in x.ticks if tick >= least))
+    frame = Frame(x, y, 520, count * BAR + 62, (8, 18, 48, 172))
     marks = [bar(frame, count - place - 0.5, one.value, one.error) for place, one in enumerate(found)]
     drawn = [_of(one.number, mark) for one, mark in zip(found, marks, strict=True)]
-    return picture(frame, said, *([rule(frame, 0.0)] if low < 0 else []), *drawn)
+    return picture(frame, said, *([rule(frame, 0.0)] if low < 0 else []), *drawn), is_cut
 
 
 def _of(number: int | None, mark: Markup) -> Markup:
@@ -86,9 +92,7 @@ def legend(comparison: Comparison, *, original: bool) -> Markup:
 
 
 def _key(classes: str, name: str, number: int | None, leads: bool) -> Markup:
-    line = element("line", x1=0, x2=26, y1=5, y2=5, class_="line")
-    swatch = element("svg", line, class_=f"swatch {classes}", viewBox="0 0 26 10", aria_hidden="true")
-    return element("li", swatch, " ", name, class_="lead" if leads else None, data_series=number)
+    return element("li", swatch(classes), " ", name, class_="lead" if leads else None, data_series=number)
 
 
 def number_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ctxextend.comparison.reports import LOSS, Comparison, Outcome, Row
 from ctxextend.evaluation.reports import MODEL, Estimate, Recall
-from ctxextend.page.charts import line_class
+from ctxextend.page.charts import line_class, swatch
 from ctxextend.page.markup import Markup, element, joined
-from ctxextend.page.words import FIGURES, against_original, score_text, twice
+from ctxextend.page.words import FIGURES, against_original, score_text, signed, twice
 
-__all__ = ["ranking", "swatch"]
+__all__ = ["ranking"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def ranking(comparison: Comparison) -> Markup:
 
 
 def _row(number: int, row: Row, columns: list[Column]) -> Markup:
-    name = element("th", swatch(number), " ", row.method, scope="row", class_="name", data_value=row.method)
+    name = element("th", swatch(line_class(number)), " ", row.method, scope="row", class_="name", data_value=row.method)
     cells = [column.cell(row) for column in columns]
     written = [element("td", cell.text, data_value=_sortable(cell.value)) for cell in cells]
     return element("tr", element("td", str(number + 1), data_value=number + 1), name, *written)
@@ -54,13 +54,6 @@ def _row(number: int, row: Row, columns: list[Column]) -> Markup:
 
 def _sortable(value: float | None) -> str | None:
     return None if value is None or not math.isfinite(value) else repr(float(value))
-
-
-def swatch(number: int) -> Markup:
-    """Return a piece of the line that a method has in every picture."""
-    line = element("line", x1=0, x2=26, y1=5, y2=5, class_="line")
-    look = {"class_": f"swatch {line_class(number)}", "viewBox": "0 0 26 10", "aria_hidden": "true"}
-    return element("svg", line, **look)
 
 
 def _original(comparison: Comparison, score: Estimate, columns: list[Column]) -> Markup:
@@ -147,11 +140,7 @@ def _figure(estimate: Estimate) -> Cell:
 
 
 def _change(estimate: Estimate | None) -> Cell:
-    if estimate is None:
-        return Cell("")
-    if not estimate.mean and not estimate.error:
-        return Cell("0", 0.0)
-    return Cell(FIGURES.number(estimate.mean, twice(estimate.error), signed=True), estimate.mean)
+    return Cell(signed(estimate), estimate.mean if estimate else None)
 
 
 def _behind(outcome: Outcome) -> Cell:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ctxextend.comparison.reports import LOSS, Comparison
+from ctxextend.comparison.reports import LOSS, Comparison, Row
 from ctxextend.evaluation.reports import MODEL, Estimate, Recall
 from ctxextend.page.charts import Said
 from ctxextend.page.markup import Markup, element
-from ctxextend.page.panels import Bar, Panel, bars, number_table
-from ctxextend.page.words import FIGURES, twice
+from ctxextend.page.panels import CUT, Bar, Panel, bars, number_table
+from ctxextend.page.words import FIGURES, signed, twice
 
 __all__ = ["cost_panel", "retrieval_panel"]
 
@@ -23,13 +24,13 @@ def cost_panel(comparison: Comparison) -> Panel | None:
     unit = "nats per token" if comparison.metric == LOSS else "mean reciprocal rank"
     behind = [_bar(row.method, number, row.final.behind) for number, row in enumerate(rows)]
     short = [_bar(row.method, number, row.final.short) for number, row in enumerate(rows) if row.final.short]
-    drawn = [_picture(Said("behind", "Behind the best", _told(behind)), f"behind the best ({unit})", behind)]
+    drawn = [bars(Said("behind", "Behind the best", _told(behind)), f"behind the best ({unit})", behind)]
     if short:
         title = f"Cost for texts of {comparison.max_len_before:,} tokens"
-        drawn.append(_picture(Said("short", title, _listed(short)), "cost for short texts (nats per token)", short))
-    numbers = number_table(f"In {unit}, ± 2 standard errors", *_figures(behind, short))
+        drawn.append(bars(Said("short", title, _listed(short)), "cost for short texts (nats per token)", short))
+    numbers = number_table(f"In {unit}, ± 2 standard errors", *_figures(rows, has_short=bool(short)))
     title = "What each costs" if short else "Behind the best"
-    return Panel("cost", title, _caption(comparison, unit), element("div", *drawn, class_="pair"), numbers)
+    return _panel(Panel("cost", title, _caption(comparison, unit), Markup(), numbers), drawn)
 
 
 def _bar(name: str, number: int, difference: Estimate | None) -> Bar:
@@ -39,8 +40,11 @@ def _bar(name: str, number: int, difference: Estimate | None) -> Bar:
     return Bar(name, difference.mean, twice(difference.error), number)
 
 
-def _picture(said: Said, label: str, found: Sequence[Bar]) -> Markup:
-    return element("div", bars(said, label, found), class_="plot bars")
+def _panel(panel: Panel, drawn: Sequence[tuple[Markup, bool]]) -> Panel:
+    """Return a panel with pictures side by side."""
+    plots = [element("div", plot, class_="plot bars") for plot, _ in drawn]
+    caption = panel.caption + CUT * any(is_cut for _, is_cut in drawn)
+    return replace(panel, caption=caption, pictures=element("div", *plots, class_="pair"))
 
 
 def _told(behind: Sequence[Bar]) -> str:
@@ -65,12 +69,10 @@ def _caption(comparison: Comparison, unit: str) -> str:
     return caption
 
 
-def _figures(behind: Sequence[Bar], short: Sequence[Bar]) -> tuple[list[str], list[list[str]]]:
-    costs = {one.number: FIGURES.number(one.value, one.error, signed=True) for one in short}
-    rows = [[one.name, FIGURES.number(one.value, one.error, signed=True), costs.get(one.number, "-")] for one in behind]
-    heads = ["method", "behind the best", "short texts"]
-    count = len(heads) if short else len(heads) - 1
-    return heads[:count], [row[:count] for row in rows]
+def _figures(rows: Sequence[Row], *, has_short: bool) -> tuple[list[str], list[list[str]]]:
+    count = 2 + has_short
+    found = [[row.method, signed(row.final.behind) or "best", signed(row.final.short) or "-"][:count] for row in rows]
+    return ["method", "behind the best", "short texts"][:count], found
 
 
 def retrieval_panel(comparison: Comparison) -> Panel | None:
@@ -89,14 +91,14 @@ def retrieval_panel(comparison: Comparison) -> Panel | None:
         "The original reads their starts alone (truncated), or all of them in pieces (chunks)."
     )
     drawn = [_found("reciprocal-rank", "mean reciprocal rank", ways), _found("recall", "recall@1", ways)]
-    return Panel("retrieval", "Retrieval", caption, element("div", *drawn, class_="pair"), _numbers(ways))
+    return _panel(Panel("retrieval", "Retrieval", caption, Markup(), _numbers(ways)), drawn)
 
 
-def _found(key: str, label: str, ways: Ways) -> Markup:
+def _found(key: str, label: str, ways: Ways) -> tuple[Markup, bool]:
     values = [(name, number, *_value(key, way)) for name, number, way in ways]
     found = [Bar(name, value, twice(error), number) for name, number, value, error in values]
     told = _listed([one for one in found if not math.isnan(one.value)])
-    return _picture(Said(key, f"Retrieval: {label}", told), label, found)
+    return bars(Said(key, f"Retrieval: {label}", told), label, found)
 
 
 def _value(key: str, way: Recall) -> tuple[float, float | None]:

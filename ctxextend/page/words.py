@@ -14,6 +14,7 @@ __all__ = [
     "percent",
     "run_facts",
     "score_text",
+    "signed",
     "trained_words",
     "twice",
     "verdict",
@@ -76,8 +77,8 @@ def _level(comparison: Comparison) -> str:
 def _original(comparison: Comparison, best: Row) -> str:
     if comparison.original is None:
         return ""
-    own = f"{comparison.max_len_before:,} tokens"
-    pieces = f"the original, which reads the same text in pieces of {own},"
+    read = "the same text in pieces" if comparison.metric == LOSS else "the same documents in chunks"
+    pieces = f"the original, which reads {read} of {comparison.max_len_before:,} tokens,"
     has = f"{pieces} has {score_text(comparison.original, comparison.metric)}"
     change = against_original(best.final)
     return has if change is None else f"{has}, so that {_name(best)} is {_compared(change)}"
@@ -87,7 +88,7 @@ def _compared(change: Estimate) -> str:
     amount = FIGURES.number(abs(change.mean), twice(change.error))
     verdicts = {
         -1: f"better by {amount} nats a token",
-        0: f"not surely different ({FIGURES.number(change.mean, twice(change.error), signed=True)} nats a token)",
+        0: f"not surely different ({signed(change)} nats a token)",
         1: f"worse by {amount} nats a token",
     }
     return verdicts[side(change.mean, change.error)]
@@ -104,6 +105,15 @@ def score_text(score: Estimate, metric: str) -> str:
     if metric != LOSS:
         return FIGURES.number(score.mean, twice(score.error))
     return FIGURES.perplexity(Estimate(score.mean, twice(score.error), score.tokens))
+
+
+def signed(difference: Estimate | None) -> str:
+    """Return a difference with its sign and two standard errors; 0 for none at all, and nothing where not measured."""
+    if difference is None:
+        return ""
+    if not difference.mean and not difference.error:
+        return "0"
+    return FIGURES.number(difference.mean, twice(difference.error), signed=True)
 
 
 def twice(error: float | None) -> float | None:
