@@ -136,7 +136,7 @@ def test_write_page_holds_every_number_of_the_ranking(tmp_path: Path) -> None:
     ]
     assert rows[1][4] == "+0.052 ± 0.069 level"
     assert rows[5] == ["6", "copy", "28.7 ± 1.3", "3.356 ± 0.044", "+0.373 ± 0.030", "+0.187 ± 0.012", "0", "kept"]
-    assert original[1:4] == ["the original, in pieces of 128", "23.77 ± 1.00", "3.168 ± 0.042"]
+    assert original[1:4] == ["the original, in pieces of 128", "23.77 ± 1.00", "3.169 ± 0.042"]
 
 
 def test_write_page_holds_both_stages_of_a_training(tmp_path: Path) -> None:
