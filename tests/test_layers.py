@@ -62,7 +62,7 @@ ALLOWED = {
     "textfiles": {"pyarrow"},
     "training": {"torch", "transformers", "accelerate", "safetensors", "ml_dtypes", "yaml", "matplotlib"},
     "comparison": {"torch", "transformers"},
-    "page": set(),
+    "page": {"matplotlib"},
     "pipeline": {"yaml"},
     "report": {"matplotlib"},
     "cli": {"typer", "rich"},

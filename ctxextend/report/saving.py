@@ -1,9 +1,9 @@
-"""Where a figure goes: checked before anything is drawn, and written whole or not at all."""
+"""Where a figure or a page goes: checked before there is any work in it, and written whole or not at all."""
 
 import contextlib
 import importlib.util
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ctxextend.checkpoints.copying import write_file
@@ -11,19 +11,19 @@ from ctxextend.checkpoints.destination import resolved
 from ctxextend.checkpoints.disk import check_writable
 from ctxextend.errors import OutputError
 
-__all__ = ["FORMATS", "check_figure", "check_suffix", "save"]
+__all__ = ["FORMATS", "check_figure", "check_place", "check_suffix", "save"]
 
 FORMATS = (".png", ".svg", ".pdf")
 
 
-def check_suffix(path: Path) -> None:
-    """Refuse a name whose ending is no format that figures have.
+def check_suffix(path: Path, formats: Sequence[str] = FORMATS, what: str = "figures") -> None:
+    """Refuse a name whose ending is no format that figures have, or whatever else is written.
 
     Raises:
         OutputError: It is none, and which there are.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise OutputError(f"{path} does not end in a format that figures have.", f"Let it end in {', '.join(FORMATS)}.")
+    if path.suffix.lower() not in formats:
+        raise OutputError(f"{path} does not end in a format that {what} have.", f"Let it end in {', '.join(formats)}.")
 
 
 def check_figure(path: Path) -> None:
@@ -35,12 +35,21 @@ def check_figure(path: Path) -> None:
     check_suffix(path)
     if importlib.util.find_spec("matplotlib") is None:
         raise OutputError("Figures are drawn by matplotlib, which is not installed.", "pip install 'ctxextend[plot]'")
+    check_place(path)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where no file can be written.
+
+    Raises:
+        OutputError: What is in the way, and what to do.
+    """
     folder = path.absolute().parent
     with _explained(path):
         if path.is_dir():
             raise OutputError(f"{path} is a folder.", "Name a file in it.")
         if not folder.is_dir():
-            raise OutputError(f"There is no folder {folder}.", "Make it, or choose another place for the figure.")
+            raise OutputError(f"There is no folder {folder}.", f"Make it, or choose another place for {path.name}.")
         check_writable(folder)
 
 
@@ -60,7 +69,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}."
-        raise OutputError(message, "Choose another place for the figure.") from error
+        raise OutputError(message, f"Choose another place for {path.name}.") from error
 
 
 def _replace(path: Path, data: bytes) -> None:

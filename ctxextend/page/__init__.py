@@ -1,0 +1,1 @@
+"""A comparison of methods as one page that a browser opens, and as a figure."""
