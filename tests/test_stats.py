@@ -16,7 +16,7 @@ from ctxextend.tables.oddities import outlier_rows, repetition, seams, untrained
 from ctxextend.tables.options import MethodOptions
 from ctxextend.tables.registry import METHODS
 from ctxextend.tables.resizing import resize_behind
-from ctxextend.tables.stats import measure
+from ctxextend.tables.stats import TableStats, measure
 
 Floats = NDArray[np.float64]
 
@@ -79,6 +79,10 @@ def test_measure_of_two_equal_directions_has_effective_rank_two() -> None:
     assert found.components_for(0.95) == 2
     assert found.components_for(0.5) == 1
     assert found.mean_norm == 0
+
+
+def outliers_of(stats: TableStats) -> dict[int, str]:
+    return outlier_rows(stats.norms, stats.cosines)
 
 
 def test_measure_along_a_line_has_rank_one() -> None:
@@ -214,7 +218,7 @@ def test_measure_of_a_few_rows(rows: int, width: int) -> None:
     assert (len(found.norms), len(found.cosines), len(found.steps)) == (rows, rows - 1, rows - 1)
     assert found.components == ()
     assert (found.worst_neighbours is None) == (rows == 1)
-    assert outlier_rows(found) == {}
+    assert outlier_rows(found.norms, found.cosines) == {}
     assert seams(found, {1, 2}) == {}
 
 
@@ -225,7 +229,7 @@ def test_measure_of_an_all_zero_table() -> None:
     assert found.worst_neighbours is None
     assert (found.norm_variation, found.effective_rank, found.components_for(0.95)) == (0, 0, 0)
     assert (found.components, found.mean_norm) == ((), 0)
-    assert outlier_rows(found) == {}
+    assert outlier_rows(found.norms, found.cosines) == {}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -234,7 +238,7 @@ def test_measure_of_a_table_without_a_number(value: float) -> None:
     assert found.nonfinite == tuple(range(6))
     assert found.finite_norms.size == 0
     assert (found.norm_variation, found.effective_rank, found.mean_norm, found.components) == (0, 0, 0, ())
-    assert outlier_rows(found) == {}
+    assert outlier_rows(found.norms, found.cosines) == {}
     assert seams(found, {2}) == {}
 
 
@@ -295,7 +299,7 @@ def test_outlier_rows_of_a_real_encoder(minilm: Floats) -> None:
     assert found.norms[0] == pytest.approx(2.36, abs=0.01)
     assert np.median(found.norms) == pytest.approx(0.48, abs=0.005)
     assert np.mean(found.cosines) == pytest.approx(0.85, abs=0.005)
-    outliers = outlier_rows(found)
+    outliers = outlier_rows(found.norms, found.cosines)
     assert {0, 510, 511} <= set(outliers)
     assert len(outliers) <= 8
     assert "norm 2.36" in outliers[0]
@@ -306,41 +310,41 @@ def test_outlier_rows_of_a_real_encoder(minilm: Floats) -> None:
 def test_outlier_rows_of_random_tables_are_few(width: int) -> None:
     rows, flagged, seeds = 512, 0, 6 if width < 1600 else 2
     for seed in range(seeds):
-        flagged += len(outlier_rows(measure(normal(rows, width, seed, 0.02))))
+        flagged += len(outliers_of(measure(normal(rows, width, seed, 0.02))))
     assert flagged <= 0.005 * seeds * rows
 
 
 @pytest.mark.parametrize(("rows", "width"), [(64, 16), (512, 64), (1024, 384), (2048, 768)])
 def test_outlier_rows_of_smooth_tables_are_none(rows: int, width: int) -> None:
-    assert outlier_rows(measure(sinusoids(rows, width))) == {}
-    assert outlier_rows(measure(smooth(rows, width)[8:])) == {}
+    assert outliers_of(measure(sinusoids(rows, width))) == {}
+    assert outliers_of(measure(smooth(rows, width)[8:])) == {}
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, 255])
 def test_outlier_rows_finds_a_row_that_was_scaled_or_turned(row: int) -> None:
     table = smooth(300)[44:]
-    assert outlier_rows(measure(table)) == {}
+    assert outliers_of(measure(table)) == {}
     scaled, turned = table.copy(), table.copy()
     scaled[row] *= 1.5
     turned[row] = np.linalg.norm(table[row]) * normal(1, 96, 9)[0] / np.linalg.norm(normal(1, 96, 9))
-    assert list(outlier_rows(measure(scaled))) == [row]
-    assert "norm" in outlier_rows(measure(scaled))[row]
-    assert row in outlier_rows(measure(turned))
-    assert "cosine" in outlier_rows(measure(turned))[row]
+    assert list(outliers_of(measure(scaled))) == [row]
+    assert "norm" in outliers_of(measure(scaled))[row]
+    assert row in outliers_of(measure(turned))
+    assert "cosine" in outliers_of(measure(turned))[row]
 
 
 def test_outlier_rows_goes_by_the_rows_around() -> None:
     table = smooth(600)[88:]
     table *= (np.linspace(1, 6, 512) / np.linalg.norm(table, axis=1))[:, None]
-    assert outlier_rows(measure(table)) == {}
+    assert outliers_of(measure(table)) == {}
     table[10] *= 3  # in the midst of the table that would be nothing
-    assert list(outlier_rows(measure(table))) == [10]
+    assert list(outliers_of(measure(table))) == [10]
 
 
 def test_outlier_rows_leaves_empty_rows_to_others() -> None:
     table = smooth(200)[40:]
     table[50], table[60] = 0, np.nan
-    assert outlier_rows(measure(table)) == {}
+    assert outliers_of(measure(table)) == {}
 
 
 # Repetition

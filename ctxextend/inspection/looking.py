@@ -166,7 +166,7 @@ def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | No
         new_rows=new_rows,
         offset_norms=offset_norms,
         stats=stats,
-        outliers=outlier_rows(stats),
+        outliers=outlier_rows(stats.norms, stats.cosines),
         repetition=repeated,
         seams=seams(stats, lengths),
         untrained=untrained_rows(behind, stats, _deviations(checkpoint, found)),

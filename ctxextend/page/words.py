@@ -45,14 +45,11 @@ def verdict(comparison: Comparison) -> str:
         return f"No method has a finite loss at {comparison.max_len_after:,} tokens."
     what = "perplexity" if comparison.metric == LOSS else "mean reciprocal rank"
     score = score_text(best.final.score, comparison.metric)
-    parts = [f"{_name(best)} is the best of {_methods(comparison)}, with a {what} of {score}", _level(comparison)]
+    tokens, count = f"at {comparison.max_len_after:,} tokens", len(comparison.rows)
+    first = f"{_name(best)} is the best of {count} methods {tokens}, with a {what} of {score}"
+    parts = [first if count > 1 else f"{_name(best)} has a {what} of {score} {tokens}", _level(comparison)]
     sentence = "; ".join(part for part in (*parts, _original(comparison, best)) if part)
     return f"{trained_words(comparison)}{sentence}."
-
-
-def _methods(comparison: Comparison) -> str:
-    count = len(comparison.rows)
-    return f"{count} method{'s' * (count != 1)} at {comparison.max_len_after:,} tokens"
 
 
 def trained_words(comparison: Comparison) -> str:

@@ -30,7 +30,7 @@ DRAWN = 4.5
 NARROWEST = 64
 
 
-def outlier_rows(stats: TableStats) -> dict[int, str]:
+def outlier_rows(norms: Floats, cosines: Floats) -> dict[int, str]:
     """Return the rows that stand out from those around them, each with what stands out and what is usual there.
 
     A table's norms drift and its neighbours grow apart along the way, so that a rule for the whole table flags what is
@@ -42,13 +42,17 @@ def outlier_rows(stats: TableStats) -> dict[int, str]:
 
     the standard deviation being 1.4826 times the median absolute deviation of all rows from their local medians. Rows
     that are zero or hold no numbers are not counted here.
+
+    Args:
+        norms: Norm of each row, shape (n,).
+        cosines: Cosine of each row to the next, shape (n - 1,).
     """
     found: dict[int, list[str]] = {}
-    norms = np.where(np.isfinite(stats.norms) & (stats.norms > 0), stats.norms, np.nan)
+    norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
     usual = _local_median(norms)
     for row in _beyond(np.abs(norms - usual), np.abs(usual) * NORM_FLOOR):
         found.setdefault(row, []).append(f"norm {norms[row]:.3g} (usual {usual[row]:.3g})")
-    padded = np.concatenate([[np.nan], stats.cosines, [np.nan]])
+    padded = np.concatenate([[np.nan], cosines, [np.nan]])
     best = np.fmax(padded[1:], padded[:-1])
     usual = _local_median(best)
     for row in _beyond(usual - best, np.full(len(best), COSINE_FLOOR), np.abs(usual - best)):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ctxextend.tables.components import BLOCK_ROWS
 from ctxextend.tables.periodogram import periodogram, vertex
 
-__all__ = ["Component", "TableStats", "measure", "spreads"]
+__all__ = ["Component", "TableStats", "along", "measure", "spreads"]
 
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -115,7 +115,7 @@ def measure(table: Table) -> TableStats:
     unit = _unit(table)
     if unit != 1:
         return _in_units(measure(table.astype(np.float64) / unit), unit)
-    norms, cosines, steps = _along(table)
+    norms, cosines, steps = along(table)
     nonfinite = np.flatnonzero(~np.isfinite(norms))
     finite = np.delete(np.arange(len(table)), nonfinite) if nonfinite.size else np.arange(len(table))
     mean = _mean(table, finite)
@@ -163,7 +163,7 @@ def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
         yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
 
 
-def _along(table: Table) -> tuple[Floats, Floats, Floats]:
+def along(table: Table) -> tuple[Floats, Floats, Floats]:
     """Return the norms, and cosine and distance of each row to the next."""
     norms, dots, steps = np.empty(len(table)), np.empty(len(table) - 1), np.empty(len(table) - 1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):

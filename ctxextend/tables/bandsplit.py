@@ -1,0 +1,225 @@
+"""How a table is parted into a slow and a fast band, chosen from its own figures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.tables.components import BLOCK_ROWS
+from ctxextend.tables.oddities import outlier_rows
+from ctxextend.tables.stats import along
+
+__all__ = ["SEAM", "Split", "choose_split", "default_gain", "smoothed"]
+
+Rows = NDArray[np.float64]
+
+# Standard deviations of the narrowest and the widest Gaussian that are tried, in rows, and the share of the table that
+# the widest may have.
+NARROWEST, WIDEST, WIDEST_SHARE = 3.0, 16.0, 1 / 8
+# Of a Gaussian of sigma rows, the frequency of which half the amplitude is left, in cycles a row times sigma.
+CUT = float(np.sqrt(np.log(2) / 2) / np.pi)
+# Standard deviations that a Gaussian reaches.
+REACH = 4
+# How much neighbours in what is left must have in common for it to be more than noise.
+GRAIN = 0.2
+# What repeats is at least so large a share of the table, and is looked for among so many lengths.
+LEAST_SHARE, LENGTHS = 1 / 2, 512
+# Rows on either side of a seam that are compared, and blended.
+SEAM = 8
+# The share of the table within which rows must grow apart for near ones to be told from far ones by them.
+NEAR = 1 / 8
+# By how much a table is widened around its mean for each doubling: where near rows are told apart, and elsewhere; and
+# at most.
+GAIN, FAR_GAIN, MOST_GAIN = 0.2, 0.15, 1.6
+# Rows below which a table is too short to be parted.
+SHORTEST = 4 * SEAM
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a table is parted.
+
+    Attributes:
+        head: Rows at the start that are unlike the others, such as an attention sink; they stay.
+        stop: One behind the last row that is like the others.
+        is_local: Whether rows an eighth of the table apart have less than half in common of what neighbours have.
+        sigma: Standard deviation of the Gaussian that leaves the slow band, in rows; 0 where nothing is repeated.
+        grain: Correlation of neighbours in what such a Gaussian leaves, -1 to 1.
+        repeat: The rows of the fast band that repeat, from the first to one behind the last; none where sigma is 0.
+        match: How alike the rows around both ends of these are, -1 to 1.
+    """
+
+    head: int
+    stop: int
+    is_local: bool = False
+    sigma: float = 0.0
+    grain: float = 0.0
+    repeat: tuple[int, int] = (0, 0)
+    match: float = 0.0
+
+
+def choose_split(
+    table: Rows, *, keep: int = 0, sigma: float | None = None, repeat: tuple[int, int] | None = None
+) -> Split:
+    """Choose from a table alone how it is parted.
+
+    Sigma is where the spectrum of the rows has its valley, between what changes over the whole table and what changes
+    from row to row. Where neighbours have nothing in common in what it leaves, that is noise, and sigma is 0. Of all
+    stretches of half the table or more, that one repeats whose ends are most alike.
+
+    Args:
+        table: Learned rows, shape (n, d), float64.
+        keep: Rows at the start that will stay as they are: the first repetition begins behind them.
+        sigma: Rows, ≥ 0, in place of what would be chosen.
+        repeat: The first row that repeats and one behind the last, in place of what would be chosen.
+    """
+    split = _alike(table)
+    source = table[split.head : split.stop]
+    if len(source) < SHORTEST:
+        return split
+    split = replace(split, is_local=_is_local(source))
+    wanted = _valley(source) if sigma is None else sigma
+    if not wanted:
+        return split
+    fast = source - smoothed(source, wanted)
+    split = replace(split, grain=_correlation(fast[:-1], fast[1:]))
+    if sigma is None and split.grain < GRAIN:
+        return split
+    found, match = _loop(fast, max(min(keep, split.stop) - split.head, 0), _within(split, repeat))
+    return replace(split, sigma=wanted, repeat=(found[0] + split.head, found[1] + split.head), match=match)
+
+
+def default_gain(split: Split, learned: int, rows: int) -> float:
+    """Return by how much a table is widened that grows from so many rows to so many."""
+    doublings = np.log2(max(rows / max(learned, 1), 1))
+    return float(min(1 + (GAIN if split.is_local else FAR_GAIN) * doublings, MOST_GAIN))
+
+
+def smoothed(rows: Rows, sigma: float) -> Rows:
+    """Return rows smoothed by lines that are fitted around each by least squares, with Gaussian weights.
+
+    Args:
+        rows: Shape (n, d), float64.
+        sigma: Standard deviation of the Gaussian, in rows, above 0.
+
+    Returns:
+        Shape (n, d), float64. A line stays what it is, up to its ends.
+
+    Source: local linear regression, Fan & Gijbels 1996, "Local Polynomial Modelling and Its Applications", section 2.3.
+    """
+    count, reach = len(rows), int(REACH * sigma) + 1
+    result = np.empty_like(rows)
+    for start in range(0, count, BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, count)
+        low, high = max(start - reach, 0), min(stop + reach, count)
+        steps = np.arange(low, high)[None] - np.arange(start, stop)[:, None]
+        weights = np.exp(-0.5 * (steps / sigma) ** 2)
+        zeroth, first, second = ((weights * steps**power).sum(axis=1, keepdims=True) for power in range(3))
+        weights *= (second - first * steps) / (zeroth * second - first**2)
+        result[start:stop] = weights @ rows[low:high]
+    return result
+
+
+def _alike(table: Rows) -> Split:
+    """Return the split whose ends are the rows that are like those around them."""
+    if len(table) < SHORTEST:
+        return Split(0, len(table))
+    outliers = outlier_rows(*along(table)[:2])
+    head, stop = 0, len(table)
+    while head in outliers and head < len(table) // 4:
+        head += 1
+    while stop - 1 in outliers and stop > 3 * len(table) // 4:
+        stop -= 1
+    return Split(head, stop)
+
+
+def _valley(rows: Rows) -> float:
+    """Return the sigma that parts a table where its spectrum is lowest between slow and fast."""
+    widest = min(WIDEST, WIDEST_SHARE * len(rows))
+    line = np.linspace(0, 1, len(rows))[:, None]
+    level = rows - (1 - line) * rows[:SEAM].mean(axis=0) - line * rows[-SEAM:].mean(axis=0)
+    level *= np.hanning(len(rows) + 2)[1:-1, None]
+    power = (np.abs(np.fft.rfft(level, axis=0)) ** 2).sum(axis=1)
+    frequencies = np.fft.rfftfreq(len(rows))
+    tried = np.flatnonzero((frequencies >= CUT / widest) & (frequencies <= CUT / NARROWEST))
+    return float(CUT / frequencies[tried[np.argmin(power[tried])]])
+
+
+def _is_local(rows: Rows) -> bool:
+    """Whether rows an eighth of the table apart have less than half in common of what neighbours have."""
+    centred = rows - rows.mean(axis=0)
+    spectrum = np.abs(np.fft.rfft(centred, 2 * len(rows), axis=0)) ** 2
+    steps = np.arange(1, int(NEAR * len(rows)) + 1)
+    products = np.fft.irfft(spectrum.sum(axis=1))[steps]
+    sums = np.concatenate([[0], np.cumsum(np.einsum("td,td->t", centred, centred))])
+    norms = np.sqrt(sums[len(rows) - steps] * (sums[-1] - sums[steps]))
+    common = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return bool((common < common[0] / 2).any())
+
+
+def _correlation(one: Rows, other: Rows) -> float:
+    norm = float(np.sqrt((one**2).sum() * (other**2).sum()))
+    return float((one * other).sum()) / norm if norm > 0 else 0.0
+
+
+def _within(split: Split, repeat: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return what shall repeat as rows behind the head, as far as they are there."""
+    if repeat is None:
+        return None
+    first = min(max(repeat[0], split.head), split.stop - 1) - split.head
+    return first, max(min(repeat[1], split.stop) - split.head, first + 1)
+
+
+def _loop(fast: Rows, least_stop: int, given: tuple[int, int] | None) -> tuple[tuple[int, int], float]:
+    """Return the stretch whose ends are most alike, from its first row to one behind its last, and how alike they are.
+
+    Args:
+        fast: Shape (n, d).
+        least_stop: It ends there or later.
+        given: The one stretch that is tried; None is all of half the table or more.
+    """
+    shortest = max(int(LEAST_SHARE * len(fast)), SEAM)
+    lengths = range(shortest, min(shortest + LENGTHS, len(fast) - SEAM + 1))
+    if given is not None:
+        length = given[1] - given[0]
+        return given, float(next(_alike_after(fast, range(length, length + 1)))[given[0]])
+    best, found = (0, len(fast)), -1.0
+    for length, alike in zip(lengths, _alike_after(fast, lengths), strict=True):
+        # Rows on both sides are compared, unless all learned rows stay, so that the seam lies behind the last.
+        places = np.arange(max(SEAM, least_stop - length), max(len(fast) - SEAM, least_stop) - length + 1)
+        if len(places) and alike[places].max() > found:
+            place = int(places[np.argmax(alike[places])])
+            best, found = (place, place + length), float(alike[place])
+    return best, found
+
+
+def _alike_after(fast: Rows, lengths: range) -> Iterator[Rows]:
+    """Yield for each length how alike the 16 rows around each row are to those so many rows behind, -1 to 1.
+
+    Each is of shape (n - length + 1,): place i compares what stands around the boundary in front of row i.
+    """
+    window = np.hanning(2 * SEAM + 2)[1:-1]
+    squares = np.einsum("td,td->t", fast, fast)
+    products = _products(fast, lengths)
+    for length in lengths:
+        count = len(fast) - length
+        both, one, other = (
+            np.convolve(values, window)[SEAM - 1 : SEAM + count]
+            for values in (products[length - lengths[0], :count], squares[length:], squares[:count])
+        )
+        norms = np.sqrt(one * other)
+        yield np.divide(both, norms, out=np.zeros_like(both), where=norms > 0)
+
+
+def _products(fast: Rows, lengths: range) -> Rows:
+    """Return the products of each row and that so many rows behind it, shape (lengths, n); 0 where there is none."""
+    result = np.zeros((len(lengths), len(fast)))
+    for start in range(0, len(fast) - lengths[0], BLOCK_ROWS):
+        block = fast[start : start + BLOCK_ROWS]
+        behind = fast[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]]
+        found = block @ behind.T
+        for row in range(len(block)):
+            there = found[row, row : row + len(lengths)]
+            result[: len(there), start + row] = there
+    return result
