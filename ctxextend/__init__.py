@@ -27,8 +27,9 @@ from ctxextend.errors import (
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
+    from ctxextend.comparison.calibration import calibrate
     from ctxextend.comparison.comparing import ComparisonInterrupted, compare
-    from ctxextend.comparison.reports import Comparison
+    from ctxextend.comparison.reports import Calibration, Comparison
     from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate
     from ctxextend.evaluation.reports import Evaluation
     from ctxextend.families.listing import FamilyTable, list_families
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ctxextend.training.running import train
 
 __all__ = [
+    "Calibration",
     "CheckpointError",
     "Claim",
     "ClientLimit",
@@ -77,6 +79,7 @@ __all__ = [
     "UnsupportedModelError",
     "VerificationError",
     "__version__",
+    "calibrate",
     "compare",
     "evaluate",
     "extend_model",
@@ -91,6 +94,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Calibration": "ctxextend.comparison.reports",
+    "calibrate": "ctxextend.comparison.calibration",
     "Comparison": "ctxextend.comparison.reports",
     "ComparisonInterrupted": "ctxextend.comparison.comparing",
     "compare": "ctxextend.comparison.comparing",

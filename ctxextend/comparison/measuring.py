@@ -16,7 +16,7 @@ from ctxextend.evaluation.run import Run
 from ctxextend.evaluation.scoring import batches
 from ctxextend.evaluation.statistics import estimate
 
-__all__ = ["Base", "Measured", "measure", "metric_of", "original_score", "read_base"]
+__all__ = ["Base", "Measured", "measure", "metric_of", "original_score", "read_base", "read_ranked"]
 
 Values = NDArray[np.float64]
 
@@ -96,6 +96,22 @@ def measure(run: Run, base: Base, progress: Callable[[int], None]) -> Measured:
     places = find_documents(base.readings, read_whole(run.judge, run.retrieval, progress), run.retrieval)
     own.found = report_retrieval(run.retrieval, places, base.readings.pooling)
     return Measured(own.report(complete=True), tuple(1 / places[MODEL]), None)
+
+
+def read_ranked(run: Run, base: Base, progress: Callable[[int], None]) -> tuple[Values, ...]:
+    """Return what the method whose tables the model has now is ranked by, `Measured.values`, and measure no more.
+
+    Args:
+        run: What is to be measured; language models need no original.
+        base: From `read_base`; of encoders alone.
+        progress: Told the tokens of each step.
+    """
+    if run.retrieval is None or base.readings is None or not isinstance(run.judge, Embedder):
+        own = _own(run)
+        own.measure(progress)
+        return tuple(window.by_position[MODEL] for window in own.windows)
+    places = find_documents(base.readings, read_whole(run.judge, run.retrieval, progress), run.retrieval)
+    return tuple(1 / places[MODEL])
 
 
 def own_tokens(run: Run) -> int:

@@ -1,4 +1,4 @@
-"""What a comparison of methods found, as data."""
+"""What a comparison of methods found, and a calibration of one, as data."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctxextend.evaluation.reports import Estimate, Evaluation
+from ctxextend.recipe import Resize
 
-__all__ = ["LOSS", "RECIPROCAL_RANK", "Comparison", "Outcome", "Row"]
+__all__ = ["LOSS", "RECIPROCAL_RANK", "Calibration", "Comparison", "Outcome", "Row", "Trial"]
 
 # What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
 # the document that a query was cut from, more being better.
 LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
+
+# What a calibration chooses.
+NUMBERS = ("sigma", "repeat", "gain")
 
 # Standard errors within which two methods are not told apart.
 ERRORS = 2.0
@@ -153,6 +157,84 @@ class Comparison:
         values |= {"original": self.original and shown(self.original), "norms": _finite(self.norms)}
         values |= {"rows": [row.as_dict() for row in self.rows], "left_out": dict(self.left_out)}
         return values | {"seconds": round(self.seconds, 3), "notes": list(self.notes)}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Numbers of `bands`, and what they give.
+
+    Attributes:
+        settings: What `resize` is asked for, in numbers.
+        score: Loss in nats per token, or the mean reciprocal rank.
+    """
+
+    settings: Resize
+    score: Estimate
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The numbers, by the names that `resize` and `plan_resize` take."""
+        return {name: getattr(self.settings, name) for name in NUMBERS}
+
+    def as_dict(self, metric: str) -> dict[str, Any]:
+        """Return all of it as plain values; a mean reciprocal rank has no perplexity."""
+        score = self.score.as_dict() if metric == LOSS else self.score.difference_as_dict()
+        repeat = self.settings.repeat and list(self.settings.repeat)
+        return self.flags | {"repeat": repeat, "score": score}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a text says of the numbers of `bands`.
+
+    Attributes:
+        metric: `LOSS` or `RECIPROCAL_RANK`.
+        before: What the table alone says.
+        after: What the text says; the same where nothing was better by more than a standard error.
+        better_by: How much better that is on this text, paired by window or document, above 0 or 0. It was chosen on
+            this text: on other text it is a little less.
+        tried: All that was tried, in order; `before` is the first.
+        windows: Windows of a language model, or documents of an encoder.
+        length: Tokens of each, special tokens included.
+        seconds: How long it took.
+        warnings: What should not be missed.
+        notes: What should be known.
+    """
+
+    metric: str
+    before: Trial
+    after: Trial
+    better_by: Estimate
+    tried: tuple[Trial, ...]
+    windows: int
+    length: int
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> Resize:
+        """What `resize` is to be asked for, in numbers."""
+        return self.after.settings
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The numbers, by the names that `resize` and `plan_resize` take."""
+        return self.after.flags
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it but the warnings as plain values."""
+        return {
+            "metric": self.metric,
+            "before": self.before.as_dict(self.metric),
+            "after": self.after.as_dict(self.metric),
+            "better_by": self.better_by.difference_as_dict(),
+            "tried": [trial.as_dict(self.metric) for trial in self.tried],
+            "windows": self.windows,
+            "length": self.length,
+            "seconds": round(self.seconds, 3),
+            "notes": list(self.notes),
+        }
 
 
 def _finite(values: Sequence[float]) -> list[float | None]:

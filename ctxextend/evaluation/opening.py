@@ -86,6 +86,7 @@ def prepare_readers(
     original: Reader | None,
     settings: Evaluate,
     documents: Iterable[NDArray[np.int64]] | None = None,
+    least: int = 1,
 ) -> Prepared:
     """Choose what is measured of models that are loaded, and cut the text.
 
@@ -94,16 +95,17 @@ def prepare_readers(
         original: What it was made of; None where that is not known.
         settings: How.
         documents: Ids of the text to take in place of that which the settings name, each of shape (tokens of it,).
+        least: Windows needed.
 
     Raises:
-        DataError: The text cannot be read, or is shorter than one window.
+        DataError: The text cannot be read, or is shorter than the windows needed.
         ResizeError: A length that the model does not read, or a measure that does not fit it.
     """
     measures, lengths = fitting_measures(model, settings), _lengths(model, original, settings)
     size = max(lengths) - model.special
     wanted = max(settings.tokens // max(lengths), 1)
     documents = _documents(model, settings) if documents is None else documents
-    text = cut_text(documents, size, wanted, separator(model), one_each="retrieval" in measures)
+    text = cut_text(documents, size, wanted, separator(model), one_each="retrieval" in measures, least=least)
     warnings = tuple(_cautions(text, size)) if {"position", "context"} & set(measures) else ()
     return Prepared(model, original, measures, lengths, text, warnings, ())
 

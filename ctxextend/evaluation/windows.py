@@ -36,12 +36,12 @@ class Text:
 
 
 def cut_text(
-    documents: Iterable[Ids], size: int, wanted: int, separator: int | None, *, one_each: bool = False
+    documents: Iterable[Ids], size: int, wanted: int, separator: int | None, *, one_each: bool = False, least: int = 1
 ) -> Text:
     """Cut documents into windows that do not overlap.
 
-    Windows lie inside documents, unless those that are long enough would leave more than half of the text unused: then
-    documents are joined. No more is read than is needed.
+    Windows lie inside documents, unless those that are long enough would leave more than half of the text unused, or
+    are too few: then documents are joined. No more is read than is needed.
 
     Args:
         documents: Token ids, each of shape (tokens of it,).
@@ -49,9 +49,10 @@ def cut_text(
         wanted: Windows wanted, at most.
         separator: The token between documents that are joined; None is none.
         one_each: Whether a document gives one window, its first, and no more.
+        least: Windows needed.
 
     Raises:
-        DataError: The text is shorter than one window.
+        DataError: The text is shorter than the windows needed.
     """
     found: list[Ids] = []
     read: list[Ids] = []
@@ -64,9 +65,9 @@ def cut_text(
             break
     inside = found[:wanted]
     joined = _cut(_joined(read, separator), size)[:wanted]
-    if not joined:
-        raise _too_short(tokens, size)
-    across = 2 * len(inside) < len(joined)
+    if len(joined) < least:
+        raise _too_short(tokens, size) if least == 1 else _too_few(tokens, size, least)
+    across = 2 * len(inside) < len(joined) or len(inside) < least
     return Text(tuple(joined if across else inside), tuple(read), across)
 
 
@@ -84,6 +85,13 @@ def _too_short(tokens: int, size: int) -> DataError:
     hint = f", or measure shorter windows with --length {shorter}" if shorter and shorter >= LEAST_LENGTH else ""
     return DataError(
         f"The text has {tokens:,} tokens, and one window takes {size:,}.", f"Name more text with --data{hint}."
+    )
+
+
+def _too_few(tokens: int, size: int, least: int) -> DataError:
+    return DataError(
+        f"The text has {tokens:,} tokens, and {least} windows of {size:,} are needed: fewer say nothing sure.",
+        "Name more text.",
     )
 
 

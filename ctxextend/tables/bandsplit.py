@@ -10,7 +10,7 @@ from ctxextend.tables.components import BLOCK_ROWS
 from ctxextend.tables.oddities import outlier_rows
 from ctxextend.tables.stats import along
 
-__all__ = ["SEAM", "Split", "choose_split", "default_gain", "smoothed"]
+__all__ = ["SEAM", "Split", "choose_split", "default_gain", "find_repeats", "smoothed"]
 
 Rows = NDArray[np.float64]
 
@@ -88,6 +88,28 @@ def choose_split(
         return split
     found, match = _loop(fast, max(min(keep, split.stop) - split.head, 0), _within(split, repeat))
     return replace(split, sigma=wanted, repeat=(found[0] + split.head, found[1] + split.head), match=match)
+
+
+def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list[tuple[int, int]]:
+    """Return the stretches whose ends are most alike, the best first, and behind them all rows that are alike.
+
+    Args:
+        table: Learned rows, shape (n, d), float64.
+        sigma: Rows of the Gaussian that leaves the slow band, above 0.
+        most: Stretches wanted; no two are nearly of one length, since those would differ in little.
+        keep: As in `choose_split`.
+    """
+    split = _alike(table)
+    source = table[split.head : split.stop]
+    if len(source) < SHORTEST:
+        return []
+    fast = source - smoothed(source, sigma)
+    found = list[tuple[int, int]]()
+    loops = _loops(fast, max(min(keep, split.stop) - split.head, 0))
+    for (first, last), _ in sorted(loops, key=lambda loop: -loop[1]):
+        if len(found) < most and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in found):
+            found.append((first + split.head, last + split.head))
+    return [*found, (split.head, split.stop)]
 
 
 def default_gain(split: Split, learned: int, rows: int) -> float:
@@ -179,19 +201,24 @@ def _loop(fast: Rows, least_stop: int, given: tuple[int, int] | None) -> tuple[t
         least_stop: It ends there or later.
         given: The one stretch that is tried; None is all of half the table or more.
     """
+    if given is None:
+        return max(_loops(fast, least_stop), key=lambda found: found[1], default=((0, len(fast)), -1.0))
+    length = given[1] - given[0]
+    if length == len(fast):
+        return given, 0.0  # no row stands behind it that could be compared
+    return given, float(next(_alike_after(fast, range(length, length + 1)))[given[0]])
+
+
+def _loops(fast: Rows, least_stop: int) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yield of each length the stretch whose ends are most alike, and how alike they are; arguments as of `_loop`."""
     shortest = max(int(LEAST_SHARE * len(fast)), SEAM)
     lengths = range(shortest, min(shortest + LENGTHS, len(fast) - SEAM + 1))
-    if given is not None:
-        length = given[1] - given[0]
-        return given, float(next(_alike_after(fast, range(length, length + 1)))[given[0]])
-    best, found = (0, len(fast)), -1.0
     for length, alike in zip(lengths, _alike_after(fast, lengths), strict=True):
         # Rows on both sides are compared, unless all learned rows stay, so that the seam lies behind the last.
         places = np.arange(max(SEAM, least_stop - length), max(len(fast) - SEAM, least_stop) - length + 1)
-        if len(places) and alike[places].max() > found:
+        if len(places):
             place = int(places[np.argmax(alike[places])])
-            best, found = (place, place + length), float(alike[place])
-    return best, found
+            yield (place, place + length), float(alike[place])
 
 
 def _alike_after(fast: Rows, lengths: range) -> Iterator[Rows]:

@@ -1,0 +1,206 @@
+"""From a checkpoint and a text to the numbers of `bands`."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ctxextend.comparison.extended import Extended
+from ctxextend.comparison.measuring import Base, Values, base_tokens, metric_of, own_tokens, read_base, read_ranked
+from ctxextend.comparison.reports import LOSS, Calibration, Trial
+from ctxextend.comparison.trials import MOST_TRIALS, Choices, Trials, search
+from ctxextend.errors import DataError, ResizeError
+from ctxextend.evaluation.opening import prepare_readers
+from ctxextend.evaluation.readerfiles import open_files
+from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
+from ctxextend.evaluation.run import Run, open_run
+from ctxextend.evaluation.statistics import estimate
+from ctxextend.plan import ResizePlan, plan_checkpoint
+from ctxextend.recipe import LEAST_LENGTH, Evaluate, Origin, Recipe, Resize
+from ctxextend.texts import TEXT_FIELD, check_paths
+
+__all__ = ["CALIBRATED", "calibrate", "calibrate_recipe", "check_calibrated"]
+
+# Told how many tokens were read since the last call, and how many there will be at most.
+Progress = Callable[[int, int], None]
+
+# The method whose numbers a text can choose.
+CALIBRATED = "bands"
+
+# Windows, or documents, without which a standard error is itself a guess; and those that are read at most. A rank says
+# less than the losses of a window, and among few documents nothing.
+LEAST, WINDOWS, DOCUMENTS = 8, 16, 64
+
+
+def calibrate(
+    reference: str | os.PathLike[str],
+    to: int,
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    tokens: int = 65_536,
+    precision: str = "auto",
+    seed: int = 0,
+    text_field: str = TEXT_FIELD,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+    progress: Progress | None = None,
+    **flags: Any,
+) -> Calibration:
+    """Choose the numbers of `bands` by what they are worth on a text.
+
+    The model is loaded once, and nothing but its tables changes from one trial to the next; nothing is written. What
+    the table alone says is where the search begins; first other sigmas are tried, then other stretches that repeat,
+    then other gains, some twenty in all. What is better by no more than one standard error, paired by window, replaces
+    nothing. Language models are judged by their loss on windows as long as the new length, encoders by the documents
+    that they find. The text needs no labels, and should be such as the model is to read:
+
+        found = ctxextend.calibrate("gpt2", 4096, "book.txt")
+        ctxextend.resize("gpt2", 4096, "bands", **found.flags)
+
+    Args:
+        reference: As in `plan_resize`.
+        to: Usable token positions wanted, more than the model has.
+        data: As in `evaluate`; no more of it is read than the first 16 windows, or of an encoder's 64 documents, as far
+            as `tokens` reach, and at least 8 of either.
+        tokens: Tokens of the text to use, at most, unless 8 windows have more.
+        precision: As in `evaluate`.
+        seed: What a masked model's tokens are drawn with.
+        text_field: As in `evaluate`.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`.
+        progress: Told how many tokens were read since the last call, and how many there will be at most.
+        flags: Others of `plan_resize`, by their names; ``sigma``, ``repeat`` and ``gain`` stay as they are given.
+
+    Raises:
+        CtxextendError: As `compare`.
+        DataError: The text holds fewer than 8 windows, or documents as long as the new length.
+        ResizeError: The length is none that gives new rows, or all three numbers are given.
+    """
+    paths = tuple(os.fspath(path) for path in ([data] if isinstance(data, str | os.PathLike) else data))
+    text = Evaluate(paths, tokens=tokens, precision=precision, seed=seed, text_field=text_field)
+    settings = Resize(to, **({"method": CALIBRATED} | flags))
+    recipe = Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family))
+    return calibrate_recipe(recipe, text, progress)
+
+
+def check_calibrated(settings: Resize) -> None:
+    """Refuse settings of which a text can choose nothing.
+
+    Raises:
+        ResizeError: Another method, or every number is given.
+    """
+    if settings.method != CALIBRATED:
+        raise ResizeError(
+            f"--calibrate chooses the numbers of --method {CALIBRATED}, and has no meaning for "
+            f"{settings.options.method}.",
+            f"Add --method {CALIBRATED}, or leave it out.",
+        )
+    if settings.gain is not None and (settings.sigma == 0 or None not in (settings.sigma, settings.repeat)):
+        raise ResizeError("--calibrate finds every number given already.", "Leave one of them out, or --calibrate.")
+
+
+def calibrate_recipe(recipe: Recipe, text: Evaluate, progress: Progress | None = None) -> Calibration:
+    """Choose the numbers that a recipe leaves open; see `calibrate`.
+
+    Args:
+        recipe: What is asked for.
+        text: On what text, how much of it, and how it is read; what it says of lengths and measures is not read.
+        progress: As in `calibrate`.
+
+    Raises:
+        CtxextendError: As `calibrate`.
+    """
+    began = time.perf_counter()
+    check_calibrated(recipe.resize)
+    check_paths(text.data)
+    plan, original = _open(recipe, text.precision)
+    extended = Extended.of(original, plan)
+    run = _open_run(extended.reader, original, text)
+    measure = _measure(plan, extended, run, progress or (lambda tokens, total: None))
+    trials = Trials(measure, 1 if metric_of(run) == LOSS else -1)
+    before, after = search(_choices(plan, extended), trials)
+    tried = {settings: Trial(settings, estimate(values)) for settings, values in trials.found.items()}
+    return Calibration(
+        metric=metric_of(run),
+        before=tried[before],
+        after=tried[after],
+        better_by=trials.better_by(after, before),
+        tried=tuple(tried.values()),
+        windows=len(trials.found[before]),
+        length=extended.reader.max_len,
+        seconds=time.perf_counter() - began,
+        warnings=run.on.warnings,
+        notes=(*original.notes, *run.notes),
+    )
+
+
+def _open(recipe: Recipe, precision: str) -> tuple[ResizePlan, Reader]:
+    """Plan the resize, and load the model as it is.
+
+    Raises:
+        ResizeError: The length gives no new rows.
+    """
+    files = open_files(recipe.subject)
+    plan = plan_checkpoint(recipe, files.checkpoint)
+    if plan.tables[0].rows_after <= plan.tables[0].rows_before:
+        raise ResizeError(
+            f"{recipe.source} reads {files.max_len} tokens already, so that --to {recipe.resize.to} asks for no new "
+            "rows to calibrate.",
+            "Leave --calibrate out, or give a greater --to.",
+        )
+    return plan, load_reader(files, precision)
+
+
+def _open_run(model: Reader, original: Reader, text: Evaluate) -> Run:
+    """Cut the text; of language models nothing but the model's own loss is measured.
+
+    Raises:
+        DataError: There is too little text.
+    """
+    is_encoder, length = original.kind == ENCODER, max(model.max_len, LEAST_LENGTH)
+    count = min(max(text.tokens // length, LEAST), DOCUMENTS if is_encoder else WINDOWS)
+    measure = ("retrieval",) if is_encoder else ("position",)
+    settings = replace(text, original=None, length=(length,), tokens=count * length, measure=measure)
+    least = 1 if is_encoder else LEAST
+    run = open_run(prepare_readers(model, original if is_encoder else None, settings, least=least), settings)
+    if run.retrieval is not None and len(run.retrieval.documents) < LEAST:
+        raise DataError(
+            f"The text has {len(run.retrieval.documents)} documents of {length:,} tokens or more, and {LEAST} are "
+            "needed: which of so few is found says nothing sure.",
+            "Name more, or longer, text.",
+        )
+    return run
+
+
+def _measure(
+    plan: ResizePlan, extended: Extended, run: Run, progress: Progress
+) -> Callable[[Resize], tuple[Values, ...]]:
+    """Return what gives the values of settings: it makes their tables, and lets the model read with these."""
+    is_encoder = run.retrieval is not None
+    total = MOST_TRIALS * own_tokens(run) + (base_tokens(run) if is_encoder else 0)
+
+    def tell(tokens: int) -> None:
+        progress(tokens, total)
+
+    base = read_base(run, tell) if is_encoder else Base()
+
+    def measure(settings: Resize) -> tuple[Values, ...]:
+        extended.put(extended.made_by(replace(plan, recipe=replace(plan.recipe, resize=settings))))
+        return read_ranked(run, base, tell)
+
+    return measure
+
+
+def _choices(plan: ResizePlan, extended: Extended) -> Choices:
+    """Return what there is to choose for the first of the tables, in whose rows the numbers are counted."""
+    table, settings = plan.tables[0], plan.recipe.resize
+    rows = extended.before[table.name][table.offset :]
+    source = rows[: len(rows) - settings.drop_last].astype(np.float64)
+    return Choices(source, table.rows_after - table.offset, settings)
