@@ -27,6 +27,8 @@ from ctxextend.errors import (
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
+    from ctxextend.comparison.comparing import ComparisonInterrupted, compare
+    from ctxextend.comparison.reports import Comparison
     from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate
     from ctxextend.evaluation.reports import Evaluation
     from ctxextend.families.listing import FamilyTable, list_families
@@ -48,6 +50,8 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "ClientLimit",
+    "Comparison",
+    "ComparisonInterrupted",
     "CtxextendError",
     "DataError",
     "Evaluation",
@@ -73,6 +77,7 @@ __all__ = [
     "UnsupportedModelError",
     "VerificationError",
     "__version__",
+    "compare",
     "evaluate",
     "extend_model",
     "inspect",
@@ -86,6 +91,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "ctxextend.comparison.reports",
+    "ComparisonInterrupted": "ctxextend.comparison.comparing",
+    "compare": "ctxextend.comparison.comparing",
     "TrainResult": "ctxextend.training.reports",
     "TrainingInterrupted": "ctxextend.training.reports",
     "train": "ctxextend.training.running",

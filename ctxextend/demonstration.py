@@ -1,18 +1,37 @@
-"""The bundled checkpoint resized, and shown to work: one library call for what a user would type step by step."""
+"""The bundled checkpoint resized by every method, and shown to work: what a user would type step by step."""
 
+import ast
+import hashlib
+import inspect
+import json
 import os
+import sysconfig
+import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.source import bundled_source
+from ctxextend.comparison.comparing import Progress, compare_subject
+from ctxextend.comparison.reports import Comparison
+from ctxextend.comparison.settings import Compare
 from ctxextend.plan import plan_recipe
-from ctxextend.recipe import Recipe, Resize
+from ctxextend.recipe import Recipe, Resize, Subject
 
-__all__ = ["Demo", "run_demo"]
+__all__ = ["Demo", "compare_demo", "held_out_documents", "run_demo"]
 
 DEMO_SOURCE = "tiny-gpt2"
 DEMO_LENGTH = 512
 DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
+# Tokens of text on which methods are compared: 16 windows.
+DEMO_TOKENS = 8192
+
+# What the bundled checkpoint's model card says of the documents that it was not trained on: a hash of their text tells.
+HELD_OUT_BELOW = 256 / 20
+LEAST_CHARACTERS = 40
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -83,3 +102,42 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
         text_beyond=beyond,
         consequences=plan.consequences,
     )
+
+
+def compare_demo(progress: Progress | None = None) -> Comparison:
+    """Compare every method on the bundled checkpoint at 512 positions, on documentation that it was not trained on.
+
+    Args:
+        progress: As in `compare`.
+
+    Raises:
+        CtxextendError: As `compare`.
+        ComparisonInterrupted: As `compare`.
+    """
+    with tempfile.TemporaryDirectory(prefix="ctxextend-") as folder:
+        path = Path(folder) / "documents.jsonl"
+        path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
+        settings = Compare.of(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
+        subject = Subject(DEMO_SOURCE, command="compare")
+        return compare_subject(subject, settings, progress, bundled_source(DEMO_SOURCE))
+
+
+@cache
+def held_out_documents() -> tuple[str, ...]:
+    """Return topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
+    from pydoc_data.topics import topics
+
+    texts = dict.fromkeys((*topics.values(), *_docstrings(Path(sysconfig.get_paths()["stdlib"]))))
+    return tuple(
+        text
+        for text in texts
+        if len(text) >= LEAST_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW
+    )
+
+
+def _docstrings(library: Path) -> Iterator[str]:
+    """Yield the docstrings of the modules that lie in the library itself; its packages would take long."""
+    for path in sorted(library.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+                yield inspect.cleandoc(text)

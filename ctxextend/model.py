@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
-__all__ = ["extend_model"]
+__all__ = ["extend_model", "lengthen", "set_tables", "to_tensor"]
 
 
 def extend_model(
@@ -74,11 +74,26 @@ def extend_model(
     architecture = find_architecture(stated)
     tables = _plan_model(model, architecture, settings)
     weights = {table.name: _resized(model.get_parameter(table.name), table, settings) for table in tables}
-    edits = config_changes(stated, architecture, tables)
+    lengthen(model, weights, config_changes(stated, architecture, tables))
+
+
+def lengthen(
+    model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[tuple[str, ...], Any]
+) -> None:
+    """Give a model tables of another length, and let its configs and modules follow, in place.
+
+    Args:
+        model: A transformers model.
+        weights: The new tables by the parameters' names, each of shape (rows, d), on its device and in its dtype.
+        edits: What its config must then say, from `config_changes`.
+
+    Raises:
+        ResizeError: A buffer follows the length, and nothing says what it holds.
+    """
     holders = holders_of(model, weights)
     # All that can fail comes first: the same models are built at both lengths, and what they then hold is compared.
     changes = list(followed(model, holders, edits))
-    _set_parameters(model, weights)
+    set_tables(model, weights)
     for own in configs_of(model, holders).values():
         set_config(own, edits)
     for module, name, value in changes:
@@ -97,10 +112,16 @@ def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: 
 
 
 def _resized(weight: "torch.Tensor", table: TablePlan, settings: Resize) -> "torch.Tensor":
+    resized = resize_behind(_to_numpy(weight.detach()), table.offset, table.rows_after - table.offset, settings.options)
+    return to_tensor(resized).to(weight.device)
+
+
+def to_tensor(table: NDArray[Any]) -> "torch.Tensor":
+    """Return a table as the tensor with the same bits, whatever float dtype of numpy's or ml_dtypes' it has."""
     import torch
 
-    resized = resize_behind(_to_numpy(weight.detach()), table.offset, table.rows_after - table.offset, settings.options)
-    return torch.from_numpy(resized.view(np.uint8)).view(weight.dtype).to(weight.device)
+    dtype: torch.dtype = getattr(torch, table.dtype.name)
+    return torch.from_numpy(np.ascontiguousarray(table).view(np.uint8)).view(dtype)
 
 
 def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
@@ -122,8 +143,13 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
 
 
-def _set_parameters(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
-    """Give every module that holds one of the old tables the new one: a table may be shared."""
+def set_tables(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
+    """Give every module that holds one of the old tables the new one: a table may be shared.
+
+    Args:
+        model: The model.
+        weights: The new tables by the parameters' names, on the model's device and in its dtype.
+    """
     import torch
 
     made = {}

@@ -373,26 +373,3 @@ def test_resize_last_line_loads_a_transformer_in_a_sub_folder(make_pico: MakePic
     root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
     done = run("resize", str(root), "--to", "40", "-o", "out")
     assert "BertForMaskedLM.from_pretrained('out/0_Transformer')" in done.stderr
-
-
-def test_demo_uses_the_bundled_checkpoint_whatever_lies_here() -> None:
-    Path("tiny-gpt2").mkdir()
-    assert run("demo", "-o", "kept", "--quiet").exit_code == 0
-    again = run("demo", "-o", "kept")
-    assert again.exit_code == 1
-    assert "--force" in again.stderr
-    assert json.loads(run("demo", "-o", "kept", "--force", "--json").stdout)["output"] == "kept"
-
-
-def test_demo_resizes_loads_and_writes_past_the_old_end() -> None:
-    done = run("demo", "-o", "kept")
-    assert done.exit_code == 0, done.output
-    assert "tiny-gpt2 reads 128 tokens, and fails at 129: IndexError" in done.stdout
-    assert "are equal to the last bit" in done.stdout
-    assert "---- position 128: the original ends here ----" in done.stdout
-    assert "512 tokens. It has not been trained at 512" in done.stdout
-    assert Path("kept/model.safetensors").is_file()
-    values = json.loads(run("demo", "--json").stdout)
-    assert (values["command"], values["max_len_after"], values["tokens"]) == ("demo", 512, 512)
-    assert values["same_outputs"] is True
-    assert len(values["text_beyond"]) > 200

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup, TyperOption
 
+from ctxextend.cli.compare import compare
 from ctxextend.cli.demo import demo
 from ctxextend.cli.evaluate import evaluate
 from ctxextend.cli.families import families
@@ -80,7 +81,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (resize, train, inspect, verify, evaluate, run, families, methods, demo):
+for command in (resize, train, inspect, verify, evaluate, compare, run, families, methods, demo):
     app.command(cls=ExamplesFirst)(command)
 
 

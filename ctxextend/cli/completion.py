@@ -1,11 +1,11 @@
 """What the shell offers to complete; nothing here imports numpy."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["complete_folder", "complete_model", "complete_model_type", "complete_recipe"]
+__all__ = ["complete_folder", "complete_listed", "complete_model", "complete_model_type", "complete_recipe"]
 
 WEIGHTS = (".safetensors", ".bin", ".pt")
 RECIPES = (".yaml", ".yml")
@@ -37,6 +37,12 @@ def complete_model_type(incomplete: str) -> list[str]:
     from ctxextend.families.entries import FAMILIES
 
     return sorted(name for name in FAMILIES if name.startswith(incomplete))
+
+
+def complete_listed(incomplete: str, names: Sequence[str]) -> list[str]:
+    """Return a list with commas, its last name completed to each that begins so."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
 def _paths(incomplete: str, suffixes: tuple[str, ...] = ()) -> list[str]:

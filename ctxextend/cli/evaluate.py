@@ -29,7 +29,7 @@ from ctxextend.errors import OutputError
 if TYPE_CHECKING:
     from ctxextend.evaluation.reports import Evaluation
 
-__all__ = ["evaluate", "show_evaluation"]
+__all__ = ["MEASURE_NAMES", "complete_measure", "evaluate", "show_evaluation"]
 
 MEASURES = "What to measure"
 
@@ -37,7 +37,8 @@ MEASURES = "What to measure"
 MEASURE_NAMES = ("position", "context", "passkey", "retrieval")
 
 
-def _complete_measure(incomplete: str) -> list[str]:
+def complete_measure(incomplete: str) -> list[str]:
+    """Return the measures that begin so."""
     return [name for name in MEASURE_NAMES if name.startswith(incomplete)]
 
 
@@ -78,7 +79,7 @@ def evaluate(
         typer.Option(
             "--measure",
             metavar="NAME...",
-            autocompletion=_complete_measure,
+            autocompletion=complete_measure,
             show_default="all that fit",
             help=f"Measure these alone: {', '.join(MEASURE_NAMES)}.",
             rich_help_panel=MEASURES,

@@ -35,8 +35,10 @@ __all__ = [
     "Trainable",
     "Variant",
     "check_plot",
+    "check_report",
     "original_model",
     "output_folder",
+    "report_file",
     "usage_errors",
 ]
 
@@ -145,6 +147,13 @@ def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
     )
 
 
+def report_file(default: str | bool, does: str) -> Any:
+    """Describe --report of a command: what it is, and where it is written if nothing is said."""
+    return typer.Option(
+        "--report", metavar="FILE.html", readable=False, show_default=default, help=does, rich_help_panel=SHOW
+    )
+
+
 def original_model(does: str, panel: str) -> Any:
     """Describe --original of a command: what it is for there, and among which options it stands."""
     return typer.Option(
@@ -173,6 +182,24 @@ def check_plot(plot: Path | None) -> None:
     except OutputError as error:
         raise typer.BadParameter(str(error)) from error
     check_figure(plot)
+
+
+def check_report(report: Path | None) -> None:
+    """Refuse a page that cannot be before a model is read for it.
+
+    Raises:
+        BadParameter: Its ending is not that of a page.
+        OutputError: It cannot be written.
+    """
+    if report is None:
+        return
+    from ctxextend.page.document import check_page, check_page_suffix
+
+    try:
+        check_page_suffix(report)
+    except OutputError as error:
+        raise typer.BadParameter(str(error)) from error
+    check_page(report)
 
 
 PrecisionName = Annotated[

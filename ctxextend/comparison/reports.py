@@ -1,6 +1,7 @@
 """What a comparison of methods found, as data."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +42,10 @@ class Outcome:
         return self.behind is None or self.behind.mean <= ERRORS * (self.behind.error or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return all of it as plain values; a mean reciprocal rank has no perplexity."""
+        is_loss = self.evaluation.kind != "encoder"
         return {
-            "score": self.score.as_dict(),
+            "score": self.score.as_dict() if is_loss else self.score.difference_as_dict(),
             "behind": self.behind and self.behind.difference_as_dict(),
             "is_level": self.is_level,
             "short": self.short and self.short.difference_as_dict(),
@@ -84,7 +86,7 @@ class Row:
             "method": self.method,
             "keeps_learned_rows": self.keeps_learned_rows,
             "recipe": self.recipe,
-            "norms": list(self.norms),
+            "norms": _finite(self.norms),
             "untrained": self.untrained.as_dict(),
             "trained": self.trained and self.trained.as_dict(),
             "seconds": round(self.seconds, 3),
@@ -147,6 +149,12 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """Return all of it but the warnings as plain values."""
         values = {name: value for name, value in vars(self).items() if name != "warnings"}
-        values |= {"original": self.original and self.original.as_dict(), "norms": list(self.norms)}
+        shown = Estimate.as_dict if self.metric == LOSS else Estimate.difference_as_dict
+        values |= {"original": self.original and shown(self.original), "norms": _finite(self.norms)}
         values |= {"rows": [row.as_dict() for row in self.rows], "left_out": dict(self.left_out)}
         return values | {"seconds": round(self.seconds, 3), "notes": list(self.notes)}
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    """Return numbers with None in the place of those that are not finite, which JSON does not have."""
+    return [value if math.isfinite(value) else None for value in values]

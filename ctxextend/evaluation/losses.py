@@ -1,7 +1,7 @@
 """Losses of one window's tokens, read whole by a model and in pieces by the original that it was made of."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,11 @@ class WindowLosses:
     by_position: Mapping[str, Losses]
     by_context: Mapping[tuple[str, int], Losses]
 
+    def with_those_of(self, other: "WindowLosses") -> "WindowLosses":
+        """Return these and what other ways of reading gave on the same tokens of the same window."""
+        by_position = {**self.by_position, **other.by_position}
+        return WindowLosses(self.places, by_position, {**self.by_context, **other.by_context})
+
 
 @dataclass(frozen=True)
 class LossMeasure:
@@ -140,6 +145,12 @@ class LossMeasure:
             read = sorted({piece, *(context for context in lengths if context <= piece)})
             contexts += [Way.by(SLIDING, original, context, PIECE_SHARE) for context in read]
         return cls(length, seed, tuple(whole), tuple(contexts))
+
+    def parted(self) -> tuple["LossMeasure", "LossMeasure"]:
+        """Return the same by the model's ways of reading alone, and by the original's, which may be none."""
+        own = [tuple(way for way in ways if way.name == MODEL) for ways in (self.whole, self.contexts)]
+        others = [tuple(way for way in ways if way.name != MODEL) for ways in (self.whole, self.contexts)]
+        return replace(self, whole=own[0], contexts=own[1]), replace(self, whole=others[0], contexts=others[1])
 
     @property
     def reader(self) -> Reader:

@@ -1,7 +1,7 @@
 """What an evaluation needs before the first token is read: the model, its original, the contexts and the text."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from ctxextend.evaluation.windows import Text, cut_text, ladder
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, Evaluate, Subject
 from ctxextend.texts import check_paths, read_documents
 
-__all__ = ["Prepared", "check_same_tokens", "prepare"]
+__all__ = ["Prepared", "check_same_tokens", "fitting_measures", "prepare", "prepare_readers"]
 
 # What each kind of model can be measured by.
 FITTING = {
@@ -72,21 +72,48 @@ def prepare(subject: Subject, settings: Evaluate) -> Prepared:
     """
     check_paths(settings.data)
     model = open_reader(subject, settings.precision)
-    measures = _measures(model, settings)
+    fitting_measures(model, settings)
     original, warnings, notes = _original(model, settings)
-    lengths = _lengths(model, original, settings)
+    found = prepare_readers(model, original, settings)
+    if original is not None:
+        check_same_tokens(model, original, found.text.windows[0])
+        share_equal_tensors(model, original)
+    return replace(found, warnings=(*warnings, *found.warnings), notes=(*model.notes, *notes))
+
+
+def prepare_readers(
+    model: Reader,
+    original: Reader | None,
+    settings: Evaluate,
+    documents: Iterable[NDArray[np.int64]] | None = None,
+) -> Prepared:
+    """Choose what is measured of models that are loaded, and cut the text.
+
+    Args:
+        model: What is measured.
+        original: What it was made of; None where that is not known.
+        settings: How.
+        documents: Ids of the text to take in place of that which the settings name, each of shape (tokens of it,).
+
+    Raises:
+        DataError: The text cannot be read, or is shorter than one window.
+        ResizeError: A length that the model does not read, or a measure that does not fit it.
+    """
+    measures, lengths = fitting_measures(model, settings), _lengths(model, original, settings)
     size = max(lengths) - model.special
     wanted = max(settings.tokens // max(lengths), 1)
-    text = cut_text(_documents(model, settings), size, wanted, separator(model), one_each="retrieval" in measures)
-    if original is not None:
-        check_same_tokens(model, original, text.windows[0])
-        share_equal_tensors(model, original)
-    if {"position", "context"} & set(measures):
-        warnings = (*warnings, *_cautions(text, size))
-    return Prepared(model, original, measures, lengths, text, warnings, (*model.notes, *notes))
+    documents = _documents(model, settings) if documents is None else documents
+    text = cut_text(documents, size, wanted, separator(model), one_each="retrieval" in measures)
+    warnings = tuple(_cautions(text, size)) if {"position", "context"} & set(measures) else ()
+    return Prepared(model, original, measures, lengths, text, warnings, ())
 
 
-def _measures(model: Reader, settings: Evaluate) -> tuple[str, ...]:
+def fitting_measures(model: Reader, settings: Evaluate) -> tuple[str, ...]:
+    """Return the measures to take of a model: those that were asked for, or all that fit it.
+
+    Raises:
+        ResizeError: One that was asked for does not fit.
+    """
     fitting = FITTING[model.kind]
     for name in settings.measure:
         if name not in fitting:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.architecture import Place
@@ -52,18 +53,19 @@ class ReaderFiles:
         return self.rows - self.max_len
 
 
-def open_files(subject: Subject, hashes: Mapping[str, str] | None = None) -> ReaderFiles:
+def open_files(subject: Subject, hashes: Mapping[str, str] | None = None, source: Source | None = None) -> ReaderFiles:
     """Read the config, the headers and the tokenizer of what a command names.
 
     Args:
         subject: The checkpoint.
         hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
+        source: What the subject was found to be; None finds it.
 
     Raises:
         CtxextendError: As `open_subject` and `recognize`.
         CheckpointError: A table is another, transformers cannot load it alone, or it has no tokenizer.
     """
-    checkpoint = open_subject(subject)
+    checkpoint = open_checkpoint(source, subject.origin.variant) if source else open_subject(subject)
     check_tables(checkpoint, subject, hashes or {})
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     architecture = recognize(checkpoint, subject)

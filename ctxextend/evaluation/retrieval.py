@@ -1,6 +1,6 @@
 """Documents found by queries from what lies beyond the original's length."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,18 @@ from ctxextend.evaluation.readers import Reader
 from ctxextend.evaluation.reports import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval
 from ctxextend.evaluation.statistics import estimate
 
-__all__ = ["RetrievalTask", "measure_retrieval", "plan_retrieval"]
+__all__ = [
+    "Readings",
+    "RetrievalTask",
+    "find_documents",
+    "measure_retrieval",
+    "plan_retrieval",
+    "read_original",
+    "read_whole",
+    "report_retrieval",
+]
+
+Vectors = NDArray[np.float32]
 
 # Tokens of a query, where the original reads so many at once.
 QUERY_TOKENS = 40
@@ -38,7 +49,7 @@ class RetrievalTask:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all documents, of which `measure_retrieval` tells as it goes."""
+        """Tokens of all documents, of which each reading of them tells as it goes."""
         return self.length * len(self.documents)
 
     def queries(self, document: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -77,6 +88,79 @@ def _starts(old: int, length: int, last: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
+@dataclass(frozen=True)
+class Readings:
+    """What the original gives, with which any longer model is compared.
+
+    Attributes:
+        queries: Vectors of the queries, those of a document one behind the other, shape (documents · starts, d).
+        documents: Vectors of the documents, each of shape (documents, d): `TRUNCATED`, of as much as the original reads
+            at once, and `CHUNKS`, the means of those of consecutive pieces.
+        pooling: How the vectors of a text's tokens become one.
+    """
+
+    queries: Vectors
+    documents: Mapping[str, Vectors]
+    pooling: str
+
+
+def read_original(original: Embedder, task: RetrievalTask, progress: Callable[[int], None]) -> Readings:
+    """Read the queries, and the documents in the two ways in which the original can.
+
+    Args:
+        original: What a model was made of.
+        task: From `plan_retrieval`.
+        progress: Told the tokens of each document when that was read.
+    """
+    queries: list[Vectors] = []
+    found: dict[str, list[Vectors]] = {TRUNCATED: [], CHUNKS: []}
+    for document in task.documents:
+        queries.append(original.vectors(task.queries(document)))
+        found[TRUNCATED] += list(original.vectors([document[: original.room]]))
+        found[CHUNKS].append(original.mean_of_chunks(document))
+        progress(task.length)
+    return Readings(np.concatenate(queries), {way: np.stack(rows) for way, rows in found.items()}, original.pooling)
+
+
+def read_whole(model: Embedder, task: RetrievalTask, progress: Callable[[int], None]) -> Vectors:
+    """Return the vectors of whole documents by the model that was given another length, shape (documents, d).
+
+    Args:
+        model: The model.
+        task: From `plan_retrieval`.
+        progress: Told the tokens of each document when that was read.
+    """
+    rows = []
+    for document in task.documents:
+        rows.append(model.vectors([document])[0])
+        progress(task.length)
+    return np.stack(rows)
+
+
+def find_documents(readings: Readings, vectors: Vectors, task: RetrievalTask) -> dict[str, NDArray[np.int64]]:
+    """Return which place each query's own document takes among all, by the way documents were read.
+
+    Args:
+        readings: From `read_original`.
+        vectors: From `read_whole`.
+        task: From `plan_retrieval`.
+
+    Returns:
+        For `TRUNCATED`, `CHUNKS` and `MODEL` each, shape (documents, queries of each), from 1.
+    """
+    shape = len(task.documents), len(task.starts)
+    owners = np.repeat(np.arange(shape[0]), shape[1])
+    ways = {**readings.documents, MODEL: vectors}
+    return {way: ranks(readings.queries, rows, owners).reshape(shape) for way, rows in ways.items()}
+
+
+def report_retrieval(task: RetrievalTask, places: Mapping[str, NDArray[np.int64]], pooling: str) -> Retrieval:
+    """Return what was found, from `find_documents`."""
+    ways = {way: _recall(found, None if way == TRUNCATED else places[TRUNCATED]) for way, found in places.items()}
+    queries = places[MODEL].size
+    return Retrieval(task.length, len(task.documents), queries, task.query_tokens, pooling, ways)
+
+
 def measure_retrieval(
     model: Embedder, original: Embedder, task: RetrievalTask, progress: Callable[[int], None]
 ) -> Retrieval:
@@ -89,22 +173,11 @@ def measure_retrieval(
         model: The model that was given another length.
         original: What it was made of.
         task: From `plan_retrieval`.
-        progress: Told the tokens of each document when that was read.
+        progress: Told the tokens of each document whenever that was read, by the original and by the model.
     """
-    vectors: dict[str, list[NDArray[np.float32]]] = {TRUNCATED: [], CHUNKS: [], MODEL: []}
-    queries: list[NDArray[np.float32]] = []
-    for document in task.documents:
-        queries += list(original.vectors(task.queries(document)))
-        vectors[TRUNCATED] += list(original.vectors([document[: original.room]]))
-        vectors[CHUNKS].append(original.mean_of_chunks(document))
-        vectors[MODEL] += list(model.vectors([document]))
-        progress(task.length)
-    asked, owners = np.stack(queries), np.repeat(np.arange(len(task.documents)), len(task.starts))
-    shape = len(task.documents), len(task.starts)
-    places = {way: ranks(asked, np.stack(rows), owners).reshape(shape) for way, rows in vectors.items()}
-    ways = {way: _recall(places[way], None if way == TRUNCATED else places[TRUNCATED]) for way in places}
-    counts = task.length, len(task.documents), len(asked), task.query_tokens
-    return Retrieval(*counts, original.pooling, ways)
+    readings = read_original(original, task, progress)
+    places = find_documents(readings, read_whole(model, task, progress), task)
+    return report_retrieval(task, places, readings.pooling)
 
 
 def _recall(places: NDArray[np.int64], base: NDArray[np.int64] | None) -> Recall:

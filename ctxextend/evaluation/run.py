@@ -69,7 +69,7 @@ class Run:
         """Tokens that the models read in all."""
         losses = self.losses.tokens_to_read * len(self.on.text.windows) if self.losses else 0
         passkey = self.passkey.all_tokens(self.on.model.kind) if self.passkey else 0
-        return losses + passkey + (self.retrieval.tokens if self.retrieval else 0)
+        return losses + passkey + (2 * self.retrieval.tokens if self.retrieval else 0)
 
     def measure(self, progress: Callable[[int], None]) -> None:
         """Measure everything; what was measured is kept as it goes, and `progress` is told the tokens of each step."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
 from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
-from ctxextend.evaluation.readers import encode, separator
+from ctxextend.evaluation.readers import Reader, encode, separator
 from ctxextend.plan import plan_recipe, table_hash
 from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, Origin, Recipe, Run, Subject, Train
 from ctxextend.recognition import open_subject, recognize
@@ -24,7 +24,7 @@ from ctxextend.training.packing import check_enough, open_tokens, pack, split
 from ctxextend.training.work import Work
 from ctxextend.writtenrecipe import learned_by, written_recipe
 
-__all__ = ["Opened", "Original", "Texts", "open_texts", "open_trained", "source_of"]
+__all__ = ["Opened", "Original", "Texts", "fitted_settings", "open_texts", "open_trained", "source_of"]
 
 Tokens = NDArray[np.int32]
 Mask = NDArray[np.bool_]
@@ -41,11 +41,13 @@ class Original:
         subject: As a command names it.
         hashes: The SHA-256 that its tables should have, by their names, as far as a recipe says so.
         learned: Which rows of the table were its own, shape (positions,), where recipes say so; else None.
+        reader: It, where it is loaded already.
     """
 
     subject: Subject
     hashes: Mapping[str, str] = field(default_factory=dict)
     learned: Mask | None = None
+    reader: Reader | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def open_trained(run: Run, work: Work) -> Opened:
         here = Origin(variant=run.origin.variant, family=run.origin.family)
         subject = Subject(str(work.resized), here, command="train")
     files = open_files(subject)
-    settings = _settings(run, files)
+    settings = fitted_settings(run, files)
     original = _original(run, files)
     rows = _new_rows(files, original) if settings.trainable == "new" else None
     notes = files.checkpoint.source.notes if run.resize is None else ()
@@ -146,8 +148,12 @@ def _cautions(settings: Train, begun_for: int | None) -> Iterator[str]:
         )
 
 
-def _settings(run: Run, files: ReaderFiles) -> Train:
-    """Return how to train, its lengths filled in and seen to fit the model."""
+def fitted_settings(run: Run, files: ReaderFiles) -> Train:
+    """Return how to train, its lengths filled in and seen to fit the model.
+
+    Raises:
+        TrainingError: The run asks for no training, or for lengths that the model does not have.
+    """
     if run.train is None:
         raise TrainingError("The run asks for no training.", "Say what to train on: --data and --steps.")
     settings, longest = run.train, files.max_len

@@ -1,6 +1,7 @@
 """A model made ready to be trained: what it is trained to do, what of it is trained, and with how much at once."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from ctxextend.training.opening import Opened, Texts
 from ctxextend.training.parameters import Trained, match_parameters
 from ctxextend.training.room import give_back_what_is_freed
 
-__all__ = ["set_up"]
+__all__ = ["set_up", "set_up_reader"]
 
 # The highest learning rate of a table, as a part of the root of its values' mean square.
 TABLE_RATE = 0.05
@@ -44,10 +45,27 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
         CtxextendError: As `load_reader`; the objective does not fit, or what is trained cannot be written back.
     """
     reader = load_reader(opened.files, "fp32")
+    shapes = {name: file.entries[name].shape for file in opened.files.checkpoint.weights for name in file.entries}
+    return set_up_reader(reader, match_parameters(reader.model, shapes), opened, texts, devices)
+
+
+def set_up_reader(reader: Reader, names: Mapping[str, str], opened: Opened, texts: Texts, devices: Devices) -> Learner:
+    """Make a model that is loaded ready to be trained.
+
+    Args:
+        reader: The model, its weights in float32.
+        names: The parameter that holds each tensor of the files, from `match_parameters`.
+        opened: As in `set_up`.
+        texts: As in `set_up`.
+        devices: As in `set_up`.
+
+    Raises:
+        CtxextendError: As `set_up`.
+    """
     check_known(reader, np.array([texts.train.max(), texts.held_out.max()], np.int64))
     settings = opened.settings
     objective = _objective(opened, reader)
-    names, table = _trained_names(opened, reader)
+    names, table = _trained_names(opened, reader, names)
     switch_dropout_off(reader.model)
     trained = Trained.of(reader.model, names, table, opened.rows)
     choice = _choose(opened, objective, devices)
@@ -81,24 +99,22 @@ def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillati
             f"{reader.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
             "Name that with --original.",
         )
-    teacher = open_reader(opened.original.subject, "fp32", opened.original.hashes)
+    known = opened.original
+    teacher = known.reader or open_reader(known.subject, "fp32", known.hashes)
     is_sentence = (reader.root / SENTENCE_MODULES).is_file()
     return Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None, placed=placed)
 
 
-def _trained_names(opened: Opened, reader: Reader) -> tuple[dict[str, str], str]:
+def _trained_names(opened: Opened, reader: Reader, found: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
     """Return what is trained, as the files and as the model call it, and the model's name of the table.
 
     Raises:
         CheckpointError: The model holds something that its files do not.
     """
-    checkpoint, settings = opened.files.checkpoint, opened.settings
-    shapes = {name: file.entries[name].shape for file in checkpoint.weights for name in file.entries}
-    found = match_parameters(reader.model, shapes)
     if opened.files.table not in found:
         raise CheckpointError(f"The model of {reader.name} holds no table of the shape of {opened.files.table}.")
     table = found[opened.files.table]
-    if settings.trainable != "all":
+    if opened.settings.trainable != "all":
         return {opened.files.table: table}, table
     # A pooler is no part of what is trained: vectors of texts and words do without it.
     found = {name: parameter for name, parameter in found.items() if "pooler." not in parameter}

@@ -70,6 +70,8 @@ class RunTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save under another name, and give it its own when all of it is on the disk; then remove the one before."""
+        if not self.work.keeps_saves:
+            return
         step, unfinished = self.state.global_step, self.work.saves / UNFINISHED
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)

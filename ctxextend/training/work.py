@@ -38,9 +38,11 @@ class Work:
 
     Attributes:
         folder: The folder.
+        keeps_saves: Whether what is learned is saved on the way; a training that nobody goes on with needs none.
     """
 
     folder: Path
+    keeps_saves: bool = True
 
     @property
     def resized(self) -> Path:

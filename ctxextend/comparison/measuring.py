@@ -1,0 +1,127 @@
+"""What one method after the other gives, and what the original gives once for all of them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK
+from ctxextend.evaluation.embedding import Embedder
+from ctxextend.evaluation.losses import WindowLosses
+from ctxextend.evaluation.reports import CHUNKS, MODEL, SLIDING, Estimate, Evaluation
+from ctxextend.evaluation.retrieval import Readings, find_documents, read_original, read_whole, report_retrieval
+from ctxextend.evaluation.run import Run
+from ctxextend.evaluation.scoring import batches
+from ctxextend.evaluation.statistics import estimate
+
+__all__ = ["Base", "Measured", "measure", "metric_of", "original_score", "read_base"]
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the original gives.
+
+    Attributes:
+        windows: Its losses of each window.
+        readings: Its vectors of queries and documents; None where documents are not looked for.
+    """
+
+    windows: tuple[WindowLosses, ...] = ()
+    readings: Readings | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a method gives.
+
+    Attributes:
+        evaluation: All of it.
+        values: What it is ranked by: the losses of each window, or 1 / rank of each document's queries; each of shape
+            (k,), the same for every method.
+        short: Its loss minus the original's with the original's own longest context; None where that was not measured.
+    """
+
+    evaluation: Evaluation
+    values: tuple[Values, ...]
+    short: Estimate | None
+
+
+def metric_of(run: Run) -> str:
+    """Return what methods are ranked by."""
+    return RECIPROCAL_RANK if run.losses is None else LOSS
+
+
+def base_tokens(run: Run) -> int:
+    """Return the tokens that `read_base` reads."""
+    losses = run.losses.parted()[1].tokens_to_read * len(run.on.text.windows) if run.losses else 0
+    return losses + (run.retrieval.tokens if run.retrieval else 0)
+
+
+def read_base(run: Run, progress: Callable[[int], None]) -> Base:
+    """Let the original read all that it is compared by.
+
+    Args:
+        run: What is to be measured.
+        progress: Told the tokens of each step.
+    """
+    windows: list[WindowLosses] = []
+    if run.losses is not None:
+        theirs, texts = run.losses.parted()[1], run.on.text.windows
+        for batch in batches([theirs.length] * len(texts), run.batch_size):
+            windows += theirs.read(batch[0], [texts[i] for i in batch])
+            progress(theirs.tokens_to_read * len(batch))
+    if run.retrieval is None or not isinstance(run.base, Embedder):
+        return Base(tuple(windows))
+    return Base(tuple(windows), read_original(run.base, run.retrieval, progress))
+
+
+def measure(run: Run, base: Base, progress: Callable[[int], None]) -> Measured:
+    """Measure the method whose tables the model has now.
+
+    Args:
+        run: What is to be measured.
+        base: From `read_base`.
+        progress: Told the tokens of each step.
+    """
+    own = _own(run)
+    own.measure(progress)
+    own.windows = [mine.with_those_of(other) for mine, other in zip(own.windows, base.windows, strict=True)]
+    if run.retrieval is None or base.readings is None or not isinstance(run.judge, Embedder):
+        values = tuple(window.by_position[MODEL] for window in own.windows)
+        return Measured(own.report(complete=True), values, _short(own))
+    places = find_documents(base.readings, read_whole(run.judge, run.retrieval, progress), run.retrieval)
+    own.found = report_retrieval(run.retrieval, places, base.readings.pooling)
+    return Measured(own.report(complete=True), tuple(1 / places[MODEL]), None)
+
+
+def own_tokens(run: Run) -> int:
+    """Return the tokens that `measure` reads."""
+    return _own(run).tokens_to_read + (run.retrieval.tokens if run.retrieval else 0)
+
+
+def _own(run: Run) -> Run:
+    """Return a run of what the model alone gives, that has measured nothing yet."""
+    losses = run.losses and run.losses.parted()[0]
+    return replace(run, losses=losses, retrieval=None, started=time.perf_counter(), windows=[], cells=[], found=None)
+
+
+def _short(run: Run) -> Estimate | None:
+    original = run.on.original
+    if original is None or not run.windows or (MODEL, original.max_len) not in run.windows[0].by_context:
+        return None
+    contexts, known = [window.by_context for window in run.windows], original.max_len
+    return estimate([losses[MODEL, known] - losses[SLIDING, known] for losses in contexts])
+
+
+def original_score(run: Run, base: Base) -> Estimate | None:
+    """Return the score of the original, which reads the same in pieces."""
+    if base.windows:
+        return estimate([window.by_position[SLIDING] for window in base.windows])
+    if base.readings is None or run.retrieval is None:
+        return None
+    places = find_documents(base.readings, base.readings.documents[CHUNKS], run.retrieval)
+    return estimate(list(1 / places[CHUNKS]))

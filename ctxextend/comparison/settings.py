@@ -1,0 +1,157 @@
+"""What is compared, as a command's flags or a call say it: methods as they are typed, and how they are measured."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ctxextend.errors import ResizeError
+from ctxextend.evaluation.readers import ENCODER
+from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
+from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.registry import METHODS
+from ctxextend.writtenrun import KEYS
+
+__all__ = ["ALL", "Asked", "Compare", "read_methods"]
+
+# Stands for every method of the registry with its defaults.
+ALL = "all"
+
+# What a measurement is told, and what of that a training is told too.
+MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
+COMMON = ("precision", "seed", "text_field")
+DEFAULTS = {known.name: known.default for known in fields(Train)}
+
+FLAGS = tuple(known.name for known in fields(MethodOptions) if known.name != "method")
+EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-first=1:drop-last=2."
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A method that is to be compared with others.
+
+    Attributes:
+        name: The method, with its flags as `resize` takes them where any were given.
+        resize: What makes its table.
+        is_named: Whether it was asked for by its name, and not among all.
+    """
+
+    name: str
+    resize: Resize
+    is_named: bool
+
+
+@dataclass(frozen=True)
+class Compare:
+    """How methods are compared.
+
+    Attributes:
+        to: Usable token positions that each method gives.
+        evaluate: On what text they are measured, and how; where `train` names no text to measure on, that which
+            training leaves out of its own is taken.
+        methods: As `read_methods` takes them; empty is all.
+        train: How each is trained then; None is not at all.
+
+    Raises:
+        ResizeError: A length that no window has, or is longer than the methods give.
+    """
+
+    to: int
+    evaluate: Evaluate
+    methods: tuple[str, ...] = ()
+    train: Train | None = None
+
+    @classmethod
+    def of(cls, to: int, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any) -> "Compare":
+        """Return how methods are compared, from flags.
+
+        Args:
+            to: Usable token positions that each method gives.
+            data: Text to measure on; with steps, text to train on.
+            methods: As `read_methods` takes them.
+            steps: Optimizer steps of training; 0 for none.
+            flags: Those of `Evaluate` and `Train`, by the names of their fields; None is the default. With steps,
+                ``eval_data`` is measured on.
+
+        Raises:
+            ResizeError: A value that nothing could have, or a flag of a training without one.
+        """
+        measuring = {name: flags[name] for name in MEASURING if flags.get(name) is not None}
+        training = {name: flags[name] for name in flags if name not in MEASURING and flags[name] is not None}
+        if not steps and (idle := [name for name, value in training.items() if value != DEFAULTS.get(name)]):
+            raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
+        training |= {name: measuring[name] for name in COMMON if name in measuring}
+        evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
+        return cls(to, evaluate, tuple(methods), Train(tuple(data), steps, **training) if steps else None)
+
+    def __post_init__(self) -> None:
+        if self.to < LEAST_LENGTH:
+            raise ResizeError(
+                f"--to {self.to} is shorter than any window that is measured.", f"Give {LEAST_LENGTH} or more."
+            )
+        for length in self.evaluate.length:
+            if length > self.to:
+                raise ResizeError(f"--length {length} is more than the {self.to} of --to.", "Give a greater --to.")
+        _ = self.asked
+
+    @property
+    def asked(self) -> tuple[Asked, ...]:
+        """The methods, each once."""
+        return read_methods(self.methods, self.to)
+
+    def measured(self, kind: str) -> Evaluate:
+        """Return what is measured of a model of a kind: what was asked for, and what methods are ranked by."""
+        ranked_by = "retrieval" if kind == ENCODER else "position"
+        length, measure = self.evaluate.length, self.evaluate.measure
+        return replace(
+            self.evaluate,
+            length=tuple(dict.fromkeys((*length, self.to))) if length else (),
+            measure=tuple(dict.fromkeys((*measure, ranked_by))) if measure else (),
+        )
+
+
+def read_methods(typed: Sequence[str], to: int) -> tuple[Asked, ...]:
+    """Return the methods that were asked for, each once.
+
+    Args:
+        typed: Names, each with its flags where it has any: ``linear``, ``stretch:keep-first=5``, or as for `resize`,
+            ``stretch --keep-first 5``. ``all`` is every method with its defaults, and so is nothing.
+        to: Usable token positions that each gives.
+
+    Raises:
+        ResizeError: There is no such method, or a flag that it does not take.
+    """
+    found: dict[str, Asked] = {}
+    for asked in _asked(typed or [ALL], to):
+        if asked.is_named or asked.name not in found:
+            found[asked.name] = asked
+    return tuple(found.values())
+
+
+def _asked(typed: Sequence[str], to: int) -> Iterator[Asked]:
+    for text in typed:
+        if text.strip() == ALL:
+            yield from (Asked(name, Resize(to, name), is_named=False) for name in METHODS)
+        else:
+            yield _read(text, to)
+
+
+def _read(text: str, to: int) -> Asked:
+    name, *words = text.replace(":", " ").replace("=", " ").split() or [text]
+    if not name.strip():
+        raise ResizeError(f"{text!r} names no method.", f"Methods: {', '.join(METHODS)}.")
+    if len(words) % 2:
+        raise ResizeError(f"{text!r}: a flag stands there without its value.", EXAMPLE)
+    flags = {word.lstrip("-").replace("_", "-"): value for word, value in zip(words[::2], words[1::2], strict=True)}
+    given = {flag.replace("-", "_"): _value(flag, value) for flag, value in flags.items()}
+    return Asked(" ".join([name, *flag_words(flags)]), Resize(to, name, **given), is_named=True)
+
+
+def _value(flag: str, text: str) -> Any:
+    """Return the value of a method's flag."""
+    if flag.replace("-", "_") not in FLAGS:
+        known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
+        raise ResizeError(f"No method has a flag --{flag}.", f"There are {known}. {EXAMPLE}")
+    try:
+        return KEYS[f"resize.{flag.replace('-', '_')}"](text)
+    except ValueError:
+        raise ResizeError(f"--{flag} {text} is no number.", EXAMPLE) from None

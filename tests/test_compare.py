@@ -1,0 +1,352 @@
+"""`compare` from end to end, on pico models: what it measures is what `resize`, `train` and `evaluate` give."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ctxextend
+from ctxextend.comparison import contest as contest_module
+from ctxextend.comparison.contest import Contest, open_contest
+from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Comparison, Outcome
+from ctxextend.comparison.settings import Compare
+from ctxextend.errors import CtxextendError, DataError, ResizeError, TrainingError, UnsupportedModelError
+from ctxextend.evaluation.readers import load_reader
+from ctxextend.evaluation.reports import Evaluation
+from ctxextend.recipe import Subject
+from ctxextend.tables.registry import METHODS
+from ctxextend.training.learning import Learner
+from ctxextend.writtenrun import read_run
+from tests import pico
+from tests.pico import Pico
+from tests.trainings import make_encoder, make_source, write_book
+from tests.words import text_of
+
+Make = Callable[..., Pico]
+TO = 64
+FEW = ("linear", "copy", "stretch:keep-first=5")
+# What a row does not share with what evaluate says of the checkpoint that it stands for.
+OWN = ("source", "seconds", "notes", "complete")
+
+
+def write_texts(words: int = 300, documents: int = 4) -> Path:
+    """Write documents of so many words each into the current folder."""
+    generator = np.random.default_rng(0)
+    lines = [json.dumps({"text": text_of(generator.integers(0, 27, words).tolist())}) for _ in range(documents)]
+    path = Path("texts.jsonl")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def found_by(evaluation: Evaluation) -> dict[str, Any]:
+    return {name: value for name, value in evaluation.as_dict().items() if name not in OWN}
+
+
+def resized(source: Path, method: str, output: str) -> Path:
+    name, *flags = method.split()
+    keep_first = int(flags[1]) if flags else None
+    return ctxextend.resize(source, to=TO, method=name, keep_first=keep_first, output=output).output
+
+
+def contest_of(source: Path, *methods: str, folder: Path | None = None, steps: int = 0, **flags: Any) -> Contest:
+    settings = Compare.of(TO, ("texts.jsonl",), methods, steps, **flags)
+    return open_contest(Subject(str(source), command="compare"), settings, folder or Path())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "dtype"), [("gpt2", torch.float32), ("gpt2", torch.bfloat16), ("roberta", torch.float32)]
+)
+def test_compare_measures_what_evaluate_does_on_what_resize_writes(
+    model_type: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    source, texts = make_source(tmp_path / "source", model_type, dtype=dtype), write_texts()
+    found = ctxextend.compare(source, TO, texts, methods=[*FEW, "random"], tokens=512)
+    assert {row.method for row in found.rows} == {"linear", "copy", "stretch --keep-first 5", "random"}
+    for row in found.rows:
+        made = resized(source, row.method, row.method.split()[0])
+        alone = ctxextend.evaluate(made, texts, original=source, tokens=512)
+        assert found_by(row.untrained.evaluation) == found_by(alone)
+        assert alone.passkey is None or alone.passkey.trials > 0
+        assert row.untrained.score == alone.positions.losses["model"]  # type: ignore[union-attr]
+        assert row.trained is None
+
+
+def test_compare_ranks_encoders_by_the_documents_they_find(tmp_path: Path) -> None:
+    source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
+    found = ctxextend.compare(source, TO, texts, methods=["mean", *FEW], tokens=12 * TO)
+    assert (found.kind, found.metric) == ("encoder", RECIPROCAL_RANK)
+    scores = [row.final.score.mean for row in found.rows]
+    assert scores == sorted(scores, reverse=True)
+    for row in found.rows:
+        alone = ctxextend.evaluate(
+            resized(source, row.method, row.method.split()[0]), texts, original=source, tokens=12 * TO
+        )
+        assert found_by(row.untrained.evaluation) == found_by(alone)
+        assert alone.retrieval is not None
+        assert row.final.score.mean == alone.retrieval.ways["model"].reciprocal_rank
+        assert found.original is not None
+        assert found.original.mean == alone.retrieval.ways["chunks"].reciprocal_rank
+        assert row.final.short is None
+        best = found.rows[0].final.score.mean
+        if row.final.behind is not None:
+            assert row.final.behind.mean == pytest.approx(best - row.final.score.mean)
+    values = found.as_dict()
+    assert "perplexity" not in values["original"]
+    assert "perplexity" not in values["rows"][0]["untrained"]["score"]
+
+
+def test_compare_pairs_methods_by_window_and_short_texts_with_the_original(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    found = ctxextend.compare(source, TO, write_texts(), methods=FEW, tokens=512, measure=["context"])
+    assert (found.metric, found.max_len_before, found.max_len_after) == (LOSS, 16, TO)
+    assert (found.complete, found.table, len(found.norms)) == (True, "transformer.wpe.weight", 16)
+    assert found.original is not None
+    assert found.original == found.rows[0].final.evaluation.positions.losses["sliding"]  # type: ignore[union-attr]
+    best, *others = found.rows
+    assert best.final.behind is None
+    assert best.final.is_level
+    for row in others:
+        assert row.final.behind is not None
+        assert row.final.behind.mean == pytest.approx(row.final.score.mean - best.final.score.mean)
+        assert row.final.behind.error < row.final.score.error  # type: ignore[operator]
+    by_name = {row.method: row for row in found.rows}
+    for name, row in by_name.items():
+        assert row.final.short is not None
+        assert (row.final.short.mean == 0) == row.keeps_learned_rows == (name == "copy")
+        assert len(row.norms) == TO
+        assert np.isfinite(row.norms).all()
+    assert by_name["copy"].norms[:16] == found.norms
+    assert by_name["copy"].final.short.error == 0  # type: ignore[union-attr]
+
+
+def test_compare_leaves_out_what_cannot_be_unless_it_is_named(tmp_path: Path) -> None:
+    source, texts = make_source(tmp_path / "source", "gpt2"), write_texts(900)
+    found = ctxextend.compare(
+        source, 300, texts, tokens=300, measure=["position"], methods=["all", "stretch:keep-first=5"]
+    )
+    assert set(found.left_out) == {"hierarchical", "stretch"}
+    assert "256 positions" in found.left_out["hierarchical"]
+    assert {row.method for row in found.rows} == {*METHODS, "stretch --keep-first 5"} - {"hierarchical", "stretch"}
+    for name in found.left_out:
+        with pytest.raises(ResizeError, match=name):
+            ctxextend.compare(source, 300, texts, methods=["copy", name])
+
+
+def test_compare_reads_the_original_once_and_loads_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    loads: list[object] = []
+
+    def counted(*arguments: Any) -> Any:
+        loads.append(arguments)
+        return load_reader(*arguments)
+
+    monkeypatch.setattr(contest_module, "load_reader", counted)
+    told: list[tuple[int, int, str]] = []
+    texts = write_texts()
+    ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *said: told.append(said))
+    assert len(loads) == 1
+    totals = {total for _, total, _ in told}
+    assert totals == {sum(moved for moved, _, _ in told)}
+    assert {who for _, _, who in told} == {"the original", "linear", "copy", "stretch --keep-first 5"}
+
+
+def test_contest_shares_all_tensors_but_the_table_with_the_original(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    write_texts()
+    found = contest_of(source, "linear", "copy")
+    model, original = found.extended.reader.model, found.run.on.original.model  # type: ignore[union-attr]
+    theirs = dict(original.named_parameters())
+    apart = {name for name, value in model.named_parameters() if value is not theirs[name]}
+    assert apart == {"transformer.wpe.weight"}
+    assert (original.config.n_positions, model.config.n_positions) == (16, TO)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "dtype", "trainable"),
+    [("gpt2", torch.bfloat16, "new"), ("gpt2", torch.bfloat16, "all"), ("bert", torch.float32, "positions")],
+)
+def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
+    model_type: str, dtype: torch.dtype, trainable: str, tmp_path: Path
+) -> None:
+    source, texts = make_source(tmp_path / "source", model_type, dtype=dtype), write_texts()
+    write_book()
+    flags: dict[str, Any] = {"steps": 2, "trainable": trainable, "lr": 0.01, "batch_size": 2}
+    found = ctxextend.compare(
+        source, TO, "book.txt", eval_data=texts, methods=["copy", "linear"], tokens=256, measure=["context"], **flags
+    )
+    assert (found.steps, found.trainable, found.seq_len) == (2, trainable, TO)
+    for row in found.rows:
+        made = ctxextend.run(read_run(row.recipe, "the row's recipe").run, row.method).output
+        assert made is not None
+        measured = ctxextend.evaluate(
+            made, texts, original=source, tokens=256, measure=["position", "context"], precision="fp32"
+        )
+        assert row.trained is not None
+        assert found_by(row.trained.evaluation) == found_by(measured)
+        assert row.trained.score != row.untrained.score
+        assert row.final is row.trained
+        if row.method == "copy":
+            assert (row.trained.short.mean == 0) == (trainable == "new")  # type: ignore[union-attr]
+
+
+def test_compare_trains_an_encoder_on_what_its_original_gives(tmp_path: Path) -> None:
+    source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
+    write_book()
+    flags: dict[str, Any] = {"steps": 2, "trainable": "all", "lr": 0.01, "batch_size": 2}
+    found = ctxextend.compare(source, TO, "book.txt", eval_data=texts, methods=["copy", "linear"], tokens=768, **flags)
+    for row in found.rows:
+        made = ctxextend.run(read_run(row.recipe, "the row's recipe").run, row.method).output
+        assert made is not None
+        assert row.trained is not None
+        assert found_by(row.trained.evaluation) == found_by(
+            ctxextend.evaluate(made, texts, original=source, tokens=768)
+        )
+
+
+@pytest.mark.parametrize("trainable", ["new", "positions", "all"])
+def test_contest_gives_every_method_the_same_weights_back(trainable: str, tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    write_texts()
+    flags: dict[str, Any] = {
+        "trainable": trainable,
+        "lr": 0.01,
+        "batch_size": 2,
+        "tokens": 128,
+        "measure": ("position",),
+    }
+    # One method under two names: whatever the first training left behind would show in the second.
+    found = contest_of(source, "linear", "linear:keep-first=0", "copy", steps=2, folder=tmp_path, **flags)
+    before = {name: value.clone() for name, value in found.extended.reader.model.state_dict().items()}
+    found.measure(lambda *told: None)
+    after = found.extended.reader.model.state_dict()
+    assert {name for name, value in before.items() if not torch.equal(value, after[name])} == {"transformer.wpe.weight"}
+    assert not any(value.grad is not None for value in found.extended.reader.model.parameters())
+    one, other, last = found.standings
+    for stage in ("untrained", "trained"):
+        first, second = (getattr(standing, stage).values for standing in (one, other))
+        assert [values.tolist() for values in first] == [values.tolist() for values in second]
+    assert torch.equal(
+        after["transformer.wpe.weight"],
+        torch.from_numpy(found.extended.made_by(found.plans["copy"])[found.files.table]),
+    )
+    assert not [*tmp_path.glob("saves/*")], last
+
+
+def test_contest_measures_on_what_training_leaves_out(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    write_texts(150, 40)
+    found = contest_of(source, "copy", steps=1, folder=tmp_path, tokens=256)
+    assert found.pupil is not None
+    train, held_out = found.pupil.texts.train, found.pupil.texts.held_out
+    assert len(held_out) == (len(train) + len(held_out)) // 20
+    read = np.concatenate(found.run.on.text.documents)
+    assert read.tolist() == held_out[: len(read)].tolist()
+    assert any("last twentieth" in note for note in found.report(complete=True).notes)
+
+
+def test_compare_refuses_to_measure_on_what_is_trained_on(tmp_path: Path) -> None:
+    source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
+    with pytest.raises(DataError, match=r"texts\.jsonl is named by --data"):
+        ctxextend.compare(source, TO, texts, eval_data=texts, steps=1)
+
+
+@pytest.mark.parametrize("stop_at", ["copy", "stretch --keep-first 5"])
+@pytest.mark.parametrize("stage", ["untrained", "trained"])
+def test_compare_interrupted_holds_what_was_measured(stop_at: str, stage: str, tmp_path: Path) -> None:
+    source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
+    seen: list[str] = []
+
+    def stop(moved: int, total: int, who: str) -> None:
+        seen.extend([who] if seen[-1:] != [who] else [])
+        if who == stop_at and seen.count(who) == (2 if stage == "trained" else 1):
+            raise KeyboardInterrupt
+
+    flags: dict[str, Any] = {"tokens": 128, "measure": ["position"], "lr": 0.01, "batch_size": 2}
+    with pytest.raises(ctxextend.ComparisonInterrupted) as stopped:
+        ctxextend.compare(source, TO, texts, methods=FEW, steps=2, progress=stop, **flags)
+    found = stopped.value.comparison
+    names = ["linear", "copy", "stretch --keep-first 5"]
+    done = names.index(stop_at)
+    assert not found.complete
+    assert {row.method for row in found.rows} == set(names if stage == "trained" else names[:done])
+    trained = [row.trained is not None for row in found.rows]
+    assert trained == [True] * (done if stage == "trained" else 0) + [False] * trained.count(False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "match"),
+    [
+        ({"to": 16}, ResizeError, "--to 64"),
+        ({"to": 8}, ResizeError, "reads 16 tokens already"),
+        ({"to": 4}, ResizeError, "Give 8 or more"),
+        ({"length": [128]}, ResizeError, "--length 128 is more than the 64"),
+        ({"methods": ["no-such"]}, ResizeError, "no method 'no-such'"),
+        ({"methods": ["linear:alpha=0.4"]}, ResizeError, "--alpha has no meaning for --method linear"),
+        ({"methods": ["linear:keep-first"]}, ResizeError, "without its value"),
+        ({"methods": ["linear:keep-first=x"]}, ResizeError, "no number"),
+        ({"methods": ["linear:steps=3"]}, ResizeError, "No method has a flag --steps"),
+        ({"measure": ["retrieval"]}, ResizeError, "has no meaning"),
+        ({"lr": 0.1}, ResizeError, "--lr belongs to a training"),
+        ({"eval_data": "texts.jsonl"}, ResizeError, "--eval-data belongs to a training"),
+        ({"trainable": "all"}, ResizeError, "--trainable belongs to a training"),
+        ({"data": "none.txt"}, DataError, "no file or folder"),
+        ({"steps": 1, "seq_len": 128}, TrainingError, "--seq-len 128"),
+    ],
+)
+def test_compare_refuses_what_cannot_be(
+    flags: dict[str, Any], error: type[CtxextendError], match: str, tmp_path: Path
+) -> None:
+    source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
+    asked: dict[str, Any] = {"to": TO, "data": texts} | flags
+    with pytest.raises(error, match=match):
+        ctxextend.compare(source, **asked)
+
+
+def test_compare_refuses_encoder_decoders_as_evaluate_does(tmp_path: Path) -> None:
+    folder = pico.make_bart(tmp_path / "bart")
+    make_source(tmp_path / "words", "gpt2")
+    for path in (tmp_path / "words").glob("tokenizer*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(UnsupportedModelError):
+        ctxextend.compare(folder, TO, write_texts())
+
+
+def test_compare_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) -> None:
+    source = make_encoder(tmp_path / "encoder")
+    with pytest.raises(DataError, match="ranked by the documents"):
+        ctxextend.compare(source, TO, write_texts(80, 1), methods=["copy"])
+
+
+def test_compare_goes_on_where_one_method_cannot_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
+    learn, seen = Learner.learn, list[object]()
+
+    def fail_once(*arguments: Any) -> Any:
+        seen.append(arguments)
+        if len(seen) == 1:
+            raise TrainingError("The loss is no finite number.")
+        return learn(*arguments)
+
+    monkeypatch.setattr(Learner, "learn", fail_once)
+    flags: dict[str, Any] = {"tokens": 128, "measure": ["position"], "lr": 0.01, "batch_size": 2}
+    found = ctxextend.compare(source, TO, texts, methods=["linear", "copy"], steps=1, **flags)
+    assert [(row.method, row.trained is not None) for row in found.rows] == [("copy", True), ("linear", False)]
+    assert "linear was not trained to the end: The loss is no finite number." in found.warnings
+
+
+def test_compare_is_the_same_twice(tmp_path: Path) -> None:
+    source, texts = make_source(tmp_path / "source", "bert"), write_texts()
+
+    def values(found: Comparison) -> Any:
+        def outcome(of: Outcome | None) -> Any:
+            return of and of.as_dict() | {"evaluation": found_by(of.evaluation)}
+
+        return [(row.method, outcome(row.untrained), outcome(row.trained)) for row in found.rows]
+
+    flags: dict[str, Any] = {"steps": 2, "lr": 0.01, "batch_size": 2, "tokens": 128, "seed": 3}
+    ones, others = (values(ctxextend.compare(source, TO, texts, methods=FEW, **flags)) for _ in range(2))
+    assert ones == others

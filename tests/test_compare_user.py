@@ -1,0 +1,165 @@
+"""`ctxextend compare` as it is typed."""
+
+import json
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from ctxextend.cli import compare as compare_command
+from ctxextend.cli.app import _stop
+from ctxextend.comparison import comparing, contest
+from ctxextend.errors import OutputError
+from ctxextend.page import document
+from ctxextend.tables.registry import METHODS
+from ctxextend.training.trainer import Watch
+from tests.test_compare import write_texts
+from tests.test_comparison_json import errors
+from tests.test_completion import offered
+from tests.trainings import invoke, make_source
+
+FLAGS = ("--data", "texts.jsonl", "--tokens", 128, "--measure", "position")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    write_texts(100)
+    return make_source(tmp_path / "source", "gpt2")
+
+
+def compare(source: Path, *flags: object) -> Result:
+    return invoke("compare", source, "--to", 64, *FLAGS, *flags)
+
+
+def test_compare_prints_a_ranking_and_writes_page_and_figure(source: Path) -> None:
+    done = compare(source, "--methods", "linear,copy", "random", "--report", "page.html", "--plot", "figure.svg")
+    assert done.exit_code == 0, done.stderr
+    assert "16 -> 64 positions, by 3 methods" in done.stdout
+    ranked = [line.split()[:2] for line in done.stdout.splitlines() if line.strip()[:1] in "123" and line.strip()]
+    assert {method for _, method in ranked} == {"linear", "copy", "random"}
+    assert [number for number, _ in ranked] == ["1", "2", "3"]
+    assert "The original reads the same in pieces of 16 tokens" in done.stdout
+    assert "<html" in Path("page.html").read_text("utf-8")
+    assert "<svg" in Path("figure.svg").read_text("utf-8")
+    assert "The report is in page.html." in done.stderr
+    assert "windows of 64 tokens were read" in done.stderr
+
+
+def test_compare_prints_one_json_object(source: Path) -> None:
+    flags = ("--steps", 1, "--trainable", "new", "--lr", 0.01, "--batch-size", 2, "--seed", 5, "--length", 16)
+    done = compare(source, "--methods", "copy,stretch:keep-first=5", *flags, "--measure", "context", "--json")
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert errors(values) == []
+    assert (values["steps"], values["trainable"], values["seed"]) == (1, "new", 5)
+    assert {row["method"] for row in values["rows"]} == {"copy", "stretch --keep-first 5"}
+    contexts = values["rows"][0]["trained"]["evaluation"]["contexts"]
+    assert [point["context"] for point in contexts["points"]] == [16, 64]
+    assert values["warnings"] == [line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--methods", "no-such"), 2, "There is no method 'no-such'"),
+        (("--lr", 0.1), 2, "--lr belongs to a training"),
+        (("--length", 128), 2, "--length 128"),
+        (("--report", "page.txt"), 2, "page.txt does not end"),
+        (("--plot", "figure.txt"), 2, "figure.txt does not end"),
+        (("--report", "none/page.html"), 1, "There is no folder"),
+        (("--methods", "hierarchical", "--to", 999), 1, "256"),
+        (("--measure", "retrieval"), 1, "has no meaning"),
+    ],
+)
+def test_compare_refuses_before_a_model_is_read(
+    flags: tuple[Any, ...], code: int, said: str, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if flags[0] != "--measure":
+        monkeypatch.setattr("ctxextend.comparison.contest.load_reader", None)
+    done = compare(source, *flags)
+    assert done.exit_code == code
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_compare_that_cannot_write_the_page_prints_the_ranking_all_the_same(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OutputError("page.html could not be written: no space.")
+
+    monkeypatch.setattr(document, "write_page", refuse)
+    done = compare(source, "--methods", "copy", "--report", "page.html", "--plot", "figure.svg")
+    assert done.exit_code == 1
+    assert " 1 copy" in done.stdout
+    assert "no space" in done.stderr
+    assert Path("figure.svg").is_file()
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int, number: int) -> None:
+    """Send this process a signal when something is done for the n-th time."""
+    whole, seen = getattr(owner, name), [0]
+
+    def then_stop(*arguments: Any, **named: Any) -> Any:
+        seen[0] += 1
+        if seen[0] == count:
+            signal.raise_signal(number)
+        return whole(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, then_stop)
+
+
+def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(monkeypatch, contest, "measure", 2, signal.SIGINT)
+    done = compare(source, "--methods", "linear,copy", "--json", "--report", "page.html")
+    assert done.exit_code == 130
+    values = json.loads(done.stdout)
+    assert errors(values) == []
+    assert values["complete"] is False
+    assert [row["method"] for row in values["rows"]] == ["linear"]
+    assert "measured until then" in done.stderr
+    assert Path("page.html").is_file()
+
+
+def test_compare_stopped_before_a_method_is_done_writes_no_page(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(monkeypatch, contest, "measure", 1, signal.SIGINT)
+    done = compare(source, "--methods", "linear", "--report", "page.html")
+    assert done.exit_code == 130
+    assert "by 0 methods" in done.stdout
+    assert not Path("page.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_compare_stopped_in_a_training_leaves_nothing_behind(
+    number: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stop_at(monkeypatch, Watch, "on_step_end", 2, number)
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        done = compare(source, "--methods", "linear,copy", "--steps", 5, "--batch-size", 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 128 + number
+    assert [*tmp_path.glob("ctxextend-*")] == []
+    assert ("by 2 methods" in done.stdout) == (number == signal.SIGINT)
+    assert ("nothing was left half-made" in done.stderr) == (number == signal.SIGTERM)
+
+
+def test_compare_completes_lists_of_methods_and_measures() -> None:
+    assert ("all", *METHODS) == compare_command.METHOD_NAMES
+    assert offered("compare tiny-gpt2 --methods linear,co") == ["linear,copy"]
+    assert offered("compare tiny-gpt2 --measure pas") == ["passkey"]
+
+
+def test_compare_subject_is_what_the_library_calls(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(comparing, "compare_subject", lambda *asked: seen.append(asked[:2]))
+    comparing.compare(source, 64, "texts.jsonl", tokens=128, measure=["position"])
+    with pytest.raises(AttributeError):  # what is to be shown is None
+        compare(source)
+    library, typed = seen
+    assert library == typed

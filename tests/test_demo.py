@@ -1,0 +1,123 @@
+"""The demonstration, with few methods and little text."""
+
+import hashlib
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ctxextend import demonstration, running
+from ctxextend.cli.app import app
+from ctxextend.comparison.comparing import compare_subject
+from ctxextend.comparison.reports import Comparison
+from ctxextend.comparison.settings import Compare
+from ctxextend.demonstration import compare_demo, held_out_documents
+from ctxextend.recipe import Subject
+from ctxextend.texts import read_documents
+
+
+def demo(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["demo", *arguments])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare two methods on one window."""
+    monkeypatch.setattr(demonstration, "compare_subject", compare_few)
+
+
+def compare_few(subject: Subject, settings: Compare, *others: Any) -> Comparison:
+    few = replace(settings.evaluate, tokens=512, measure=("position",))
+    return compare_subject(subject, replace(settings, methods=("linear", "copy"), evaluate=few), *others)
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the model write nothing, which takes seconds."""
+    monkeypatch.setattr(running, "continue_text", lambda *_: ("within", "beyond", 512))
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_resizes_loads_writes_past_the_old_end_and_compares() -> None:
+    Path("tiny-gpt2").mkdir()  # the bundled checkpoint is used whatever lies here
+    done = demo("-o", "kept")
+    assert done.exit_code == 0, done.output
+    assert "tiny-gpt2 reads 128 tokens, and fails at 129: IndexError" in done.stdout
+    assert "are equal to the last bit" in done.stdout
+    before, _, after = done.stdout.partition("---- position 128: the original ends here ----")
+    assert "Return a new list" in before
+    assert "512 tokens. It has not been trained at 512" in after
+    assert len(after) > 200
+    assert "128 -> 512 positions, by 2 methods" in done.stdout
+    assert " 1 linear " in done.stdout
+    assert Path("kept/model.safetensors").is_file()
+    assert "linear" in Path("ctxextend-demo.html").read_text("utf-8")
+    again = demo("-o", "kept")
+    assert again.exit_code == 1
+    assert "--force" in again.stderr
+
+
+@pytest.mark.usefixtures("quick", "silent")
+def test_demo_prints_one_json_object_and_writes_the_page_where_it_is_told() -> None:
+    Path("beside").mkdir()
+    done = demo("--json", "-o", "beside/kept")
+    values = json.loads(done.stdout)
+    assert (values["command"], values["max_len_after"], values["tokens"]) == ("demo", 512, 512)
+    assert (values["same_outputs"], values["output"]) == (True, "beside/kept")
+    assert [row["method"] for row in values["comparison"]["rows"]] == ["linear", "copy"]
+    assert values["warnings"]
+    assert Path("beside/ctxextend-demo.html").is_file()
+    assert demo("--quiet", "--report", "other.html").exit_code == 0
+    assert Path("other.html").is_file()
+    assert not Path("ctxextend-demo.html").exists()
+
+
+def test_demo_refuses_a_page_without_a_place_before_any_work() -> None:
+    assert demo("--report", "page.txt").exit_code == 2
+    done = demo("--report", "none/page.html", "-o", "kept")
+    assert done.exit_code == 1
+    assert "There is no folder" in done.stderr
+    assert not Path("kept").exists()
+
+
+@pytest.mark.usefixtures("silent")
+def test_demo_stopped_by_ctrl_c_prints_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(moved: int, total: int, who: str) -> None:
+        if who == "copy":
+            signal.raise_signal(signal.SIGINT)
+
+    def compare_and_stop(subject: Subject, settings: Compare, progress: Any, source: Any) -> Comparison:
+        return compare_few(subject, settings, stop, source)
+
+    monkeypatch.setattr(demonstration, "compare_subject", compare_and_stop)
+    done = demo()
+    assert done.exit_code == 130
+    assert "incomplete" in done.stdout.lower()
+    assert " 1 linear " in done.stdout
+
+
+def test_compare_demo_asks_for_every_method_on_text_that_was_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def remember(subject: Subject, settings: Compare, *others: Any) -> None:
+        asked.append((subject.source, settings))
+        texts.extend(read_documents(settings.evaluate.data))
+
+    texts: list[str] = []
+    monkeypatch.setattr(demonstration, "compare_subject", remember)
+    compare_demo()
+    ((source, settings),) = asked
+    assert (source, settings.to, settings.methods, settings.train) == ("tiny-gpt2", 512, (), None)
+    assert settings.evaluate.measure == settings.evaluate.length == ()
+    assert texts == list(held_out_documents())
+
+
+def test_held_out_documents_are_those_that_the_model_card_names() -> None:
+    texts = list(held_out_documents())
+    assert len(texts) == len(set(texts)) > 100
+    assert all(hashlib.sha256(text.encode()).digest()[0] < 256 / 20 for text in texts)
+    assert sum(map(len, texts)) > 2 * demonstration.DEMO_TOKENS
