@@ -31,7 +31,7 @@ from ctxextend.recipe import Origin, Recipe, Resize
 from ctxextend.recognition import open_subject, recognize
 from ctxextend.tableplan import TablePlan, find_tables, plan_tables
 from ctxextend.tables.options import OWN_FLAGS
-from ctxextend.tables.resizing import resize_behind
+from ctxextend.tables.resizing import explain_choice, resize_behind
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_checkpoint", "plan_recipe", "plan_resize", "resize"]
 
@@ -103,18 +103,19 @@ class ResizePlan(Changes):
         self.checkpoint.check_unchanged()
         files, size = self.output_files, self.bytes_to_write
         with staged_output(self.checkpoint, folder, files, size, force=force) as staged:
-            hashes, warnings = self._write_weights(staged, progress)
+            hashes, warnings, choices = self._write_weights(staged, progress)
             write_rest(self.checkpoint, staged, self.copied, lambda: output_texts(self, hashes), progress)
             size = sum((staged / name).stat().st_size for name in self.output_files)
             check(staged)
-        return ResizeResult(self, folder, (*self.warnings, *warnings), size, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return ResizeResult(self, folder, (*self.warnings, *warnings), size, seconds, tuple(choices))
 
     def _output(self, output: str | os.PathLike[str] | None) -> Path:
         return self.default_output if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
-    def _write_weights(self, folder: Path, progress: Progress) -> tuple[Hashes, list[str]]:
+    def _write_weights(self, folder: Path, progress: Progress) -> tuple[Hashes, list[str], list[str]]:
         hashes: dict[str, tuple[str, str]] = {}
-        warnings: list[str] = []
+        warnings, choices = list[str](), list[str]()
         for file in self.checkpoint.weights:
             tensors = {}
             for table in self.tables_in(file):
@@ -122,11 +123,18 @@ class ResizePlan(Changes):
                 tensors[table.name] = self.resized(table, before)
                 hashes[table.name] = table_hash(before), table_hash(tensors[table.name])
                 warnings += nonfinite(table, before, tensors[table.name])
+                choices += self._choice(table, before)
             tensors |= {plan.name: make_buffer(plan) for plan in self.remade if plan.name in file.entries}
             name = self.checkpoint.output_name(file)
             if name in self.layouts:
                 rewrite(file, self.layouts[name], tensors, folder / name, progress)
-        return hashes, warnings
+        return hashes, warnings, choices
+
+    def _choice(self, table: TablePlan, before: NDArray[Any]) -> Iterator[str]:
+        """Yield what a method that goes by a table's figures made of them."""
+        if table.rows_after > table.rows_before:
+            said = explain_choice(before[table.offset :], table.max_len_after, self.recipe.resize.options)
+            yield from [f"{table.name}: {said}"] if said else []
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
         """Return a table's rows at its new length.
@@ -189,6 +197,7 @@ class ResizeResult:
         warnings: What the user should know, the plan's own first.
         bytes_written: Bytes of the new folder's files.
         seconds: How long it took, wall clock.
+        choices: What a method that goes by a table's own figures made of them.
     """
 
     plan: ResizePlan
@@ -196,6 +205,7 @@ class ResizeResult:
     warnings: tuple[str, ...]
     bytes_written: int
     seconds: float
+    choices: tuple[str, ...] = ()
 
 
 def plan_resize(

@@ -19,6 +19,7 @@ from ctxextend.evaluation.readers import load_reader
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.recipe import Subject
 from ctxextend.tables.registry import METHODS
+from ctxextend.training.learning import Learner
 from ctxextend.writtenrun import read_run
 from tests import pico
 from tests.pico import Pico
@@ -318,6 +319,23 @@ def test_compare_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) ->
     source = make_encoder(tmp_path / "encoder")
     with pytest.raises(DataError, match="ranked by the documents"):
         ctxextend.compare(source, TO, write_texts(80, 1), methods=["copy"])
+
+
+def test_compare_goes_on_where_one_method_cannot_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
+    learn, seen = Learner.learn, list[object]()
+
+    def fail_once(*arguments: Any) -> Any:
+        seen.append(arguments)
+        if len(seen) == 1:
+            raise TrainingError("The loss is no finite number.")
+        return learn(*arguments)
+
+    monkeypatch.setattr(Learner, "learn", fail_once)
+    flags: dict[str, Any] = {"tokens": 128, "measure": ["position"], "lr": 0.01, "batch_size": 2}
+    found = ctxextend.compare(source, TO, texts, methods=["linear", "copy"], steps=1, **flags)
+    assert [(row.method, row.trained is not None) for row in found.rows] == [("copy", True), ("linear", False)]
+    assert "linear was not trained to the end: The loss is no finite number." in found.warnings
 
 
 def test_compare_is_the_same_twice(tmp_path: Path) -> None:

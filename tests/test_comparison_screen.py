@@ -74,6 +74,14 @@ def test_comparison_screen_of_encoders_has_no_perplexity_and_no_short_texts() ->
     assert "paired by document" in " ".join(shown.split())
 
 
+def test_comparison_screen_of_one_window_says_that_nothing_is_sure() -> None:
+    found = comparison(("bands", "copy"))
+    alone = replace(found.rows[1].untrained, behind=Estimate(0.5, None, 64))
+    shown = screen_of(replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=alone))))
+    assert "One window was read" in shown
+    assert "level" not in shown
+
+
 def test_comparison_screen_shows_what_is_no_number() -> None:
     found = comparison(("copy",))
     broken = replace(found.rows[0].untrained, score=Estimate(float("nan"), None, 0), short=None)

@@ -100,6 +100,8 @@ def _reading(comparison: Comparison, figures: Figures) -> Iterator[str]:
             f"level: behind the best by no more than two standard errors of the difference, paired by {by}. "
             "On this text the two are not told apart."
         )
+    elif any(row.final.behind is not None and row.final.behind.error is None for row in comparison.rows):
+        yield f"One {by} was read, so that nothing tells how sure the differences are."
     elif len(comparison.rows) > 1:
         yield f"No other is level with the best: each is more than two standard errors behind it, paired by {by}."
     if any(row.final.short is not None for row in comparison.rows):

@@ -54,6 +54,7 @@ MethodName = Literal[
     "spectral",
     "rotation",
     "bands",
+    "auto",
 ]
 ScopeName = Literal["new", "all"]
 
@@ -305,6 +306,8 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, v
     for table in plan.tables:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
+    for choice in result.choices:
+        sink.note(choice)
     omitted = ", ".join(f"{name} ({why})" for name, why in plan.checkpoint.omitted.items())
     if omitted:
         sink.note(f"left out: {omitted}")
@@ -316,6 +319,7 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, v
         "seconds": round(result.seconds, 3),
         "dry_run": False,
         "verified": verified,
+        "choices": list(result.choices),
     }
     sink.result("resize", values, result.warnings)
     sink.note(last_line(result, commands))

@@ -23,7 +23,7 @@ from ctxextend.comparison.pupil import Pupil, check_training_texts
 from ctxextend.comparison.ranking import Standing, rank
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
-from ctxextend.errors import DataError, ResizeError
+from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.opening import fitting_measures, prepare_readers
 from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
 from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
@@ -59,6 +59,7 @@ class Contest:
         standings: The methods.
         left_out: Methods that cannot be, with why not.
         base: What the original gives.
+        failures: What should be known of methods that could not be trained.
         started: Seconds of the clock when it began.
     """
 
@@ -71,6 +72,7 @@ class Contest:
     standings: list[Standing]
     left_out: dict[str, str]
     base: Base = field(default_factory=Base)
+    failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -92,11 +94,15 @@ class Contest:
                 self._train(standing, _telling(progress, total, standing))
 
     def _train(self, standing: Standing, progress: Callable[[int], None]) -> None:
+        """Train a method and measure it; where that fails, what was measured of the others is not lost."""
         if self.pupil is None:
             return
-        reader, names = self.extended.reader, self.extended.names
-        with self.pupil.taught(reader, names, self.plans[standing.asked.name], progress):
-            standing.trained = measure(self.run, self.base, progress)
+        name, reader, names = standing.asked.name, self.extended.reader, self.extended.names
+        try:
+            with self.pupil.taught(reader, names, self.plans[name], progress):
+                standing.trained = measure(self.run, self.base, progress)
+        except TrainingError as error:
+            self.failures.append(f"{name} was not trained to the end: {error}")
 
     @contextmanager
     def _in_turn(self, standing: Standing) -> Iterator[dict[str, Table]]:
@@ -134,7 +140,7 @@ class Contest:
             precision=str(self.extended.reader.model.dtype).removeprefix("torch."),
             complete=complete,
             seconds=time.perf_counter() - self.started,
-            warnings=tuple(dict.fromkeys(warning for one in found for warning in one.warnings)),
+            warnings=(*dict.fromkeys(warning for one in found for warning in one.warnings), *self.failures),
             notes=self.run.notes,
         )
 

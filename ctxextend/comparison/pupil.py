@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import DataError
+from ctxextend.errors import DataError, TrainingError
 from ctxextend.evaluation.readerfiles import ReaderFiles
 from ctxextend.evaluation.readers import Reader, separator
 from ctxextend.model import to_tensor
@@ -85,6 +85,11 @@ class Pupil:
         settings = fitted_settings(Run(files.subject.source, train=train), longer)
         settings = replace(settings, precision=devices.precision(settings.precision))
         devices.micro_batches(settings)
+        if devices.count > 1:
+            raise TrainingError(
+                "Methods are compared in one process, and torchrun or accelerate started several.",
+                "Start it without them, or train each method by its recipe.",
+            )
         opened = Opened(longer, settings, Original(files.subject, reader=original), None)
         work = Work(folder, keeps_saves=False)
         return cls(opened, open_texts(opened, work, packs=True), work, devices)

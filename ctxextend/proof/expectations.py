@@ -214,8 +214,8 @@ def _options(table: Read) -> Iterator[MethodOptions]:
     flags: Iterable[tuple[int | None, int]] = dict.fromkeys([(None, 0), *_traces(table)])
     for keep_first, drop_last in flags:
         for method in METHODS.values():
-            if method.tolerance and not is_kept:
-                continue  # these keep the learned rows, and are too slow to be tried in vain
+            if method.tolerance and method.keeps_learned_rows and not is_kept:
+                continue  # too slow to be tried in vain
             for scope in SCOPES if "scope" in method.flags else (None,):
                 with suppress(ResizeError):
                     yield MethodOptions(method.name, keep_first, drop_last, scope)

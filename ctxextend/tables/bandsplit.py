@@ -19,8 +19,10 @@ Rows = NDArray[np.float64]
 NARROWEST, WIDEST, WIDEST_SHARE = 3.0, 16.0, 1 / 8
 # Of a Gaussian of sigma rows, the frequency of which half the amplitude is left, in cycles a row times sigma.
 CUT = float(np.sqrt(np.log(2) / 2) / np.pi)
-# Standard deviations that a Gaussian reaches.
-REACH = 4
+# A valley is as wide as its power stays below so many times its lowest, or below such a share of all.
+FLAT, NOTHING = 1.5, 0.002
+# Standard deviations beyond which a Gaussian is nothing.
+REACH = 6
 # How much neighbours in what is left must have in common for it to be more than noise.
 GRAIN = 0.2
 # What repeats is at least so large a share of the table, and is looked for among so many lengths.
@@ -64,8 +66,8 @@ def choose_split(
 ) -> Split:
     """Choose from a table alone how it is parted.
 
-    Sigma is where the spectrum of the rows has its valley, between what changes over the whole table and what changes
-    from row to row. Where neighbours have nothing in common in what it leaves, that is noise, and sigma is 0. Of all
+    Sigma is where the valley begins that the spectrum of the rows has between what changes over the whole table and
+    what changes from row to row. Where neighbours have nothing in common in what it leaves, that is noise, and sigma is 0. Of all
     stretches of half the table or more, that one repeats whose ends are most alike.
 
     Args:
@@ -157,7 +159,7 @@ def _alike(table: Rows) -> Split:
 
 
 def _valley(rows: Rows) -> float:
-    """Return the sigma that parts a table where its spectrum is lowest between slow and fast."""
+    """Return the sigma that parts a table where the valley of its spectrum begins, between slow and fast."""
     widest = min(WIDEST, WIDEST_SHARE * len(rows))
     line = np.linspace(0, 1, len(rows))[:, None]
     level = rows - (1 - line) * rows[:SEAM].mean(axis=0) - line * rows[-SEAM:].mean(axis=0)
@@ -165,7 +167,8 @@ def _valley(rows: Rows) -> float:
     power = (np.abs(np.fft.rfft(level, axis=0)) ** 2).sum(axis=1)
     frequencies = np.fft.rfftfreq(len(rows))
     tried = np.flatnonzero((frequencies >= CUT / widest) & (frequencies <= CUT / NARROWEST))
-    return float(CUT / frequencies[tried[np.argmin(power[tried])]])
+    floor = max(FLAT * power[tried].min(), NOTHING * power.sum())
+    return float(CUT / frequencies[tried[power[tried] <= floor][0]])
 
 
 def _is_local(rows: Rows) -> bool:

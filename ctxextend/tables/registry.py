@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ctxextend.tables import methods
 from ctxextend.tables.bands import bands
+from ctxextend.tables.choosing import auto, explain_auto, explain_bands
 
 __all__ = ["METHODS", "SAME", "Method", "list_methods"]
 
@@ -21,8 +22,8 @@ MOVED = "short texts change too, since the positions moved{but}"
 CLOSER = "order is kept, but neighbours stand closer together than any it has seen"
 UNTRAINED = "the new positions mean nothing to it until it is trained"
 
-# For methods that go through LAPACK: its last bits differ between machines, and where a table of 16-bit floats is
-# rounded, a few numbers of a row may then differ by one in their own last bit.
+# For methods that go through LAPACK or BLAS: their last bits differ between machines, and where a table of 16-bit
+# floats is rounded, a few numbers of a row may then differ by one in their own last bit.
 LAPACK = 1e-3
 
 
@@ -45,6 +46,8 @@ class Method:
         takes_start: Whether `function` needs the absolute position of the first source row, as ``start``.
         reads_kept: Whether `function` is given the rows that ``keep_first`` keeps too, and as ``keep`` how many they
             are; it can then keep all.
+        explain: Says in words what `function` chose by a table's figures, with the same arguments; None where it
+            chooses nothing.
         most: The most rows that `function` can make of so many source rows; None where there is no such bound.
         tolerance: Largest difference, relative to the median row norm, that recomputing may give: 0 where results are
             exact, above 0 for methods that go through LAPACK, whose last bits differ between machines.
@@ -63,6 +66,7 @@ class Method:
     keep_first: int | None = 0
     takes_start: bool = False
     reads_kept: bool = False
+    explain: Callable[..., str] | None = None
     most: Callable[[int], int] | None = None
     tolerance: float = 0.0
 
@@ -263,6 +267,23 @@ METHODS: Mapping[str, Method] = {
             when="long texts must work at once, and short ones may change a little",
             source="our own; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions)",
             reads_kept=True,
+            explain=explain_bands,
+            tolerance=LAPACK,
+        ),
+        Method(
+            name="auto",
+            function=auto,
+            flags={},
+            keeps_learned_rows=False,
+            summary="choose by the table's own figures, and say which and why: bands, or linear for fewer than 32 rows",
+            convention="as bands with all defaults, or as linear",
+            short_inputs=MOVED,
+            long_inputs="order is kept and neighbours stay as far apart as learned ones, but more positions look alike",
+            when="long texts must work at once, and short ones may change a little",
+            source="our own",
+            reads_kept=True,
+            explain=explain_auto,
+            tolerance=LAPACK,
         ),
     )
 }

@@ -10,7 +10,7 @@ from ctxextend.tables.components import BLOCK_ROWS
 from ctxextend.tables.options import MethodOptions
 from ctxextend.tables.registry import METHODS
 
-__all__ = ["cast", "check_source_rows", "nonfinite_rows", "resize_behind", "resize_table"]
+__all__ = ["cast", "check_source_rows", "explain_choice", "nonfinite_rows", "resize_behind", "resize_table"]
 
 Table = NDArray[Any]
 
@@ -54,6 +54,22 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
             block = made[start - unread : start - unread + BLOCK_ROWS]
             result[start : start + BLOCK_ROWS] = cast(block, table.dtype)
     return result
+
+
+def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | None:
+    """Say in words what a method chose by a table's own figures; None where it chooses nothing.
+
+    Args:
+        table: Learned rows, shape (n, d), any float dtype, offset rows removed.
+        rows: Rows wanted, m > n.
+        options: The method and its flags.
+    """
+    explain = METHODS[options.method].explain
+    if explain is None:
+        return None
+    source = table[: len(table) - options.drop_last].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return explain(source, rows, keep=options.kept_first, **options.flags)
 
 
 def resize_behind(table: Table, offset: int, positions: int, options: MethodOptions) -> Table:
@@ -107,6 +123,11 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             f"--keep-first {first} and --drop-last {last} together take all {learned} "
             "learned positions and leave none to make new rows from.",
             "Make one of them smaller.",
+        )
+    if options.repeat and options.repeat[1] > learned - last:
+        raise ResizeError(
+            f"--repeat {options.repeat[0]}:{options.repeat[1]} goes beyond the {learned - last} rows that are read.",
+            f"Let it end at {learned - last} or before.",
         )
     source = learned - first - last
     if method.most and rows > first + method.most(source):

@@ -1,0 +1,223 @@
+"""Bands: how a table is parted, what is made of its parts, and what is said of it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ctxextend.errors import ResizeError
+from ctxextend.tables import methods
+from ctxextend.tables.bands import bands
+from ctxextend.tables.bandsplit import SHORTEST, Split, choose_split, default_gain, smoothed
+from ctxextend.tables.choosing import auto, explain_auto, explain_bands
+from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.resizing import resize_table
+
+Rows = NDArray[np.float64]
+
+# Rows of a wave of the fast part: a whole number of them stands in what repeats.
+PERIOD = 12
+
+
+def slow_rows(rows: int, width: int = 16) -> Rows:
+    """Half a wave over the whole table, in two directions."""
+    angles = np.linspace(0, np.pi, rows)
+    directions = np.random.default_rng(1).normal(size=(2, width))
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1) @ directions
+
+
+def fast_rows(rows: int, width: int = 16) -> Rows:
+    """A wave of 12 rows, in two directions."""
+    angles = 2 * np.pi * np.arange(rows) / PERIOD
+    directions = np.random.default_rng(2).normal(size=(2, width))
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1) @ directions
+
+
+def noise(rows: int, width: int = 64, seed: int = 0) -> Rows:
+    return np.random.default_rng(seed).normal(size=(rows, width))
+
+
+TWO_BANDS = slow_rows(128) + 0.5 * fast_rows(128)
+
+
+def test_smoothed_leaves_a_line_as_it_is() -> None:
+    line = np.arange(40.0)[:, None] * np.array([1.0, -2.0]) + 3
+    np.testing.assert_allclose(smoothed(line, 5.0), line, rtol=0, atol=1e-10)
+
+
+def test_smoothed_is_the_fit_of_a_line_around_each_row() -> None:
+    """Against numpy's own weighted fit, row by row, at both ends and beyond one block of rows."""
+    rows = noise(300, 3)
+    made = smoothed(rows, 4.0)
+    for row in (0, 1, 150, 255, 256, 299):
+        steps = np.arange(300) - row
+        weights = np.exp(-0.25 * (steps / 4.0) ** 2)  # polyfit squares them
+        fits = [np.polyfit(steps, rows[:, column], 1, w=weights)[1] for column in range(3)]
+        np.testing.assert_allclose(made[row], fits, rtol=1e-5)
+
+
+def test_choose_split_finds_both_bands() -> None:
+    split = choose_split(TWO_BANDS)
+    first, stop = split.repeat
+    assert (split.head, split.stop) == (0, 128)
+    assert 3 <= split.sigma <= 16
+    assert split.grain > 0.8
+    assert (stop - first) % PERIOD == 0
+    assert split.match > 0.99
+
+
+def test_choose_split_finds_no_fast_band_in_noise() -> None:
+    split = choose_split(20 * slow_rows(128, 64) + noise(128))
+    assert split.sigma == 0
+    assert abs(split.grain) < 0.2
+
+
+def test_choose_split_leaves_out_a_first_row_that_is_a_sink_and_a_last_that_was_not_trained() -> None:
+    table = TWO_BANDS.copy()
+    table[0], table[-1] = 30 * noise(1, 16)[0], 0.001 * noise(1, 16)[0]
+    split = choose_split(table)
+    assert (split.head, split.stop) == (1, 127)
+    assert split.repeat[0] >= 1
+    assert split.repeat[1] <= 127
+
+
+def test_choose_split_takes_what_is_given() -> None:
+    split = choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 80))
+    assert (split.sigma, split.repeat) == (5.0, (20, 80))
+    assert split.match == pytest.approx(1, abs=1e-3)  # five whole waves
+    assert choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 86)).match < -0.9  # half a wave more
+
+
+def test_choose_split_repeats_behind_rows_that_stay() -> None:
+    assert choose_split(TWO_BANDS, keep=128).repeat[1] == 128
+    assert choose_split(TWO_BANDS, keep=100).repeat[1] >= 100
+
+
+@pytest.mark.parametrize("scale", [1e-80, 1e-8, 1e8])
+def test_choose_split_is_the_same_in_other_units(scale: float) -> None:
+    one, other = choose_split(TWO_BANDS), choose_split(TWO_BANDS * scale)
+    assert (one.head, one.stop, one.sigma, one.repeat) == (other.head, other.stop, other.sigma, other.repeat)
+
+
+def test_bands_stretches_the_slow_and_repeats_the_fast() -> None:
+    """A seam in phase is none, so the longer table is the longer half wave with the same fast one on it."""
+    made = bands(TWO_BANDS, 512, gain=1.0)
+    wanted = slow_rows(512) + 0.5 * fast_rows(512)
+    inside = slice(16, -16)  # a Gaussian does not see beyond the ends
+    errors = np.linalg.norm((made - wanted)[inside], axis=1)
+    assert errors.max() < 0.15 * np.median(np.linalg.norm(wanted, axis=1))
+    others = (methods.linear(TWO_BANDS, 512), methods.copy(TWO_BANDS, 512), methods.mirror(TWO_BANDS, 512))
+    for other in others:
+        assert np.linalg.norm((other - wanted)[inside], axis=1).mean() > 5 * errors.mean()
+
+
+def test_bands_keeps_neighbours_as_far_apart_as_they_were() -> None:
+    steps = np.linalg.norm(np.diff(TWO_BANDS, axis=0), axis=1).mean()
+    made = np.linalg.norm(np.diff(bands(TWO_BANDS, 512, gain=1.0), axis=0), axis=1).mean()
+    stretched = np.linalg.norm(np.diff(methods.linear(TWO_BANDS, 512), axis=0), axis=1).mean()
+    assert made == pytest.approx(steps, rel=0.05)
+    assert stretched < 0.35 * steps
+
+
+def test_bands_of_one_slow_band_is_linear() -> None:
+    np.testing.assert_allclose(
+        bands(TWO_BANDS, 300, sigma=0.0, gain=1.0), methods.linear(TWO_BANDS, 300), rtol=0, atol=1e-12
+    )
+
+
+def test_bands_moves_rows_away_from_the_mean_by_the_gain() -> None:
+    plain, wide = (bands(TWO_BANDS, 300, sigma=0.0, gain=gain) for gain in (1.0, 1.5))
+    mean = TWO_BANDS.mean(axis=0)
+    np.testing.assert_allclose(wide - mean, 1.5 * (plain - mean), rtol=0, atol=1e-12)
+
+
+def test_default_gain_grows_with_each_doubling_and_has_a_bound() -> None:
+    local, far = Split(0, 128, is_local=True), Split(0, 128)
+    assert [default_gain(local, 128, rows) for rows in (128, 256, 512)] == pytest.approx([1, 1.2, 1.4])
+    assert [default_gain(far, 128, rows) for rows in (256, 512)] == pytest.approx([1.15, 1.3])
+    assert default_gain(local, 128, 128 * 1024) == 1.6
+
+
+@pytest.mark.parametrize("kept", [1, 20, 100, 128])
+def test_bands_keeps_first_rows_and_goes_on_from_them(kept: int) -> None:
+    table = TWO_BANDS.astype(np.float32)
+    made = resize_table(table, 300, MethodOptions("bands", keep_first=kept, gain=1.0))
+    assert made[:kept].tobytes() == table[:kept].tobytes()
+    steps = np.linalg.norm(np.diff(made, axis=0), axis=1)
+    assert steps[kept - 1] < 2 * np.median(steps)  # there is no seam
+
+
+def test_bands_with_all_rows_kept_holds_the_slow_band() -> None:
+    made = bands(TWO_BANDS, 512, keep=128, gain=1.0)
+    wanted = np.repeat(slow_rows(128)[-1:], 384, axis=0) + 0.5 * fast_rows(512)[128:]
+    assert np.linalg.norm(made[128:] - wanted, axis=1).max() < 0.25 * np.linalg.norm(wanted, axis=1).mean()
+
+
+def test_bands_leaves_a_sink_where_it_is_and_out_of_all_others() -> None:
+    table, sink = TWO_BANDS.copy(), 30 * noise(1, 16)[0]
+    table[0] = sink
+    made = bands(table, 512)
+    np.testing.assert_array_equal(made[0], sink)
+    assert np.linalg.norm(made[1:], axis=1).max() < 2 * np.linalg.norm(TWO_BANDS, axis=1).max()
+
+
+@given(st.integers(1, 80), st.integers(0, 200), st.integers(0, 80), st.integers(0, 2**31))
+def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: int, seed: int) -> None:
+    table = noise(learned, 5, seed)
+    made = bands(table, learned + more, keep=min(keep, learned))
+    assert made.shape == (learned + more, 5)
+    assert np.isfinite(made).all()
+    assert made[: min(keep, learned)].tobytes() == table[: min(keep, learned)].tobytes()
+
+
+def test_resize_table_refuses_to_repeat_rows_that_are_not_there() -> None:
+    with pytest.raises(ResizeError, match="beyond the 128 rows"):
+        resize_table(TWO_BANDS, 300, MethodOptions("bands", repeat=(20, 129)))
+    with pytest.raises(ResizeError, match="beyond the 118 rows"):
+        resize_table(TWO_BANDS, 300, MethodOptions("bands", repeat=(20, 120), drop_last=10))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"sigma": -1.0}, "--sigma must be 0 or more"),
+        ({"sigma": float("nan")}, "--sigma must be 0 or more"),
+        ({"gain": 0.0}, "--gain must be above 0"),
+        ({"gain": float("inf")}, "--gain must be above 0"),
+        ({"repeat": (5, 5)}, "holds no rows"),
+        ({"repeat": (3, 9), "sigma": 0.0}, "no meaning with --sigma 0"),
+    ],
+)
+def test_method_options_refuse_what_bands_cannot_be(flags: dict[str, float], told: str) -> None:
+    with pytest.raises(ResizeError, match=told):
+        MethodOptions("bands", **flags)  # type: ignore[arg-type]
+
+
+def test_method_options_refuse_flags_of_bands_elsewhere() -> None:
+    with pytest.raises(ResizeError, match="--sigma has no meaning for --method copy"):
+        MethodOptions("copy", sigma=3.0)
+    with pytest.raises(ResizeError, match="--gain has no meaning for --method auto"):
+        MethodOptions("auto", gain=1.2)
+
+
+def test_auto_is_bands_and_for_short_tables_linear() -> None:
+    np.testing.assert_array_equal(auto(TWO_BANDS, 512), bands(TWO_BANDS, 512))
+    short = TWO_BANDS[: SHORTEST - 1]
+    np.testing.assert_allclose(auto(short, 100), methods.linear(short, 100), rtol=0, atol=1e-12)
+
+
+def test_explain_auto_says_which_method_and_why() -> None:
+    said = explain_auto(TWO_BANDS, 512)
+    split = choose_split(TWO_BANDS)
+    assert said.startswith(f"auto took bands with sigma {split.sigma:.3g}")
+    assert "--repeat {}:{}".format(*split.repeat) in said
+    assert "gain 1.4" in said
+    assert "31 rows tell too little" in explain_auto(TWO_BANDS[:31], 512)
+
+
+def test_explain_bands_says_what_was_typed_and_what_is_noise() -> None:
+    assert "gain 1.25 (as typed)" in explain_bands(TWO_BANDS, 512, gain=1.25)
+    said = explain_bands(20 * slow_rows(128, 64) + noise(128), 512)
+    assert said.startswith("bands without a fast part (neighbours correlate by ")
+    assert "far rows are much like near ones" in said
