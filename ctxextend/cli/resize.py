@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from ctxextend.cli.calibrating import calibrate_plan, check_calibration
 from ctxextend.cli.completion import complete_model
 from ctxextend.cli.options import (
     FILES,
@@ -144,6 +145,15 @@ def resize(
             rich_help_panel="New rows",
         ),
     ] = None,
+    calibrate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--calibrate",
+            metavar="PATH...",
+            help="bands: choose of these three, by this text, what is not given.",
+            rich_help_panel="New rows",
+        ),
+    ] = None,
     part: PartName = None,
     family: FamilyName = None,
     table: TableName = None,
@@ -203,27 +213,35 @@ def resize(
         settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits)
         recipe = Recipe(model, settings, Origin(revision, subfolder, variant, family))
         training = _training(train, steps, trainable, seq_len)
+        if calibrate:
+            check_calibration(settings)
     plan = plan_recipe(recipe)
     for note in plan.notes:
         sink.note(note)
     for warning in plan.warnings:
         sink.warning(warning)
+    also: dict[str, Any] = {}
+    if calibrate:
+        if not (dry_run or training):
+            plan.check_output(output, force=force)  # rather than when the text was read
+        plan, also["calibration"] = calibrate_plan(sink, plan, calibrate)
     if dry_run:
-        _show_dry_run(sink, plan, output, training, force=force)
+        also |= {"train": asdict(training)} if training else {}
+        _show_dry_run(sink, plan, output, also, force=force)
         return
     if training is not None:
-        run = Run(model, recipe.origin, settings, training)
+        run = Run(model, recipe.origin, plan.recipe.resize, training)
         trained = run_training(sink, run, output, force=force, resume=resume, told=plan.warnings)
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         shown = {"output": str(trained.output), "bytes_written": size, "seconds": round(trained.seconds, 3)}
-        shown |= {"dry_run": False, "verified": False, "train": trained.as_dict()}
+        shown |= {"dry_run": False, "verified": False, "train": trained.as_dict()} | also
         sink.result("resize", plan.as_dict() | shown, trained.warnings)
         return
     result = _execute(sink, plan, output, force=force, proves=verify)
     if verify:
         sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
     commands = list(getattr(context.parent and context.parent.command, "commands", ()))
-    _show_result(sink, result, commands, verified=verify)
+    _show_result(sink, result, commands, also, verified=verify)
 
 
 def _span(text: str | None) -> tuple[int, int] | None:
@@ -273,14 +291,11 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
         )
 
 
-def _show_dry_run(
-    sink: Output, plan: "ResizePlan", output: Path | None, training: "Train | None", *, force: bool
-) -> None:
+def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, also: dict[str, Any], *, force: bool) -> None:
     values, warnings = show_plan(sink, plan, output, force=force)
-    if training is not None:
-        sink.data(settings_text("train", asdict(training)))
-        values["train"] = asdict(training)
-    sink.result("resize", values, warnings)
+    if "train" in also:
+        sink.data(settings_text("train", also["train"]))
+    sink.result("resize", values | also, warnings)
 
 
 def show_plan(
@@ -299,7 +314,9 @@ def show_plan(
     return values | {"dry_run": True, "verified": False}, warnings
 
 
-def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, verified: bool) -> None:
+def _show_result(
+    sink: Output, result: "ResizeResult", commands: list[str], also: dict[str, Any], *, verified: bool
+) -> None:
     plan = result.plan
     for warning in result.warnings[len(plan.warnings) :]:
         sink.warning(warning)
@@ -321,5 +338,5 @@ def _show_result(sink: Output, result: "ResizeResult", commands: list[str], *, v
         "verified": verified,
         "choices": list(result.choices),
     }
-    sink.result("resize", values, result.warnings)
+    sink.result("resize", values | also, result.warnings)
     sink.note(last_line(result, commands))

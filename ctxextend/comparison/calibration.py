@@ -136,8 +136,7 @@ def calibrate_recipe(recipe: Recipe, text: Evaluate, progress: Progress | None =
         windows=len(trials.found[before]),
         length=extended.reader.max_len,
         seconds=time.perf_counter() - began,
-        warnings=run.on.warnings,
-        notes=(*original.notes, *run.notes),
+        notes=(*original.notes, *run.on.warnings, *run.notes),
     )
 
 

@@ -197,7 +197,6 @@ class Calibration:
         windows: Windows of a language model, or documents of an encoder.
         length: Tokens of each, special tokens included.
         seconds: How long it took.
-        warnings: What should not be missed.
         notes: What should be known.
     """
 
@@ -209,8 +208,12 @@ class Calibration:
     windows: int
     length: int
     seconds: float
-    warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether scores are losses, of which less is better."""
+        return self.metric == LOSS
 
     @property
     def settings(self) -> Resize:
@@ -223,7 +226,7 @@ class Calibration:
         return self.after.flags
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it but the warnings as plain values."""
+        """Return all of it as plain values."""
         return {
             "metric": self.metric,
             "before": self.before.as_dict(self.metric),

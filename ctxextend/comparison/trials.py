@@ -19,6 +19,8 @@ Values = NDArray[np.float64]
 # how many stretches, and factors.
 SIGMAS, MOST_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
 REPEATS = 4
+# Of a sigma the part by which another must differ for the rows to differ in anything that a text could show.
+NEARLY = 0.1
 GAINS = (1.0, 1.15, 1.3, 1.45, 1.6)
 # What the table says, no fast band, and all of the above; of stretches also the longest.
 MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
@@ -46,9 +48,12 @@ class Choices:
 
     def sigmas(self, now: Resize) -> Iterator[Resize]:
         """Yield other ways to part the table, each with the stretch that the table says for it."""
-        if self.typed.sigma is None:
-            none = [] if self.typed.repeat else [0.0]  # in which nothing could repeat
-            for sigma in (*none, *(sigma for sigma in SIGMAS if sigma <= MOST_SHARE * len(self.table))):
+        if self.typed.sigma is not None:
+            return
+        if self.typed.repeat is None:  # which has no meaning without a fast band
+            yield self._parted(0.0, now.gain)
+        for sigma in SIGMAS:
+            if sigma <= MOST_SHARE * len(self.table) and abs(sigma - (now.sigma or 0.0)) > NEARLY * sigma:
                 yield self._parted(sigma, now.gain)
 
     def repeats(self, now: Resize) -> Iterator[Resize]:
