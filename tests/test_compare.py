@@ -130,7 +130,11 @@ def test_compare_leaves_out_what_cannot_be_unless_it_is_named(tmp_path: Path) ->
     )
     assert set(found.left_out) == {"hierarchical", "stretch"}
     assert "256 positions" in found.left_out["hierarchical"]
-    assert {row.method for row in found.rows} == {*METHODS, "stretch --keep-first 5"} - {"hierarchical", "stretch"}
+    assert {row.method for row in found.rows} == {*METHODS, "stretch --keep-first 5"} - {
+        "hierarchical",
+        "stretch",
+        "auto",
+    }
     for name in found.left_out:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, methods=["copy", name])

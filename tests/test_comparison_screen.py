@@ -8,6 +8,7 @@ from ctxextend.cli.comparisonscreen import comparison_lines
 from ctxextend.cli.output import STYLES, plain
 from ctxextend.comparison.reports import Comparison
 from ctxextend.evaluation.reports import Estimate
+from ctxextend.report.numbers import Figures
 from tests.comparisons import comparison, encoders
 
 FEW = ("bands", "stretch --keep-first 20", "copy")
@@ -46,8 +47,11 @@ def test_comparison_screen_ranks_and_marks_what_is_level_and_what_short_texts_pa
 
 
 def test_comparison_screen_says_what_the_original_gives_and_what_level_means() -> None:
-    shown = " ".join(screen_of(comparison(FEW)).split())
-    assert "The original reads the same in pieces of 128 tokens that overlap by half: perplexity 20.49" in shown
+    found = comparison(FEW)
+    shown = " ".join(screen_of(found).split())
+    assert found.original is not None
+    given = Figures(unicode=True).perplexity(found.original)
+    assert f"The original reads the same in pieces of 128 tokens that overlap by half: perplexity {given}." in shown
     assert "Level: behind the best by no more than two standard errors of the difference, paired by window." in shown
     assert "Left out: mean. it makes no more rows than it has." in shown
     assert "level" not in screen_of(comparison(("bands",)))

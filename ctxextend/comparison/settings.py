@@ -1,8 +1,9 @@
 """What is compared, as a command's flags or a call say it: methods as they are typed, and how they are measured."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, get_origin
 
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.readers import ENCODER
@@ -16,10 +17,16 @@ __all__ = ["ALL", "Asked", "Compare", "read_methods"]
 # Stands for every method of the registry with its defaults.
 ALL = "all"
 
+# Among all methods it would be one of them twice.
+CHOICE = "auto"
+
 # What a measurement is told, and what of that a training is told too.
 MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
 COMMON = ("precision", "seed", "text_field")
 DEFAULTS = {known.name: known.default for known in fields(Train)}
+
+# What parts a method, its flags and their values; a colon inside a value parts nothing: bands:repeat=40:128.
+PARTED = re.compile(r":(?=-*[a-z])|=")
 
 FLAGS = tuple(known.name for known in fields(MethodOptions) if known.name != "method")
 EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-first=1:drop-last=2."
@@ -130,13 +137,13 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[Asked, ...]:
 def _asked(typed: Sequence[str], to: int) -> Iterator[Asked]:
     for text in typed:
         if text.strip() == ALL:
-            yield from (Asked(name, Resize(to, name), is_named=False) for name in METHODS)
+            yield from (Asked(name, Resize(to, name), is_named=False) for name in METHODS if name != CHOICE)
         else:
             yield _read(text, to)
 
 
 def _read(text: str, to: int) -> Asked:
-    name, *words = text.replace(":", " ").replace("=", " ").split() or [text]
+    name, *words = PARTED.sub(" ", text).split() or [text]
     if not name.strip():
         raise ResizeError(f"{text!r} names no method.", f"Methods: {', '.join(METHODS)}.")
     if len(words) % 2:
@@ -151,7 +158,8 @@ def _value(flag: str, text: str) -> Any:
     if flag.replace("-", "_") not in FLAGS:
         known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
         raise ResizeError(f"No method has a flag --{flag}.", f"There are {known}. {EXAMPLE}")
+    kind = KEYS[f"resize.{flag.replace('-', '_')}"]
     try:
-        return KEYS[f"resize.{flag.replace('-', '_')}"](text)
+        return tuple(map(int, text.split(":"))) if get_origin(kind) is tuple else kind(text)
     except ValueError:
         raise ResizeError(f"--{flag} {text} is no number.", EXAMPLE) from None
