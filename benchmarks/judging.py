@@ -31,6 +31,7 @@ __all__ = ["JUDGING", "TUNING", "Judge"]
 PUBLISHED = ("linear", "copy", "stretch", "last")
 OURS = "bands"
 TIMES = (2, 4)
+TOKENS = 32_768
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def lines(judge: Judge, models: Path, folder: Path) -> Iterator[str]:
     before = length_of(source)
     for times in TIMES:
         measured = () if judge.name.startswith("all-MiniLM") else ("position",)
-        found = compare(source, times * before, text, methods=[*PUBLISHED, OURS], measure=measured)
+        found = compare(source, times * before, text, methods=[*PUBLISHED, OURS], measure=measured, tokens=TOKENS)
         yield line(judge, found)
 
 
