@@ -37,7 +37,7 @@ from ctxextend.errors import OutputError
 if TYPE_CHECKING:
     from ctxextend.comparison.reports import Comparison
 
-__all__ = ["compare", "show_comparison"]
+__all__ = ["compare", "show_comparison", "write_files"]
 
 COMPARED = "What to compare"
 METHOD_NAMES = ("all", *get_args(MethodName))
@@ -209,9 +209,9 @@ def show_comparison(sink: Output, found: "Comparison") -> None:
 
 
 def _show(sink: Output, found: "Comparison", report: Path | None, plot: Path | None) -> None:
-    # Before any file: if that cannot be written, what took hours to measure was at least seen.
+    # Files first: a reader of stdout may go away, and a file that cannot be written stops nothing.
+    failures = list(write_files(sink, found, report, plot)) if found.rows else []
     show_comparison(sink, found)
-    failures = list(_write(sink, found, report, plot)) if found.rows else []
     sink.result("compare", found.as_dict(), [*found.warnings, *map(str, failures)])
     if not found.complete:
         sink.note("Stopped: what is shown was measured until then.")
@@ -221,7 +221,9 @@ def _show(sink: Output, found: "Comparison", report: Path | None, plot: Path | N
         raise typer.Exit(1)
 
 
-def _write(sink: Output, found: "Comparison", report: Path | None, plot: Path | None) -> Iterator[OutputError]:
+def write_files(
+    sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None
+) -> Iterator[OutputError]:
     """Write the page and the figure; yield why one could not be, since what was found must be printed all the same."""
     from ctxextend.page.document import write_page
     from ctxextend.page.figure import plot_comparison

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctxextend.cli.compare import show_comparison
+from ctxextend.cli.compare import show_comparison, write_files
 from ctxextend.cli.options import AsJson, Force, Quiet, check_report, output_folder, report_file
 from ctxextend.cli.output import INTERRUPTED, Output
 
@@ -35,7 +35,6 @@ def demo(
     """
     from ctxextend.comparison.comparing import ComparisonInterrupted
     from ctxextend.demonstration import compare_demo, run_demo
-    from ctxextend.page.document import write_page
 
     sink = Output(as_json, quiet)
     page = report or (output.parent if output else Path()) / REPORT
@@ -54,9 +53,11 @@ def demo(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
         _compared(sink, shown, stop.comparison, output)
         raise typer.Exit(INTERRUPTED) from None
+    failures = list(write_files(sink, found, page))
     _compared(sink, shown, found, output)
-    write_page(found, page)
-    sink.note(f"The report is in {page}: open it in a browser.")
+    if failures:
+        raise failures[0]
+    sink.note(f"Open {page} in a browser.")
 
 
 def _show(sink: Output, shown: "Demo") -> None:

@@ -41,7 +41,7 @@ def bands(
             the table.
         repeat: The source rows that repeat, from the first to one behind the last. None is chosen from the table.
         gain: By how much rows lie farther from the mean than they were learned: longer texts have more to attend to.
-            None is 1 + 0.2·log2(m / n), or where far rows are much like near ones 1 + 0.15·log2(m / n), at most 1.6.
+            None is 1 + 0.2·log2(m / n), or where far rows are much like near ones 1 + 0.1·log2(m / n), at most 1.6.
 
     Returns:
         Shape (m, d), float64.

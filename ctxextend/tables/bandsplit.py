@@ -33,7 +33,7 @@ SEAM = 8
 NEAR = 1 / 8
 # By how much a table is widened around its mean for each doubling: where near rows are told apart, and elsewhere; and
 # at most.
-GAIN, FAR_GAIN, MOST_GAIN = 0.2, 0.15, 1.6
+GAIN, FAR_GAIN, MOST_GAIN = 0.2, 0.1, 1.6
 # Rows below which a table is too short to be parted.
 SHORTEST = 4 * SEAM
 
@@ -67,8 +67,8 @@ def choose_split(
     """Choose from a table alone how it is parted.
 
     Sigma is where the valley begins that the spectrum of the rows has between what changes over the whole table and
-    what changes from row to row. Where neighbours have nothing in common in what it leaves, that is noise, and sigma is 0. Of all
-    stretches of half the table or more, that one repeats whose ends are most alike.
+    what changes from row to row. Where neighbours have nothing in common in what it leaves, that is noise, and sigma is
+    0. Of all stretches of half the table or more, that one repeats whose ends are most alike.
 
     Args:
         table: Learned rows, shape (n, d), float64.
