@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
 from ctxextend.tables.bands import bands
-from ctxextend.tables.bandsplit import SHORTEST, Split, choose_split, default_gain, smoothed
+from ctxextend.tables.bandsplit import SHORTEST, Split, choose_split, default_gain, find_repeats, smoothed
 from ctxextend.tables.choosing import auto, explain_auto, explain_bands
 from ctxextend.tables.options import MethodOptions
 from ctxextend.tables.resizing import resize_table
@@ -221,3 +221,24 @@ def test_explain_bands_says_what_was_typed_and_what_is_noise() -> None:
     said = explain_bands(20 * slow_rows(128, 64) + noise(128), 512)
     assert said.startswith("bands without a fast part (neighbours correlate by ")
     assert "far rows are much like near ones" in said
+
+
+def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -> None:
+    found = find_repeats(TWO_BANDS, 8.0, 3)
+    assert found[0] == choose_split(TWO_BANDS, sigma=8.0).repeat
+    assert found[-1] == (0, 128)
+    lengths = [stop - start for start, stop in found]
+    assert [length % PERIOD for length in lengths[:3]] == [0, 0, 0]
+    assert len(set(lengths)) == 4
+    assert find_repeats(TWO_BANDS[:16], 8.0, 3) == []
+
+
+def test_find_repeats_ends_behind_the_rows_that_stay() -> None:
+    assert all(stop >= 128 for _, stop in find_repeats(TWO_BANDS, 8.0, 3, keep=128))
+
+
+@pytest.mark.parametrize("repeat", [(0, 128), (0, 1000), (100, 101), (300, 400)])
+def test_choose_split_takes_any_stretch_that_is_typed(repeat: tuple[int, int]) -> None:
+    split = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat)
+    assert 0 <= split.repeat[0] < split.repeat[1] <= 128
+    assert np.isfinite(bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)).all()

@@ -112,8 +112,8 @@ class Trials:
     def best(self, now: Resize, others: Sequence[Resize]) -> Resize:
         """Return the best of others that are better than what holds now by more than a standard error, or that.
 
-        With some twenty trials on little text one of them is always the best by luck. A difference that changes from
-        window to window by more than it amounts to would be another on the next text, so it decides nothing here.
+        Of some twenty trials on little text the best owes a part of its lead to that text. A lead of a standard error
+        or less may be nothing else, so what was chosen before, at first by the table alone, which fits no text, stays.
         """
         better = {other: self.better_by(other, now) for other in others}
         sure = [other for other, by in better.items() if by.error is not None and by.mean > by.error]

@@ -1,0 +1,226 @@
+"""`calibrate` and `resize --calibrate` on pico models: what is chosen is what `resize` makes and `evaluate` reads."""
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+import ctxextend
+from ctxextend.cli.calibrating import calibration_text
+from ctxextend.comparison import calibration as calibration_module
+from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Calibration, Trial
+from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
+from ctxextend.evaluation.readers import load_reader
+from ctxextend.evaluation.reports import Estimate
+from ctxextend.evaluation.windows import cut_text
+from ctxextend.recipe import Resize
+from tests import pico
+from tests.test_compare import write_texts
+from tests.test_windows import texts
+from tests.trainings import invoke, make_encoder, make_source, table_of, write_book
+
+LEARNED, TO = 48, 96
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    write_texts(2 * TO, 5)
+    return make_source(tmp_path / "source", "gpt2", n_positions=LEARNED)
+
+
+def calibrated(source: Path, *flags: object) -> Result:
+    return invoke("resize", source, "--to", TO, "--method", "bands", *flags, "--calibrate", "texts.jsonl")
+
+
+@pytest.mark.parametrize(("model_type", "rows"), [("gpt2", "n_positions"), ("roberta", "max_position_embeddings")])
+def test_calibrate_measures_what_evaluate_does_on_what_resize_writes(
+    model_type: str, rows: str, tmp_path: Path
+) -> None:
+    offset = 2 * (model_type == "roberta")
+    source, data = make_source(tmp_path / "source", model_type, **{rows: LEARNED + offset}), write_texts(2 * TO, 5)
+    found = ctxextend.calibrate(source, TO, data)
+    assert (found.metric, found.length, found.windows) == (LOSS, TO, 10)
+    assert found.tried[0] == found.before
+    assert found.after in found.tried
+    assert found.after.score.mean <= found.before.score.mean
+    assert found.better_by.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
+    for name, trial in {"before": found.before, "after": found.after, "last": found.tried[-1]}.items():
+        made = ctxextend.resize(source, TO, "bands", output=name, **trial.flags).output
+        alone = ctxextend.evaluate(made, data, alone=True, tokens=10 * TO, length=[TO], measure=["position"])
+        assert alone.positions is not None
+        assert alone.positions.losses["model"] == trial.score
+
+
+def test_calibrate_begins_with_what_the_table_says(source: Path) -> None:
+    found = ctxextend.calibrate(source, TO, "texts.jsonl")
+    for name, flags in {"table": {}, "numbers": found.before.flags}.items():
+        ctxextend.resize(source, TO, "bands", output=name, **flags)
+    assert table_of(Path("table")).tobytes() == table_of(Path("numbers")).tobytes()
+
+
+def test_calibrate_of_an_encoder_goes_by_the_documents_it_finds(tmp_path: Path) -> None:
+    source, data = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
+    found = ctxextend.calibrate(source, 64, data)
+    assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
+    assert found.after.score.mean >= found.before.score.mean
+    assert "perplexity" not in found.as_dict()["before"]["score"]
+    tried = {f"bands --sigma 0 --gain {trial.settings.gain}": trial for trial in found.tried}  # too short to be parted
+    rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
+    assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
+
+
+def test_calibrate_is_the_same_twice_and_writes_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = pico.contents(source)
+    monkeypatch.setattr(tempfile, "tempdir", str(Path("temporary").resolve()))
+    Path("temporary").mkdir()
+    ones, others = (ctxextend.calibrate(source, TO, "texts.jsonl", gain=1.1).tried for _ in range(2))
+    assert ones == others
+    assert {trial.settings.gain for trial in ones} == {1.1}
+    assert pico.contents(source) == before
+    assert [*Path("temporary").iterdir()] == []
+
+
+def test_calibrate_loads_one_model_and_tells_of_all_tokens(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[object] = []
+
+    def counted(*given: Any) -> Any:
+        loads.append(given)
+        return load_reader(*given)
+
+    monkeypatch.setattr(calibration_module, "load_reader", counted)
+    told: list[tuple[int, int]] = []
+    found = ctxextend.calibrate(source, TO, "texts.jsonl", progress=lambda *said: told.append(said))
+    assert len(loads) == 1
+    assert sum(moved for moved, _ in told) == len(found.tried) * found.windows * TO
+    assert sum(moved for moved, _ in told) <= told[0][1]
+
+
+@pytest.mark.parametrize(("tokens", "windows"), [(65_536, 16), (12 * TO, 12), (1, 8)])
+def test_calibrate_reads_no_more_than_it_needs(source: Path, tokens: int, windows: int) -> None:
+    found = ctxextend.calibrate(source, TO, write_texts(2 * TO, 20), tokens=tokens, sigma=4.0, repeat=(8, 40))
+    assert found.windows == windows
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "match"),
+    [
+        ({"to": LEARNED}, ResizeError, "no new rows to calibrate"),
+        ({"method": "linear"}, ResizeError, "no meaning for linear"),
+        ({"sigma": 4.0, "repeat": (8, 40), "gain": 1.0}, ResizeError, "every number given already"),
+        ({"sigma": 0.0, "gain": 1.0}, ResizeError, "every number given already"),
+        ({"data": "none.txt"}, DataError, "no file or folder"),
+        ({"data": "little.txt"}, DataError, "8 windows of 96 are needed"),
+        ({"revision": "main"}, SourceError, "revision"),
+    ],
+)
+def test_calibrate_refuses_what_cannot_be(
+    flags: dict[str, Any], error: type[CtxextendError], match: str, source: Path
+) -> None:
+    Path("little.txt").write_text("w1 " * (8 * TO - 1))
+    asked: dict[str, Any] = {"to": TO, "data": "texts.jsonl"} | flags
+    with pytest.raises(error, match=match):
+        ctxextend.calibrate(source, **asked)
+
+
+def test_calibrate_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="7 documents of 64 tokens or more, and 8 are needed"):
+        ctxextend.calibrate(make_encoder(tmp_path / "encoder"), 64, write_texts(80, 7))
+
+
+def test_cut_text_joins_documents_where_they_give_too_few_windows() -> None:
+    found = cut_text(texts(15, 15, 15, 15), 10, 8, None, least=5)
+    assert (len(found.windows), found.across_documents) == (6, True)
+    assert not cut_text(texts(15, 15, 15, 15), 10, 8, None, least=4).across_documents
+    with pytest.raises(DataError, match="60 tokens, and 7 windows of 10 are needed"):
+        cut_text(texts(15, 15, 15, 15), 10, 8, None, least=7)
+
+
+def test_resize_calibrate_writes_numbers_as_if_they_had_been_typed(source: Path) -> None:
+    done = calibrated(source, "--output", "new", "--verify", "--json")
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    found = values["calibration"]
+    assert {name: values[name] for name in ("sigma", "repeat", "gain")} | {"score": found["after"]["score"]} == (
+        found["after"]
+    )
+    assert values["verified"]
+    assert found["tried"][0] == found["before"]
+    assert "calibrated on 10 windows of 96 tokens in " in done.stderr
+    numbers = {"--sigma": values["sigma"], "--gain": values["gain"]}
+    numbers |= {"--repeat": "{}:{}".format(*values["repeat"])} if values["repeat"] else {}
+    flags = [word for pair in numbers.items() for word in pair]
+    typed = invoke("resize", source, "--to", TO, "--method", "bands", *flags, "--output", "typed")
+    assert typed.exit_code == 0, typed.stderr
+    Path("texts.jsonl").unlink()
+    again = invoke("run", "new/ctxextend.yaml", "--output", "again")
+    assert again.exit_code == 0, again.stderr
+    assert pico.contents(Path("new")) == pico.contents(Path("typed")) == pico.contents(Path("again"))
+    assert sorted(path.name for path in Path().iterdir()) == ["again", "new", "typed"]
+
+
+def test_resize_calibrate_leaves_what_was_typed(source: Path) -> None:
+    done = calibrated(source, "--repeat", "8:40", "--sigma", 5, "--dry-run", "--json")
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert (values["sigma"], values["repeat"], values["dry_run"]) == (5.0, [8, 40], True)
+    assert {trial["sigma"] for trial in values["calibration"]["tried"]} == {5.0}
+    assert [path.name for path in Path().iterdir()] == ["texts.jsonl"]
+
+
+def test_resize_calibrate_comes_before_the_training(source: Path) -> None:
+    write_book()
+    flags = ("--sigma", 5, "--repeat", "8:40", "--train", "book.txt", "--steps", 1, "--output", "new", "--json")
+    done = calibrated(source, *flags)
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["gain"] == values["calibration"]["after"]["gain"]
+    assert values["train"]["steps"] == 1
+    assert f"gain: {values['gain']}" in Path("new/ctxextend.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        ((), 2, "no meaning for copy"),
+        (("--method", "linear"), 2, "Add --method bands"),
+        (("--method", "bands", "--sigma", 0, "--gain", 1), 2, "every number given already"),
+        (("--method", "bands", "--output", "there"), 1, "there"),
+    ],
+)
+def test_resize_calibrate_refuses_before_a_model_is_read(
+    flags: tuple[object, ...], code: int, said: str, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration_module, "load_reader", None)
+    pico.make(Path("there"), "gpt2")
+    done = invoke("resize", source, "--to", TO, *flags, "--calibrate", "texts.jsonl")
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+def made(after: Resize, metric: str = LOSS) -> Calibration:
+    """A calibration as it would be; nothing was measured."""
+    before = Trial(Resize(512, "bands", sigma=7.93, repeat=(31, 98), gain=1.4), Estimate(1.6, 0.1, 99))
+    found = before if after == before.settings else Trial(after, Estimate(1.5, 0.1, 99))
+    better = Estimate(before.score.mean - found.score.mean, 0.004, 99)
+    return Calibration(metric, before, found, better, (before, found), 16, 512, 4.21)
+
+
+def test_calibration_text_says_what_changed_and_by_how_much() -> None:
+    after = Resize(512, "bands", sigma=0.0, gain=1.4)
+    assert calibration_text(made(after)) == (
+        "calibrated on 16 windows of 512 tokens in 4.2 s: sigma 7.93 -> 0, repeat 31:98 -> none, gain 1.4; "
+        "perplexity 4.953 -> 4.482, better by 0.1 ± 0.004 nats a token (one standard error), on this text"
+    )
+    ranks = calibration_text(made(replace(after, gain=1.3), RECIPROCAL_RANK))
+    assert "16 documents of 512" in ranks
+    assert "gain 1.4 -> 1.3; reciprocal rank 1.600 -> 1.500, better by 0.1 ± 0.004 (one" in ranks
+
+
+def test_calibration_text_says_that_nothing_was_better() -> None:
+    said = calibration_text(made(Resize(512, "bands", sigma=7.93, repeat=(31, 98), gain=1.4)))
+    assert "none of 1 other choices was better by more than a standard error" in said
+    assert said.endswith("sigma 7.93, repeat 31:98, gain 1.4, as the table says, with perplexity 4.953")
