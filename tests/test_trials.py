@@ -59,7 +59,7 @@ def test_trials_best_takes_nothing_within_a_standard_error(lead: float, is_taken
 
 
 def test_trials_best_takes_the_best_of_those_that_are_surely_better() -> None:
-    leads = dict(zip(GAINS, (0.0, 0.2, 0.5, 0.4, float("nan")), strict=True))
+    leads = dict(zip(GAINS, (0.0, 0.2, 0.5, 0.4, float("nan"), 0.3, -0.1), strict=True))
     now, *others = (replace(ASKED, gain=gain) for gain in GAINS)
     assert Trials(lambda settings: windows(-leads[settings.gain or 0.0])).best(now, others).gain == 1.3
     more = Trials(lambda settings: windows(leads[settings.gain or 0.0]), sign=-1)

@@ -21,7 +21,7 @@ SIGMAS, MOST_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
 REPEATS = 4
 # Of a sigma the part by which another must differ for the rows to differ in anything that a text could show.
 NEARLY = 0.1
-GAINS = (1.0, 1.15, 1.3, 1.45, 1.6)
+GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
 # What the table says, no fast band, and all of the above; of stretches also the longest.
 MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
