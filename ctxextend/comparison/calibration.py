@@ -56,8 +56,10 @@ def calibrate(
     The model is loaded once, and nothing but its tables changes from one trial to the next; nothing is written. What
     the table alone says is where the search begins; first other sigmas are tried, then other stretches that repeat,
     then other gains, some twenty in all. What is better by no more than one standard error, paired by window, replaces
-    nothing. Language models are judged by their loss on windows as long as the new length, encoders by the documents
-    that they find. The text needs no labels, and should be such as the model is to read:
+    nothing. Paired differences are sure after few windows, long before the losses themselves are, so that no more text
+    is read than 16 windows, or 64 documents. Language models are judged by their loss on windows as long as the new
+    length, encoders by the documents that they find. The text needs no labels, and should be such as the model is to
+    read:
 
         found = ctxextend.calibrate("gpt2", 4096, "book.txt")
         ctxextend.resize("gpt2", 4096, "bands", **found.flags)
@@ -65,8 +67,7 @@ def calibrate(
     Args:
         reference: As in `plan_resize`.
         to: Usable token positions wanted, more than the model has.
-        data: As in `evaluate`; no more of it is read than the first 16 windows, or of an encoder's 64 documents, as far
-            as `tokens` reach, and at least 8 of either.
+        data: As in `evaluate`; at least 8 windows, or for an encoder documents, as long as the new length.
         tokens: Tokens of the text to use, at most, unless 8 windows have more.
         precision: As in `evaluate`.
         seed: What a masked model's tokens are drawn with.
