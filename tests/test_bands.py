@@ -162,6 +162,11 @@ def test_bands_leaves_a_sink_where_it_is_and_out_of_all_others() -> None:
     assert np.linalg.norm(made[1:], axis=1).max() < 2 * np.linalg.norm(TWO_BANDS, axis=1).max()
 
 
+@pytest.mark.parametrize("learned", range(SHORTEST, 48))
+def test_choose_split_parts_tables_that_are_just_long_enough(learned: int) -> None:
+    assert 3 <= choose_split(fast_rows(learned)).sigma <= learned / 8
+
+
 @given(st.integers(1, 80), st.integers(0, 200), st.integers(0, 80), st.integers(0, 2**31))
 def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: int, seed: int) -> None:
     table = noise(learned, 5, seed)

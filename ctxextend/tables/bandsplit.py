@@ -167,6 +167,8 @@ def _valley(rows: Rows) -> float:
     power = (np.abs(np.fft.rfft(level, axis=0)) ** 2).sum(axis=1)
     frequencies = np.fft.rfftfreq(len(rows))
     tried = np.flatnonzero((frequencies >= CUT / widest) & (frequencies <= CUT / NARROWEST))
+    if not len(tried):  # few rows have few frequencies
+        return widest
     floor = max(FLAT * power[tried].min(), NOTHING * power.sum())
     return float(CUT / frequencies[tried[power[tried] <= floor][0]])
 
