@@ -16,15 +16,18 @@ Rows = NDArray[np.float64]
 
 # Standard deviations of the narrowest and the widest Gaussian that are tried, in rows, and the share of the table that
 # the widest may have.
-NARROWEST, WIDEST, WIDEST_SHARE = 3.0, 16.0, 1 / 8
+NARROWEST, WIDEST, WIDEST_SHARE = 4.5, 16.0, 1 / 8
 # Of a Gaussian of sigma rows, the frequency of which half the amplitude is left, in cycles a row times sigma.
 CUT = float(np.sqrt(np.log(2) / 2) / np.pi)
 # A valley is as wide as its power stays below so many times its lowest, or below such a share of all.
 FLAT, NOTHING = 1.5, 0.002
 # Standard deviations beyond which a Gaussian is nothing.
 REACH = 6
-# How much neighbours in what is left must have in common for it to be more than noise.
-GRAIN = 0.2
+# How far the autocorrelation of what is left must be from that of noise for it to be more, over so many lags, and which
+# share of the rows' variance it must be.
+GRAIN, LAGS, LEAST_FAST = 0.1, 32, 0.1
+# How alike the ends of what repeats must be for as much as possible to repeat: then it costs nothing.
+GOOD_MATCH = 0.5
 # What repeats is at least so large a share of the table, and is looked for among so many lengths.
 LEAST_SHARE, LENGTHS = 1 / 2, 512
 # Rows on either side of a seam that are compared, and blended.
@@ -47,7 +50,9 @@ class Split:
         stop: One behind the last row that is like the others.
         is_local: Whether rows an eighth of the table apart have less than half in common of what neighbours have.
         sigma: Standard deviation of the Gaussian that leaves the slow band, in rows; 0 where nothing is repeated.
-        grain: Correlation of neighbours in what such a Gaussian leaves, -1 to 1.
+        grain: How far from noise that is what such a Gaussian leaves: the sum, over lags of up to 32 rows, of squared
+            differences of its autocorrelation from that of noise.
+        share: The share of the variance of the rows that it leaves, 0 to 1.
         repeat: The rows of the fast band that repeat, from the first to one behind the last; none where sigma is 0.
         match: How alike the rows around both ends of these are, -1 to 1.
     """
@@ -57,6 +62,7 @@ class Split:
     is_local: bool = False
     sigma: float = 0.0
     grain: float = 0.0
+    share: float = 0.0
     repeat: tuple[int, int] = (0, 0)
     match: float = 0.0
 
@@ -67,8 +73,9 @@ def choose_split(
     """Choose from a table alone how it is parted.
 
     Sigma is where the valley begins that the spectrum of the rows has between what changes over the whole table and
-    what changes from row to row. Where neighbours have nothing in common in what it leaves, that is noise, and sigma is
-    0. Of all stretches of half the table or more, that one repeats whose ends are most alike.
+    what changes from row to row. Where what it leaves is little, or has the autocorrelation of noise, sigma is 0. Of
+    all stretches of half the table or more, that one repeats whose ends are most alike; where they are much alike,
+    sigma is an eighth of the table, so that all repeats but its trend.
 
     Args:
         table: Learned rows, shape (n, d), float64.
@@ -84,12 +91,19 @@ def choose_split(
     wanted = _valley(source) if sigma is None else sigma
     if not wanted:
         return split
-    fast = source - smoothed(source, wanted)
-    split = replace(split, grain=_correlation(fast[:-1], fast[1:]))
-    if sigma is None and split.grain < GRAIN:
+    split = _judged(split, source, wanted)
+    if sigma is None and (split.grain < GRAIN or split.share < LEAST_FAST):
         return split
-    found, match = _loop(fast, max(min(keep, split.stop) - split.head, 0), _within(split, repeat))
-    return replace(split, sigma=wanted, repeat=(found[0] + split.head, found[1] + split.head), match=match)
+    least_stop, given = max(min(keep, split.stop) - split.head, 0), _within(split, repeat)
+    found = _looped(split, source, wanted, least_stop, given)
+    if sigma is None and found.match >= GOOD_MATCH:
+        wide = WIDEST_SHARE * len(source)
+        found = max(found, _looped(_judged(split, source, wide), source, wide, least_stop, given), key=_is_good)
+    return found
+
+
+def _is_good(split: Split) -> tuple[bool, float]:
+    return split.match >= GOOD_MATCH, split.sigma
 
 
 def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list[tuple[int, int]]:
@@ -175,19 +189,39 @@ def _valley(rows: Rows) -> float:
 
 def _is_local(rows: Rows) -> bool:
     """Whether rows an eighth of the table apart have less than half in common of what neighbours have."""
-    centred = rows - rows.mean(axis=0)
-    spectrum = np.abs(np.fft.rfft(centred, 2 * len(rows), axis=0)) ** 2
-    steps = np.arange(1, int(NEAR * len(rows)) + 1)
-    products = np.fft.irfft(spectrum.sum(axis=1))[steps]
-    sums = np.concatenate([[0], np.cumsum(np.einsum("td,td->t", centred, centred))])
-    norms = np.sqrt(sums[len(rows) - steps] * (sums[-1] - sums[steps]))
-    common = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    common = _autocorrelation(rows - rows.mean(axis=0), max(int(NEAR * len(rows)), 1))
     return bool((common < common[0] / 2).any())
 
 
-def _correlation(one: Rows, other: Rows) -> float:
-    norm = float(np.sqrt((one**2).sum() * (other**2).sum()))
-    return float((one * other).sum()) / norm if norm > 0 else 0.0
+def _judged(split: Split, rows: Rows, sigma: float) -> Split:
+    """Return the split with what can be said of the part of some rows that a Gaussian leaves."""
+    fast = rows - smoothed(rows, sigma)
+    lags = min(LAGS, len(rows) // 2)
+    variance = float(np.square(rows - rows.mean(axis=0)).sum())
+    share = float(np.square(fast).sum()) / variance if variance > 0 else 0.0
+    apart = _autocorrelation(fast, lags) - _noise_autocorrelation(sigma, lags)
+    return replace(split, share=share, grain=float(np.square(apart).sum()) if share > 0 else 0.0)
+
+
+def _autocorrelation(rows: Rows, lags: int) -> Rows:
+    """Return how much rows have in common with those 1, 2, … behind them, -1 to 1 each, shape (lags,)."""
+    steps = np.arange(1, lags + 1)
+    spectrum = np.square(np.abs(np.fft.rfft(rows, 2 * len(rows), axis=0))).sum(axis=1)
+    products = np.fft.irfft(spectrum)[steps]
+    sums = np.concatenate([[0], np.cumsum(np.einsum("td,td->t", rows, rows))])
+    norms = np.sqrt(sums[len(rows) - steps] * (sums[-1] - sums[steps]))
+    found: Rows = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return found
+
+
+def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
+    """Return the same of what a Gaussian leaves of noise, away from the ends: each row loses a bit of those near."""
+    reach = int(REACH * sigma) + 1
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    left = -weights / weights.sum()
+    left[reach] += 1
+    products = np.correlate(np.concatenate([left, np.zeros(lags)]), left, "valid")
+    return np.asarray(products[1:] / products[0], np.float64)
 
 
 def _within(split: Split, repeat: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -196,6 +230,12 @@ def _within(split: Split, repeat: tuple[int, int] | None) -> tuple[int, int] | N
         return None
     first = min(max(repeat[0], split.head), split.stop - 1) - split.head
     return first, max(min(repeat[1], split.stop) - split.head, first + 1)
+
+
+def _looped(split: Split, rows: Rows, sigma: float, least_stop: int, given: tuple[int, int] | None) -> Split:
+    """Return the split with sigma, and with what repeats of the part that it leaves."""
+    repeat, match = _loop(rows - smoothed(rows, sigma), least_stop, given)
+    return replace(split, sigma=sigma, repeat=(repeat[0] + split.head, repeat[1] + split.head), match=match)
 
 
 def _loop(fast: Rows, least_stop: int, given: tuple[int, int] | None) -> tuple[tuple[int, int], float]:

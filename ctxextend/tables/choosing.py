@@ -56,10 +56,10 @@ def explain_bands(
     near = "within an eighth of it rows grow apart" if split.is_local else "far rows are much like near ones"
     why = f"gain {widened:.3g} ({'as typed' if gain is not None else near})"
     if not split.sigma:
-        noise = "" if sigma == 0 else f" (neighbours correlate by {split.grain:.2f} in what smoothing leaves: noise)"
+        noise = "" if sigma == 0 else f" (what smoothing leaves is {split.share:.0%}, and {split.grain:.2g} from noise)"
         return f"bands without a fast part{noise}: the rows are stretched, {why}"
     first, stop = split.repeat
     return (
-        f"bands with sigma {split.sigma:.3g} (neighbours correlate by {split.grain:.2f} in what that leaves), --repeat "
-        f"{first}:{stop} (its ends match by {split.match:.2f}), {why}"
+        f"bands with sigma {split.sigma:.3g} (what it leaves is {split.share:.0%}, and {split.grain:.2g} from noise), "
+        f"--repeat {first}:{stop} (its ends match by {split.match:.2f}), {why}"
     )
