@@ -31,6 +31,7 @@ from ctxextend.recipe import Origin, Recipe, Resize
 from ctxextend.recognition import open_subject, recognize
 from ctxextend.tableplan import TablePlan, find_tables, plan_tables
 from ctxextend.tables.options import OWN_FLAGS
+from ctxextend.tables.registry import METHODS
 from ctxextend.tables.resizing import explain_choice, resize_behind
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_checkpoint", "plan_recipe", "plan_resize", "resize"]
@@ -129,6 +130,19 @@ class ResizePlan(Changes):
             if name in self.layouts:
                 rewrite(file, self.layouts[name], tensors, folder / name, progress)
         return hashes, warnings, choices
+
+    def choices(self) -> tuple[str, ...]:
+        """Say what a method that goes by a table's own figures makes of them; for others no table is read.
+
+        Raises:
+            CheckpointError: The source cannot be read.
+        """
+        if not self.makes_rows or METHODS[self.method].explain is None:
+            return ()
+        held = [
+            (table, read_floats(file, table.name)) for file in self.checkpoint.weights for table in self.tables_in(file)
+        ]
+        return tuple(said for table, before in held for said in self._choice(table, before))
 
     def _choice(self, table: TablePlan, before: NDArray[Any]) -> Iterator[str]:
         """Yield what a method that goes by a table's figures made of them."""

@@ -72,7 +72,21 @@ def test_resize_quiet_prints_nothing_but_the_output() -> None:
 
 JSON_KEYS = {
     *("schema_version", "command", "warnings", "source", "revision", "family", "method", "keep_first", "drop_last"),
-    *("scope", "alpha", "seed", "output", "max_len_before", "max_len_after", "tables", "config", "files"),
+    *(
+        "scope",
+        "alpha",
+        "seed",
+        "sigma",
+        "repeat",
+        "gain",
+        "choices",
+        "output",
+        "max_len_before",
+        "max_len_after",
+        "tables",
+        "config",
+        "files",
+    ),
     *("bytes_written", "seconds", "dry_run", "edits", "dropped", "remade", "bytes_to_write", "notes", "verified"),
 }
 
@@ -313,9 +327,36 @@ def test_methods_prints_a_block_for_each_method() -> None:
         stays = "stay, bit for bit" if method.keeps_learned_rows else "change"
         assert f"does {method.summary} learned rows {stays} " in text
         assert f"use when {method.when} source {method.source}" in text
-        assert all(f"--{flag} (default: {default})" in text for flag, default in method.flags.items())
+        defaults = {flag: "chosen from the table" if value is None else value for flag, value in method.flags.items()}
+        assert all(f"--{flag} (default: {default})" in text for flag, default in defaults.items())
         assert (f"--keep-first (default: {method.keep_first})" in text) == bool(method.keep_first)
         assert ("no --keep-first" in text) == (method.keep_first is None)
+
+
+def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
+    done = run(
+        "resize", "tiny-gpt2", "--to", "256", "--method", "bands", "--sigma", "6", "--repeat", "20:90", "--dry-run"
+    )
+    assert "transformer.wpe.weight: bands with sigma 6 (what it leaves is " in done.stderr
+    assert "--repeat 20:90 (its ends match by " in done.stderr
+    chosen = json.loads(run("resize", "tiny-gpt2", "--to", "256", "--method", "auto", "--json").stdout)
+    assert len(chosen["choices"]) == 1
+    assert chosen["choices"][0].startswith("transformer.wpe.weight: auto took bands ")
+    assert chosen["choices"][0] in run("resize", "tiny-gpt2", "--to", "256", "--method", "auto", "--dry-run").stderr
+
+
+def test_resize_refuses_a_stretch_that_is_none() -> None:
+    for text in ("20", "20:", "a:b", "-3:9"):
+        done = run("resize", "tiny-gpt2", "--to", "256", "--method", "bands", f"--repeat={text}")
+        assert done.exit_code == 2
+        assert "write A:B for rows A to B-1" in " ".join(done.stderr.split())
+
+
+def test_resize_by_bands_of_all_rows_leaves_short_texts_as_they_were() -> None:
+    done = run("resize", "tiny-gpt2", "--to", "256", "--method", "bands", "--keep-first", "128", "--verify")
+    assert done.exit_code == 0
+    assert "with bands, texts that fitted before give exactly what they gave" in done.stderr
+    assert "128 of 128 learned rows are bit-equal" in run("verify", "tiny-gpt2", "tiny-gpt2-256").stdout
 
 
 def test_methods_json_lists_the_registry() -> None:

@@ -310,8 +310,11 @@ def show_plan(
         sink.warning(warnings[-1])
     folder = output or plan.default_output
     sink.data(plan_text(plan, folder))
+    choices = plan.choices()
+    for choice in choices:
+        sink.note(choice)
     values = plan.as_dict() | {"output": str(folder), "bytes_written": 0, "seconds": 0.0}
-    return values | {"dry_run": True, "verified": False}, warnings
+    return values | {"dry_run": True, "verified": False, "choices": list(choices)}, warnings
 
 
 def _show_result(
