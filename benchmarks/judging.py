@@ -32,7 +32,6 @@ __all__ = ["JUDGING", "TUNING", "Judge"]
 PUBLISHED = ("linear", "copy", "stretch", "last")
 OURS = "bands"
 TIMES = (2, 4)
-TOKENS = 32_768
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,17 @@ class Judge:
     Attributes:
         name: What it is called.
         made_by: Arguments of a script in recipes/from_scratch; empty for what is not made here.
-        text: What is read: ``code`` or ``docs``, the held-out documents of that corpus; ``docs whole``, all of them;
+        text: What is read: ``code`` or ``docs``, the held-out documents of that corpus; ``code whole``, all of them;
             else a file in MODELS.
         is_byte_level: Whether its tokens are bytes.
+        tokens: How many are read, at most.
     """
 
     name: str
     made_by: str
     text: str
     is_byte_level: bool = True
+    tokens: int = 32_768
 
 
 BYTES = "tiny_gpt2.py --vocabulary 257 --batch 8 --dropout 0 --steps 3000"
@@ -83,8 +84,8 @@ JUDGING = (
     Judge("byte-sink", f"{WAVES} --seed 15 --sink", "docs"),
     Judge("byte-256", f"{WAVES} --seed 14 --context 256", "docs"),
     Judge("mini-bert", "mini_bert.py --seed 21", "docs"),
-    # By the documents that are found, 512 -> 1,024 and 2,048.
-    Judge("all-MiniLM-L6-v2", "", "docs whole", is_byte_level=False),
+    # By the documents that are found, 512 -> 1,024 and 2,048; no document of the documentation is as long.
+    Judge("all-MiniLM-L6-v2", "", "code whole", is_byte_level=False, tokens=131_072),
 )
 
 
@@ -121,7 +122,7 @@ def lines(judge: Judge, models: Path, folder: Path) -> Iterator[str]:
     before = length_of(source)
     for times in TIMES:
         measured = () if judge.name.startswith("all-MiniLM") else ("position",)
-        found = compare(source, times * before, text, methods=[*PUBLISHED, OURS], measure=measured, tokens=TOKENS)
+        found = compare(source, times * before, text, methods=[*PUBLISHED, OURS], measure=measured, tokens=judge.tokens)
         yield line(judge, found)
 
 

@@ -29,12 +29,12 @@ GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL
 # Fonts of another site, which an image must not ask for.
 FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 WIDTH = 100
-SECONDS = re.compile(r"\b\d+\.\d+ s\b")
+SECONDS = re.compile(r"\b\d+(?:\.\d+)? s\b")
 # The text that is evaluated is Python's own, and each version has other words.
 # What a training says of its losses, its speed and its memory.
 TRAINED = re.compile(r"^(?:held-out|About) .*$", re.MULTILINE)
 NUMBERS = re.compile(r"\d[\d.,]*")
-EVALUATION = re.compile(r"^\$ ctxextend evaluate .*?^```$", re.DOTALL | re.MULTILINE)
+EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)
 FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b ± \d+\.\d+)?|[█ ]{2,}|\n *")
 
 
