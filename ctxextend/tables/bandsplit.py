@@ -91,14 +91,12 @@ def choose_split(
     wanted = _valley(source) if sigma is None else sigma
     if not wanted:
         return split
-    split = _judged(split, source, wanted)
-    if sigma is None and (split.grain < GRAIN or split.share < LEAST_FAST):
-        return split
-    least_stop, given = max(min(keep, split.stop) - split.head, 0), _within(split, repeat)
-    found = _looped(split, source, wanted, least_stop, given)
+    ends = max(min(keep, split.stop) - split.head, 0), _within(split, repeat)
+    found = _parted(split, source, wanted, *ends)
+    if sigma is None and (found.grain < GRAIN or found.share < LEAST_FAST):
+        return replace(split, grain=found.grain, share=found.share)
     if sigma is None and found.match >= GOOD_MATCH:
-        wide = WIDEST_SHARE * len(source)
-        found = max(found, _looped(_judged(split, source, wide), source, wide, least_stop, given), key=_is_good)
+        found = max(found, _parted(split, source, WIDEST_SHARE * len(source), *ends), key=_is_good)
     return found
 
 
@@ -193,14 +191,17 @@ def _is_local(rows: Rows) -> bool:
     return bool((common < common[0] / 2).any())
 
 
-def _judged(split: Split, rows: Rows, sigma: float) -> Split:
-    """Return the split with what can be said of the part of some rows that a Gaussian leaves."""
+def _parted(split: Split, rows: Rows, sigma: float, least_stop: int, given: tuple[int, int] | None) -> Split:
+    """Return the split with what can be said of the part of some rows that a Gaussian leaves; see `_loop`."""
     fast = rows - smoothed(rows, sigma)
     lags = min(LAGS, len(rows) // 2)
     variance = float(np.square(rows - rows.mean(axis=0)).sum())
     share = float(np.square(fast).sum()) / variance if variance > 0 else 0.0
     apart = _autocorrelation(fast, lags) - _noise_autocorrelation(sigma, lags)
-    return replace(split, share=share, grain=float(np.square(apart).sum()) if share > 0 else 0.0)
+    grain = float(np.square(apart).sum()) if share > 0 else 0.0
+    repeat, match = _loop(fast, least_stop, given)
+    repeat = repeat[0] + split.head, repeat[1] + split.head
+    return replace(split, sigma=sigma, grain=grain, share=share, repeat=repeat, match=match)
 
 
 def _autocorrelation(rows: Rows, lags: int) -> Rows:
@@ -230,12 +231,6 @@ def _within(split: Split, repeat: tuple[int, int] | None) -> tuple[int, int] | N
         return None
     first = min(max(repeat[0], split.head), split.stop - 1) - split.head
     return first, max(min(repeat[1], split.stop) - split.head, first + 1)
-
-
-def _looped(split: Split, rows: Rows, sigma: float, least_stop: int, given: tuple[int, int] | None) -> Split:
-    """Return the split with sigma, and with what repeats of the part that it leaves."""
-    repeat, match = _loop(rows - smoothed(rows, sigma), least_stop, given)
-    return replace(split, sigma=sigma, repeat=(repeat[0] + split.head, repeat[1] + split.head), match=match)
 
 
 def _loop(fast: Rows, least_stop: int, given: tuple[int, int] | None) -> tuple[tuple[int, int], float]:
