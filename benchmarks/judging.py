@@ -85,7 +85,7 @@ JUDGING = (
     Judge("byte-256", f"{WAVES} --seed 14 --context 256", "docs"),
     Judge("mini-bert", "mini_bert.py --seed 21", "docs"),
     # By the documents that are found, 512 -> 1,024 and 2,048; no document of the documentation is as long.
-    Judge("all-MiniLM-L6-v2", "", "code whole", is_byte_level=False, tokens=131_072),
+    Judge("all-MiniLM-L6-v2", "", "code whole", is_byte_level=False, tokens=65_536),
 )
 
 
@@ -121,7 +121,7 @@ def lines(judge: Judge, models: Path, folder: Path) -> Iterator[str]:
     source, text = source_of(judge, models), text_of(judge, models, folder)
     before = length_of(source)
     for times in TIMES:
-        measured = () if judge.name.startswith("all-MiniLM") else ("position",)
+        measured = ("position",) if judge.made_by or judge.text.endswith(".txt") else ("retrieval",)
         found = compare(source, times * before, text, methods=[*PUBLISHED, OURS], measure=measured, tokens=judge.tokens)
         yield line(judge, found)
 
