@@ -246,7 +246,7 @@ def test_methods_keep_learned_rows_where_promised(table: Any, extra: int, name: 
     made = METHODS[name].function(table, makes(name, len(table), len(table) + extra))
     if METHODS[name].keeps_learned_rows:
         assert np.array_equal(made[: len(table)], table)
-    else:
+    elif name not in ("bands", "auto"):  # these widen the table
         assert np.array_equal(made[0], table[0])
     if name in ("linear", "cubic", "nearest"):
         assert np.array_equal(made[-1], table[-1])

@@ -46,8 +46,8 @@ def bands(
     Returns:
         Shape (m, d), float64.
 
-    Source: our own; that slow parts of positions are stretched and fast ones kept, and that attention is sharpened with
-        length, after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (for rotary frequencies).
+    Source: our own; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions), which
+        stretches slow rotations, keeps fast ones, and sharpens attention with length.
     """
     if rows == len(table):
         return table.copy()
