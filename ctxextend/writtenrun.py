@@ -27,6 +27,7 @@ KINDS: Mapping[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "nothing"},
     **{Entries: "a mapping", list: "a list"},
     **{tuple[str, ...]: "a text or a list of texts", tuple[int, ...]: "a whole number or a list of such"},
+    **{tuple[int, int]: "a list of two whole numbers"},
 }
 
 HINT = "Keys are the flags of resize, train and evaluate, with underscores; see ctxextend resize --help and the like."

@@ -12,7 +12,7 @@ from ctxextend.tables.bands import bands
 from ctxextend.tables.bandsplit import SHORTEST, Split, choose_split, default_gain, find_repeats, smoothed
 from ctxextend.tables.choosing import auto, explain_auto, explain_bands
 from ctxextend.tables.options import MethodOptions
-from ctxextend.tables.resizing import resize_table
+from ctxextend.tables.resizing import explain_choice, resize_table
 
 Rows = NDArray[np.float64]
 
@@ -192,6 +192,46 @@ def test_choose_split_parts_tables_that_are_just_long_enough(learned: int) -> No
     assert 3 <= choose_split(fast_rows(learned)).sigma <= learned / 8
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("method", ["bands", "auto"])
+def test_bands_spoils_no_more_rows_than_linear_where_one_is_no_number(method: str, value: float) -> None:
+    table = TWO_BANDS.copy()
+    table[40, 3] = value
+    bad = [
+        int((~np.isfinite(resize_table(table, 512, MethodOptions(name))).all(axis=1)).sum())
+        for name in (method, "linear")
+    ]
+    assert 1 <= bad[0] <= bad[1] + 2
+    assert "no numbers" in str(explain_choice(table, 512, MethodOptions("bands")))
+    assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
+
+
+@pytest.mark.parametrize("dead", [1, 2, 10, 20])
+@pytest.mark.parametrize("size", [0.0, 0.01])
+def test_choose_split_leaves_out_rows_at_the_end_that_were_never_trained(dead: int, size: float) -> None:
+    table = TWO_BANDS.copy()
+    table[-dead:] = size * noise(dead, 16)
+    assert choose_split(table).stop == 128 - dead
+    assert np.linalg.norm(bands(table, 512)[-1]) > 0.5 * np.linalg.norm(TWO_BANDS[-dead - 1])
+
+
+def test_choose_split_repeats_what_is_typed_though_it_were_noise() -> None:
+    split = choose_split(slow_rows(128, 64) + noise(128), repeat=(20, 90))
+    assert split.repeat == (20, 90)
+    assert split.sigma > 0
+
+
+def test_bands_takes_a_gaussian_wider_than_the_table() -> None:
+    assert np.isfinite(bands(TWO_BANDS, 256, sigma=1e9)).all()
+
+
+def test_bands_with_all_rows_kept_holds_the_last_that_is_like_the_others() -> None:
+    table = np.arange(128.0)[:, None] * np.ones((1, 4)) + 50
+    table[-3:] = 1e-3
+    made = bands(table, 200, keep=128, sigma=0.0, gain=1.0)
+    assert made[128:].max() <= table[124].max() + 1e-9
+
+
 @given(st.integers(1, 80), st.integers(0, 200), st.integers(0, 80), st.integers(0, 2**31))
 def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: int, seed: int) -> None:
     table = noise(learned, 5, seed)
@@ -204,6 +244,8 @@ def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: in
 def test_resize_table_refuses_to_repeat_rows_that_are_not_there() -> None:
     with pytest.raises(ResizeError, match="beyond the 128 rows"):
         resize_table(TWO_BANDS, 300, MethodOptions("bands", repeat=(20, 129)))
+    with pytest.raises(ResizeError, match="parts a table of 32 rows or more, and 20 are read"):
+        resize_table(TWO_BANDS[:20], 300, MethodOptions("bands", sigma=4.0))
     with pytest.raises(ResizeError, match="beyond the 118 rows"):
         resize_table(TWO_BANDS, 300, MethodOptions("bands", repeat=(20, 120), drop_last=10))
 
@@ -211,8 +253,9 @@ def test_resize_table_refuses_to_repeat_rows_that_are_not_there() -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ({"sigma": -1.0}, "--sigma must be 0 or more"),
-        ({"sigma": float("nan")}, "--sigma must be 0 or more"),
+        ({"sigma": -1.0}, "--sigma must be 0, or 0.5 or more"),
+        ({"sigma": 1e-9}, "--sigma must be 0, or 0.5 or more"),
+        ({"sigma": float("nan")}, "--sigma must be 0, or 0.5 or more"),
         ({"gain": 0.0}, "--gain must be above 0"),
         ({"gain": float("inf")}, "--gain must be above 0"),
         ({"repeat": (5, 5)}, "holds no rows"),
@@ -247,9 +290,9 @@ def test_explain_auto_says_which_method_and_why() -> None:
 
 
 def test_explain_bands_says_what_was_typed_and_what_is_noise() -> None:
-    assert "gain 1.25 (as typed)" in explain_bands(TWO_BANDS, 512, gain=1.25)
+    assert "gain 1.25 (as given)" in explain_bands(TWO_BANDS, 512, gain=1.25)
     said = explain_bands(slow_rows(128, 64) + noise(128), 512)
-    assert said.startswith("bands without a fast part (what smoothing leaves is ")
+    assert said.startswith("bands without a fast part (smoothing leaves ")
     assert "from noise): the rows are stretched, gain 1." in said
 
 

@@ -337,7 +337,7 @@ def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
     done = run(
         "resize", "tiny-gpt2", "--to", "256", "--method", "bands", "--sigma", "6", "--repeat", "20:90", "--dry-run"
     )
-    assert "transformer.wpe.weight: bands with sigma 6 (what it leaves is " in done.stderr
+    assert "transformer.wpe.weight: bands with sigma 6 (it leaves " in done.stderr
     assert "--repeat 20:90 (its ends match by " in done.stderr
     chosen = json.loads(run("resize", "tiny-gpt2", "--to", "256", "--method", "auto", "--json").stdout)
     assert len(chosen["choices"]) == 1
@@ -357,6 +357,10 @@ def test_resize_by_bands_of_all_rows_leaves_short_texts_as_they_were() -> None:
     assert done.exit_code == 0
     assert "with bands, texts that fitted before give exactly what they gave" in done.stderr
     assert "128 of 128 learned rows are bit-equal" in run("verify", "tiny-gpt2", "tiny-gpt2-256").stdout
+    (Path("tiny-gpt2-256") / "ctxextend.yaml").unlink()
+    assert "Proved" in run("verify", "tiny-gpt2", "tiny-gpt2-256").stdout
+    refused = run("resize", "tiny-gpt2", "--to", "256", "--method", "bands", "--keep-first", "200", "--dry-run")
+    assert "Use at most 128." in refused.stderr
 
 
 def test_methods_json_lists_the_registry() -> None:

@@ -91,7 +91,8 @@ def test_read_run_takes_every_key_of_every_section() -> None:
         *SECTIONS,
     }
     for key, kind in KEYS.items():
-        assert kind in (str, int, float, bool, tuple[str, ...], tuple[int, ...]) or key in (*SECTIONS, "provenance")
+        known = (str, int, float, bool, tuple[str, ...], tuple[int, ...], tuple[int, int])
+        assert kind in known or key in (*SECTIONS, "provenance")
 
 
 def test_read_run_reports_every_fault_at_once_with_its_line_and_the_nearest_key() -> None:

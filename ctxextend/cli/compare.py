@@ -163,6 +163,8 @@ def compare(
     from ctxextend.comparison.settings import Compare
     from ctxextend.recipe import Origin, Subject
 
+    if methods is not None and not any(name.strip() for listed in methods for name in listed.split(",")):
+        raise typer.BadParameter("--methods names none: leave it out for all of them.")
     sink = Output(as_json, quiet)
     check_plot(plot)
     check_report(report)

@@ -102,8 +102,12 @@ def _reading(comparison: Comparison, figures: Figures) -> Iterator[str]:
         )
     elif any(row.final.behind is not None and row.final.behind.error is None for row in comparison.rows):
         yield f"One {by} was read, so that nothing tells how sure the differences are."
+    elif any(row.final.behind is not None and not math.isfinite(row.final.behind.mean) for row in comparison.rows):
+        yield "Losses that are no finite numbers cannot be ranked."
     elif len(comparison.rows) > 1:
         yield f"No other is level with the best: each is more than two standard errors behind it, paired by {by}."
+    if comparison.rows:
+        yield "Errors are single standard errors."
     if any(row.final.short is not None for row in comparison.rows):
         yield (
             f"short texts: the loss minus the original's where both read {comparison.max_len_before} tokens at once, "

@@ -140,7 +140,7 @@ def resize(
         float | None,
         typer.Option(
             metavar="G",
-            show_default="1 + 0.2 for each doubling",
+            show_default="chosen from the table",
             help="bands: move rows away from their mean by this factor.",
             rich_help_panel="New rows",
         ),

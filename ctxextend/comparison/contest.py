@@ -175,7 +175,9 @@ def open_contest(subject: Subject, settings: Compare, folder: Path, source: Sour
     run = open_run(replace(prepared, notes=notes), measured)
     _check_ranked(run, original)
     standings = [
-        Standing(asked, _recipe(plans[asked.name], settings)) for asked in settings.asked if asked.name in plans
+        Standing(asked, _recipe(made, settings), keeps_learned_rows=made.keeps_learned_rows)
+        for asked in settings.asked
+        if (made := plans.get(asked.name)) is not None
     ]
     return Contest(files, settings, extended, run, pupil, plans, standings, left_out)
 

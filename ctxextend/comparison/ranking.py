@@ -24,6 +24,7 @@ class Standing:
         untrained: What it gives as it is made; None where that was not measured yet.
         trained: What it gives after the training.
         seconds: How long that took until now.
+        keeps_learned_rows: Whether its table begins with the learned one.
     """
 
     asked: Asked
@@ -32,6 +33,7 @@ class Standing:
     untrained: Measured | None = None
     trained: Measured | None = None
     seconds: float = 0.0
+    keeps_learned_rows: bool = False
 
 
 def rank(standings: Sequence[Standing], metric: str) -> tuple[Row, ...]:
@@ -48,7 +50,7 @@ def rank(standings: Sequence[Standing], metric: str) -> tuple[Row, ...]:
     rows = [
         Row(
             standing.asked.name,
-            standing.asked.resize.options.keeps_learned_rows,
+            standing.keeps_learned_rows,
             standing.recipe,
             standing.norms,
             before,

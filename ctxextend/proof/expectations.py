@@ -248,7 +248,7 @@ def _traces(table: Read) -> Iterator[tuple[int, int]]:
     last = places.get(after[-1].tobytes())
     dropped = learned - 1 - last if last is not None else 0
     yield from ((kept, dropped) for kept in (0, same - 1, same) if 0 <= kept < learned)
-    yield from ((kept, 0) for kept in (1, same - 1) if 0 <= kept < learned)
+    yield from ((kept, 0) for kept in (1, same - 1, same) if 0 <= kept <= learned)
 
 
 def _leading_equal(before: NDArray[Any], after: NDArray[Any]) -> int:

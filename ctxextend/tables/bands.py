@@ -54,7 +54,7 @@ def bands(
     split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat)
     source = table[split.head : split.stop]
     slow = smoothed(source, split.sigma) if split.sigma else source
-    fast, mean = source - slow, slow.mean(axis=0)
+    fast, mean = source - slow, _mean(slow)
     widened = default_gain(split, len(table), rows) if gain is None else gain
     first = max(split.head, keep)
     places = _places(max(split.head, keep - 1), split.stop - 1, rows) - split.head
@@ -71,6 +71,12 @@ def bands(
     return result
 
 
+def _mean(rows: Rows) -> Rows:
+    """Return the mean of the rows that are numbers: one that is not must not spoil all others."""
+    finite = np.isfinite(rows).all(axis=1)
+    return rows[finite].mean(axis=0) if finite.any() else np.zeros(rows.shape[1])
+
+
 def _places(first: int, last: int, rows: int) -> Rows:
     """Return where each row of a longer table is read: to `first` in place, from there to `last` in equal steps."""
     steps = np.maximum(np.arange(rows) - first, 0)
@@ -78,7 +84,8 @@ def _places(first: int, last: int, rows: int) -> Rows:
 
 
 def _read(rows: Rows, places: Rows) -> Rows:
-    """Return rows between rows, linearly."""
+    """Return rows between rows, linearly, and behind the last that."""
+    places = np.minimum(places, len(rows) - 1)
     lower = np.clip(np.floor(places).astype(np.int64), 0, max(len(rows) - 2, 0))
     weight = (places - lower)[:, None]
     return (1 - weight) * rows[lower] + weight * rows[np.minimum(lower + 1, len(rows) - 1)]

@@ -1,6 +1,6 @@
 """How a table is parted into a slow and a fast band, chosen from its own figures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ from ctxextend.tables.components import BLOCK_ROWS
 from ctxextend.tables.oddities import outlier_rows
 from ctxextend.tables.stats import along
 
-__all__ = ["SEAM", "Split", "choose_split", "default_gain", "find_repeats", "smoothed"]
+__all__ = ["SEAM", "SHORTEST", "Split", "choose_split", "default_gain", "find_repeats", "smoothed"]
 
 Rows = NDArray[np.float64]
 
@@ -37,6 +37,10 @@ NEAR = 1 / 8
 # By how much a table is widened around its mean for each doubling: where near rows are told apart, and elsewhere; and
 # at most.
 GAIN, FAR_GAIN, MOST_GAIN = 0.2, 0.1, 1.6
+# The share of the median norm below which a row was never trained.
+LEAST_NORM = 0.2
+# Columns whose spectra are held at once.
+COLUMNS = 64
 # Rows below which a table is too short to be parted.
 SHORTEST = 4 * SEAM
 
@@ -74,8 +78,8 @@ def choose_split(
 
     Sigma is where the valley begins that the spectrum of the rows has between what changes over the whole table and
     what changes from row to row. Where what it leaves is little, or has the autocorrelation of noise, sigma is 0. Of
-    all stretches of half the table or more, that one repeats whose ends are most alike; where they are much alike,
-    sigma is an eighth of the table, so that all repeats but its trend.
+    the stretches of half the table, and up to 511 rows more, that one repeats whose ends are most alike; where they are
+    much alike, sigma is an eighth of the table, so that all repeats but its trend.
 
     Args:
         table: Learned rows, shape (n, d), float64.
@@ -85,7 +89,7 @@ def choose_split(
     """
     split = _alike(table)
     source = table[split.head : split.stop]
-    if len(source) < SHORTEST:
+    if len(source) < SHORTEST or not np.isfinite(source).all():
         return split
     split = replace(split, is_local=_is_local(source))
     wanted = _valley(source) if sigma is None else sigma
@@ -93,7 +97,7 @@ def choose_split(
         return split
     ends = max(min(keep, split.stop) - split.head, 0), _within(split, repeat)
     found = _parted(split, source, wanted, *ends)
-    if sigma is None and (found.grain < GRAIN or found.share < LEAST_FAST):
+    if sigma is None and repeat is None and (found.grain < GRAIN or found.share < LEAST_FAST):
         return replace(split, grain=found.grain, share=found.share)
     if sigma is None and found.match >= GOOD_MATCH:
         found = max(found, _parted(split, source, WIDEST_SHARE * len(source), *ends), key=_is_good)
@@ -115,7 +119,7 @@ def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list
     """
     split = _alike(table)
     source = table[split.head : split.stop]
-    if len(source) < SHORTEST:
+    if len(source) < SHORTEST or not np.isfinite(source).all():
         return []
     fast = source - smoothed(source, sigma)
     found = list[tuple[int, int]]()
@@ -161,7 +165,10 @@ def _alike(table: Rows) -> Split:
     """Return the split whose ends are the rows that are like those around them."""
     if len(table) < SHORTEST:
         return Split(0, len(table))
-    outliers = outlier_rows(*along(table)[:2])
+    norms, cosines, _ = along(table)
+    outliers = outlier_rows(norms, cosines)
+    # Where many rows at the end were never trained, none of them stands out from those around it.
+    outliers |= dict.fromkeys(np.flatnonzero(norms < LEAST_NORM * np.median(norms[np.isfinite(norms)])).tolist(), "")
     head, stop = 0, len(table)
     while head in outliers and head < len(table) // 4:
         head += 1
@@ -174,9 +181,12 @@ def _valley(rows: Rows) -> float:
     """Return the sigma that parts a table where the valley of its spectrum begins, between slow and fast."""
     widest = min(WIDEST, WIDEST_SHARE * len(rows))
     line = np.linspace(0, 1, len(rows))[:, None]
-    level = rows - (1 - line) * rows[:SEAM].mean(axis=0) - line * rows[-SEAM:].mean(axis=0)
-    level *= np.hanning(len(rows) + 2)[1:-1, None]
-    power = (np.abs(np.fft.rfft(level, axis=0)) ** 2).sum(axis=1)
+    taper = np.hanning(len(rows) + 2)[1:-1, None]
+    levelled = (
+        (block - (1 - line) * block[:SEAM].mean(axis=0) - line * block[-SEAM:].mean(axis=0)) * taper
+        for block in _columns(rows)
+    )
+    power = _power(levelled, len(rows))
     frequencies = np.fft.rfftfreq(len(rows))
     tried = np.flatnonzero((frequencies >= CUT / widest) & (frequencies <= CUT / NARROWEST))
     if not len(tried):  # few rows have few frequencies
@@ -187,30 +197,49 @@ def _valley(rows: Rows) -> float:
 
 def _is_local(rows: Rows) -> bool:
     """Whether rows an eighth of the table apart have less than half in common of what neighbours have."""
-    common = _autocorrelation(rows - rows.mean(axis=0), max(int(NEAR * len(rows)), 1))
+    common = _autocorrelation((block - block.mean(axis=0) for block in _columns(rows)), len(rows), NEAR)
     return bool((common < common[0] / 2).any())
 
 
 def _parted(split: Split, rows: Rows, sigma: float, least_stop: int, given: tuple[int, int] | None) -> Split:
     """Return the split with what can be said of the part of some rows that a Gaussian leaves; see `_loop`."""
     fast = rows - smoothed(rows, sigma)
-    lags = min(LAGS, len(rows) // 2)
-    variance = float(np.square(rows - rows.mean(axis=0)).sum())
-    share = float(np.square(fast).sum()) / variance if variance > 0 else 0.0
-    apart = _autocorrelation(fast, lags) - _noise_autocorrelation(sigma, lags)
+    variance = sum(float(np.square(block - block.mean(axis=0)).sum()) for block in _columns(rows))
+    share = float(np.einsum("td,td->", fast, fast)) / variance if variance > 0 else 0.0
+    found = _autocorrelation(_columns(fast), len(rows), min(LAGS / len(rows), 1 / 2))
+    apart = found - _noise_autocorrelation(min(sigma, float(len(rows))), len(found))
     grain = float(np.square(apart).sum()) if share > 0 else 0.0
     repeat, match = _loop(fast, least_stop, given)
     repeat = repeat[0] + split.head, repeat[1] + split.head
     return replace(split, sigma=sigma, grain=grain, share=share, repeat=repeat, match=match)
 
 
-def _autocorrelation(rows: Rows, lags: int) -> Rows:
-    """Return how much rows have in common with those 1, 2, … behind them, -1 to 1 each, shape (lags,)."""
-    steps = np.arange(1, lags + 1)
-    spectrum = np.square(np.abs(np.fft.rfft(rows, 2 * len(rows), axis=0))).sum(axis=1)
-    products = np.fft.irfft(spectrum)[steps]
-    sums = np.concatenate([[0], np.cumsum(np.einsum("td,td->t", rows, rows))])
-    norms = np.sqrt(sums[len(rows) - steps] * (sums[-1] - sums[steps]))
+def _columns(rows: Rows) -> Iterator[Rows]:
+    """Yield some columns at a time, so that no second table is held."""
+    for start in range(0, rows.shape[1], COLUMNS):
+        yield rows[:, start : start + COLUMNS]
+
+
+def _power(blocks: Iterable[Rows], length: int) -> Rows:
+    """Return the power at each frequency of rows, padded to a length, all columns together."""
+    return sum((np.square(np.abs(np.fft.rfft(block, length, axis=0))).sum(axis=1) for block in blocks), np.zeros(1))
+
+
+def _autocorrelation(blocks: Iterable[Rows], count: int, most: float) -> Rows:
+    """Return how much rows have in common with those 1, 2, … behind them, -1 to 1 each, shape (lags,).
+
+    Args:
+        blocks: The rows, some columns at a time.
+        count: How many rows there are.
+        most: The largest lag, as a share of them.
+    """
+    steps = np.arange(1, max(round(most * count), 1) + 1)
+    power, squares = np.zeros(count + 1), np.zeros(count)
+    for block in blocks:
+        power += _power([block], 2 * count)
+        squares += np.einsum("td,td->t", block, block)
+    products, sums = np.fft.irfft(power)[steps], np.concatenate([[0], np.cumsum(squares)])
+    norms = np.sqrt(sums[count - steps] * (sums[-1] - sums[steps]))
     found: Rows = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
     return found
 

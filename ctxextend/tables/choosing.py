@@ -53,13 +53,14 @@ def explain_bands(
     """Say what `bands` does with a table, and by which of its figures; arguments as there."""
     split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat)
     widened = default_gain(split, len(table), rows) if gain is None else gain
-    near = "within an eighth of it rows grow apart" if split.is_local else "far rows are much like near ones"
-    why = f"gain {widened:.3g} ({'as typed' if gain is not None else near})"
+    if split.stop - split.head < SHORTEST or not np.isfinite(table[split.head : split.stop]).all():
+        return f"bands without a fast part: the rows are too few to part, or no numbers; gain {widened:.3g}"
+    near = "rows grow apart within an eighth of the table" if split.is_local else "far rows are much like near ones"
+    why = f"gain {widened:.3g} ({'as given' if gain is not None else near})"
     if not split.sigma:
-        noise = "" if sigma == 0 else f" (what smoothing leaves is {split.share:.0%}, and {split.grain:.2g} from noise)"
-        return f"bands without a fast part{noise}: the rows are stretched, {why}"
+        left = f" (smoothing leaves {split.share:.0%} of the variance, {split.grain:.2g} from noise)"
+        return f"bands without a fast part{left if sigma is None else ''}: the rows are stretched, {why}"
     first, stop = split.repeat
-    return (
-        f"bands with sigma {split.sigma:.3g} (what it leaves is {split.share:.0%}, and {split.grain:.2g} from noise), "
-        f"--repeat {first}:{stop} (its ends match by {split.match:.2f}), {why}"
-    )
+    left = f"it leaves {split.share:.0%} of the variance, {split.grain:.2g} from noise"
+    what = f"bands with sigma {split.sigma:.3g} ({left}), --repeat {first}:{stop} (its ends match by {split.match:.2f})"
+    return f"{what}, {why}"

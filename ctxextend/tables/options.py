@@ -12,6 +12,9 @@ __all__ = ["OWN_FLAGS", "SCOPES", "MethodOptions"]
 
 SCOPES = ("new", "all")
 
+# Rows below which a Gaussian reaches no other row.
+LEAST_SIGMA = 0.5
+
 # Flags that only some methods take.
 OWN_FLAGS = ("scope", "alpha", "seed", "sigma", "repeat", "gain")
 
@@ -84,8 +87,10 @@ class MethodOptions:
             )
 
     def _check_bands(self) -> None:
-        if self.sigma is not None and not 0 <= self.sigma < math.inf:
-            raise ResizeError(f"--sigma must be 0 or more, not {self.sigma!r}.", "8 is a usual choice.")
+        if self.sigma is not None and self.sigma != 0 and not LEAST_SIGMA <= self.sigma < math.inf:
+            raise ResizeError(
+                f"--sigma must be 0, or {LEAST_SIGMA} or more, not {self.sigma!r}.", "8 is a usual choice."
+            )
         if self.gain is not None and not 0 < self.gain < math.inf:
             raise ResizeError(f"--gain must be above 0, not {self.gain!r}.", "1 moves nothing.")
         if self.repeat is not None and not 0 <= self.repeat[0] < self.repeat[1]:

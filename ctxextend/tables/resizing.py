@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
+from ctxextend.tables.bandsplit import SHORTEST
 from ctxextend.tables.components import BLOCK_ROWS
 from ctxextend.tables.options import MethodOptions
 from ctxextend.tables.registry import METHODS
@@ -116,13 +117,19 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
         if value >= learned:
             raise ResizeError(
                 f"{flag} {value} takes all {learned} learned positions and leaves none to make new rows from.",
-                f"Use at most {learned - 1}.",
+                f"Use at most {learned if method.reads_kept and flag == '--keep-first' else learned - 1}.",
             )
     if first + last >= learned:
         raise ResizeError(
             f"--keep-first {first} and --drop-last {last} together take all {learned} "
             "learned positions and leave none to make new rows from.",
             "Make one of them smaller.",
+        )
+    if (options.repeat or options.sigma) and learned - last < SHORTEST:
+        raise ResizeError(
+            f"--{'repeat' if options.repeat else 'sigma'} parts a table of {SHORTEST} rows or more, and "
+            f"{learned - last} are read.",
+            "Leave it out: shorter tables are stretched.",
         )
     if options.repeat and options.repeat[1] > learned - last:
         raise ResizeError(
