@@ -1,5 +1,7 @@
 """Bands: how a table is parted, what is made of its parts, and what is said of it."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -315,3 +317,13 @@ def test_choose_split_takes_any_stretch_that_is_typed(repeat: tuple[int, int]) -
     split = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat)
     assert 0 <= split.repeat[0] < split.repeat[1] <= 128
     assert np.isfinite(bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)).all()
+
+
+def test_choose_split_holds_little_beside_the_table() -> None:
+    """Of a table that grows by little, what is held to part it must not be several times its size."""
+    table = np.random.default_rng(0).normal(size=(2048, 512)).cumsum(axis=0)
+    tracemalloc.start()
+    choose_split(table, sigma=8.0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.2 * table.nbytes

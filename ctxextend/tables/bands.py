@@ -54,7 +54,7 @@ def bands(
     split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat)
     source = table[split.head : split.stop]
     slow = smoothed(source, split.sigma) if split.sigma else source
-    fast, mean = source - slow, _mean(slow)
+    mean = _mean(slow)
     widened = default_gain(split, len(table), rows) if gain is None else gain
     first = max(split.head, keep)
     places = _places(max(split.head, keep - 1), split.stop - 1, rows) - split.head
@@ -66,7 +66,8 @@ def bands(
         made = _read(slow, places[block])
         if split.sigma:
             weight = share[block, None]
-            made += (1 - weight) * fast[old[block]] + weight * fast[new[block]]
+            made += (1 - weight) * (source[old[block]] - slow[old[block]])
+            made += weight * (source[new[block]] - slow[new[block]])
         result[block] = made + (widened - 1) * (made - mean)
     return result
 
@@ -74,6 +75,8 @@ def bands(
 def _mean(rows: Rows) -> Rows:
     """Return the mean of the rows that are numbers: one that is not must not spoil all others."""
     finite = np.isfinite(rows).all(axis=1)
+    if finite.all():
+        return np.asarray(rows.mean(axis=0), np.float64)
     return rows[finite].mean(axis=0) if finite.any() else np.zeros(rows.shape[1])
 
 

@@ -121,7 +121,7 @@ def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list
     source = table[split.head : split.stop]
     if len(source) < SHORTEST or not np.isfinite(source).all():
         return []
-    fast = source - smoothed(source, sigma)
+    fast = _left(source, sigma)
     found = list[tuple[int, int]]()
     loops = _loops(fast, max(min(keep, split.stop) - split.head, 0))
     for (first, last), _ in sorted(loops, key=lambda loop: -loop[1]):
@@ -203,7 +203,7 @@ def _is_local(rows: Rows) -> bool:
 
 def _parted(split: Split, rows: Rows, sigma: float, least_stop: int, given: tuple[int, int] | None) -> Split:
     """Return the split with what can be said of the part of some rows that a Gaussian leaves; see `_loop`."""
-    fast = rows - smoothed(rows, sigma)
+    fast = _left(rows, sigma)
     variance = sum(float(np.square(block - block.mean(axis=0)).sum()) for block in _columns(rows))
     share = float(np.einsum("td,td->", fast, fast)) / variance if variance > 0 else 0.0
     found = _autocorrelation(_columns(fast), len(rows), min(LAGS / len(rows), 1 / 2))
@@ -212,6 +212,12 @@ def _parted(split: Split, rows: Rows, sigma: float, least_stop: int, given: tupl
     repeat, match = _loop(fast, least_stop, given)
     repeat = repeat[0] + split.head, repeat[1] + split.head
     return replace(split, sigma=sigma, grain=grain, share=share, repeat=repeat, match=match)
+
+
+def _left(rows: Rows, sigma: float) -> Rows:
+    """Return what a Gaussian leaves of rows."""
+    slow = smoothed(rows, sigma)
+    return np.subtract(rows, slow, out=slow)
 
 
 def _columns(rows: Rows) -> Iterator[Rows]:
