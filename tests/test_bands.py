@@ -321,7 +321,7 @@ def test_choose_split_takes_any_stretch_that_is_typed(repeat: tuple[int, int]) -
 
 def test_choose_split_holds_little_beside_the_table() -> None:
     """Of a table that grows by little, what is held to part it must not be several times its size."""
-    table = np.random.default_rng(0).normal(size=(2048, 512)).cumsum(axis=0)
+    table = np.random.default_rng(0).normal(size=(1024, 1600)).cumsum(axis=0)
     tracemalloc.start()
     choose_split(table, sigma=8.0)
     _, peak = tracemalloc.get_traced_memory()
