@@ -15,6 +15,7 @@ from ctxextend.cli.options import (
     TEXT,
     AsJson,
     FamilyName,
+    LearningRate,
     Model,
     Plot,
     PrecisionName,
@@ -123,12 +124,7 @@ def compare(
             rich_help_panel=LEARNING,
         ),
     ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", show_default="by what is trained", help="The highest learning rate.", rich_help_panel=LEARNING
-        ),
-    ] = None,
+    lr: LearningRate = None,
     batch_size: Annotated[
         int | None,
         typer.Option(min=1, metavar="B", show_default="8", help="Sequences of a step.", rich_help_panel=LEARNING),

@@ -20,6 +20,7 @@ __all__ = [
     "DryRun",
     "FamilyName",
     "Force",
+    "LearningRate",
     "Model",
     "Offset",
     "PartName",
@@ -225,6 +226,16 @@ SeqLen = Annotated[
         metavar="L",
         show_default="all it has",
         help="Positions that a training sequence reaches over.",
+        rich_help_panel=LEARNING,
+    ),
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--lr",
+        metavar="X",
+        show_default="by what is trained",
+        help="The highest learning rate.",
         rich_help_panel=LEARNING,
     ),
 ]

@@ -13,6 +13,7 @@ from ctxextend.cli.options import (
     AsJson,
     FamilyName,
     Force,
+    LearningRate,
     Model,
     PrecisionName,
     Quiet,
@@ -75,15 +76,7 @@ def train(
         typer.Option("--window-skip", help="Let the positions of a window jump once (PoSE).", rich_help_panel=TEXT),
     ] = False,
     trainable: Trainable = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            show_default="by what is trained",
-            help="The highest learning rate.",
-            rich_help_panel=LEARNING,
-        ),
-    ] = None,
+    lr: LearningRate = None,
     weight_decay: Annotated[
         float, typer.Option(metavar="X", help="AdamW's weight decay.", rich_help_panel=LEARNING)
     ] = 0.0,
