@@ -10,12 +10,17 @@ from ctxextend.errors import DataError
 from ctxextend.hubtexts import PREFIX, HubText, named, read_data_set
 from ctxextend.textfiles import SUFFIXES, cut, read_file, read_file_in_pieces
 
-__all__ = ["TEXT_FIELD", "check_paths", "check_texts", "read_documents", "read_pieces", "shared"]
+__all__ = ["TEXT_FIELD", "check_paths", "check_texts", "path_names", "read_documents", "read_pieces", "shared"]
 
 # What the Hub's text data sets call the column that holds the text.
 TEXT_FIELD = "text"
 # Characters of each file that are looked at before anything is done with them.
 LOOKED_AT = 1 << 16
+
+
+def path_names(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return the names of one path or of several."""
+    return tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
 def check_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path | HubText]:

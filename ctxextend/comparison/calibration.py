@@ -20,7 +20,7 @@ from ctxextend.evaluation.run import Run, open_run
 from ctxextend.evaluation.statistics import estimate
 from ctxextend.plan import ResizePlan, plan_checkpoint
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Origin, Recipe, Resize
-from ctxextend.texts import TEXT_FIELD, check_paths
+from ctxextend.texts import TEXT_FIELD, check_paths, path_names
 
 __all__ = ["CALIBRATED", "calibrate", "calibrate_recipe", "check_calibrated"]
 
@@ -84,8 +84,7 @@ def calibrate(
         DataError: The text holds fewer than 8 windows, or documents as long as the new length.
         ResizeError: The length is none that gives new rows, or all three numbers are given.
     """
-    paths = tuple(os.fspath(path) for path in ([data] if isinstance(data, str | os.PathLike) else data))
-    text = Evaluate(paths, tokens=tokens, precision=precision, seed=seed, text_field=text_field)
+    text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
     settings = Resize(to, **({"method": CALIBRATED} | flags))
     recipe = Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family))
     return calibrate_recipe(recipe, text, progress)

@@ -11,7 +11,7 @@ from ctxextend.comparison.contest import open_contest
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
 from ctxextend.recipe import Origin, Subject
-from ctxextend.texts import TEXT_FIELD
+from ctxextend.texts import TEXT_FIELD, path_names
 
 __all__ = ["ComparisonInterrupted", "compare", "compare_subject"]
 
@@ -97,11 +97,11 @@ def compare(
     """
     settings = Compare.of(
         to,
-        _paths(data),
+        path_names(data),
         methods,
         steps,
         trainable=trainable,
-        eval_data=_paths(eval_data),
+        eval_data=path_names(eval_data),
         length=tuple(length),
         tokens=tokens,
         measure=tuple(measure),
@@ -112,10 +112,6 @@ def compare(
     )
     subject = Subject(os.fspath(reference), Origin(revision, subfolder, variant, family), command="compare")
     return compare_subject(subject, settings, progress)
-
-
-def _paths(paths: Paths) -> tuple[str, ...]:
-    return tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
 def compare_subject(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ctxextend.evaluation.reports import Estimate
 from ctxextend.evaluation.statistics import estimate
 from ctxextend.recipe import Resize
-from ctxextend.tables.bandsplit import choose_split, default_gain, find_repeats
+from ctxextend.tables.bandsplit import Split, choose_split, default_gain, find_repeats
 
 __all__ = ["MOST_TRIALS", "Choices", "Trials", "search"]
 
@@ -42,19 +42,19 @@ class Choices:
 
     def start(self) -> Resize:
         """Return what the table alone says."""
-        split = choose_split(self.table, keep=self._keep, sigma=self.typed.sigma, repeat=self.typed.repeat)
+        split = self._split(self.typed.sigma)
         gain = default_gain(split, len(self.table), self.rows) if self.typed.gain is None else self.typed.gain
-        return self._parted(self.typed.sigma, gain)
+        return self._parted(split, gain)
 
     def sigmas(self, now: Resize) -> Iterator[Resize]:
         """Yield other ways to part the table, each with the stretch that the table says for it."""
         if self.typed.sigma is not None:
             return
         if self.typed.repeat is None:  # which has no meaning without a fast band
-            yield self._parted(0.0, now.gain)
+            yield self._parted(self._split(0.0), now.gain)
         for sigma in SIGMAS:
             if sigma <= MOST_SHARE * len(self.table) and abs(sigma - (now.sigma or 0.0)) > NEARLY * sigma:
-                yield self._parted(sigma, now.gain)
+                yield self._parted(self._split(sigma), now.gain)
 
     def repeats(self, now: Resize) -> Iterator[Resize]:
         """Yield other stretches to repeat."""
@@ -72,9 +72,11 @@ class Choices:
     def _keep(self) -> int:
         return self.typed.options.kept_first
 
-    def _parted(self, sigma: float | None, gain: float | None) -> Resize:
+    def _split(self, sigma: float | None) -> Split:
+        return choose_split(self.table, keep=self._keep, sigma=sigma, repeat=self.typed.repeat)
+
+    def _parted(self, split: Split, gain: float | None) -> Resize:
         """Return settings in numbers; sigma stays open where it would be 0 and a stretch was typed."""
-        split = choose_split(self.table, keep=self._keep, sigma=sigma, repeat=self.typed.repeat)
         found = split.sigma or (None if self.typed.repeat else 0.0)
         return replace(
             self.typed,

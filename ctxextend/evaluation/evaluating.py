@@ -7,7 +7,7 @@ from ctxextend.evaluation.opening import prepare
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.evaluation.run import open_run
 from ctxextend.recipe import Evaluate, Origin, Subject
-from ctxextend.texts import TEXT_FIELD
+from ctxextend.texts import TEXT_FIELD, path_names
 
 __all__ = ["EvaluationInterrupted", "evaluate", "evaluate_subject"]
 
@@ -80,7 +80,7 @@ def evaluate(
         EvaluationInterrupted: Ctrl-C; it holds what was measured.
     """
     settings = Evaluate(
-        data=tuple(os.fspath(path) for path in ([data] if isinstance(data, str | os.PathLike) else data)),
+        data=path_names(data),
         original=None if original is None else os.fspath(original),
         alone=alone,
         length=tuple(length),

@@ -20,6 +20,7 @@ SAME = "texts that fitted before give exactly what they gave"
 MOVED = "short texts change too, since the positions moved{but}"
 # What several methods cost texts that did not.
 CLOSER = "order is kept, but neighbours stand closer together than any it has seen"
+ALIKE = "order is kept, and neighbours where the table has a fast part, but more positions look alike"
 UNTRAINED = "the new positions mean nothing to it until it is trained"
 
 # For methods that go through LAPACK or BLAS: their last bits differ between machines, and where a table of 16-bit
@@ -263,7 +264,7 @@ METHODS: Mapping[str, Method] = {
             convention="slow: local lines with Gaussian weights, stretched; fast: what they leave, repeated, the ends "
             "blended over 16 rows; both moved away from the mean by the gain; chosen from the table where not given",
             short_inputs=MOVED,
-            long_inputs="order is kept, and neighbours where the table has a fast part, but more positions look alike",
+            long_inputs=ALIKE,
             when="long texts must work at once, and short ones may change",
             source="our own; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions)",
             reads_kept=True,
@@ -278,7 +279,7 @@ METHODS: Mapping[str, Method] = {
             summary="choose by the table's own figures, and say which and why: bands, or linear for fewer than 32 rows",
             convention="as bands with all defaults, or as linear",
             short_inputs=MOVED,
-            long_inputs="order is kept, and neighbours where the table has a fast part, but more positions look alike",
+            long_inputs=ALIKE,
             when="long texts must work at once, and short ones may change",
             source="our own",
             reads_kept=True,

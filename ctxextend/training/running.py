@@ -17,7 +17,7 @@ from ctxextend.recipe import Origin, Run, Train
 from ctxextend.recognition import open_subject, recognize
 from ctxextend.report.training import plot_losses
 from ctxextend.tableplan import find_tables
-from ctxextend.texts import check_texts
+from ctxextend.texts import check_texts, path_names
 from ctxextend.training.devices import Devices
 from ctxextend.training.learning import Learned, Learner
 from ctxextend.training.objectives import LanguageModelling
@@ -86,11 +86,10 @@ def train(
         OutputError: The output or a save cannot be written.
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
-    paths = (data,) if isinstance(data, str | os.PathLike) else data
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
     }
-    asked = Train(tuple(os.fspath(path) for path in paths), steps, **values)
+    asked = Train(path_names(data), steps, **values)
     run = Run(os.fspath(reference), Origin(revision, subfolder, variant, family), train=asked)
     return train_run(run, output, force=force, resume=resume, progress=progress)
 
