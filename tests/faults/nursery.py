@@ -38,17 +38,10 @@ class Nursery:
     server: "subprocess.Popen[str]"
     folder: Path
 
-    def begin(self, *arguments: object, stopped: bool = False, **environment: str) -> int:
+    def begin(self, *arguments: object, stopped: bool = False) -> int:
         """Start a command in the current folder, stopped before its first step if so asked; return its process."""
-        return int(
-            self._ask(
-                arguments=[*map(str, arguments)],
-                folder=str(Path.cwd()),
-                says=str(self.folder),
-                stopped=stopped,
-                environment=environment,
-            )
-        )
+        folder, says = str(Path.cwd()), str(self.folder)
+        return int(self._ask(arguments=[*map(str, arguments)], folder=folder, says=says, stopped=stopped))
 
     def end(self, process: int) -> Ended:
         """Wait for a command's end."""
@@ -59,9 +52,9 @@ class Nursery:
         err.unlink()
         return ended
 
-    def run(self, *arguments: object, **environment: str) -> Ended:
+    def run(self, *arguments: object) -> Ended:
         """Run a command in the current folder to its end."""
-        return self.end(self.begin(*arguments, **environment))
+        return self.end(self.begin(*arguments))
 
     def _ask(self, **request: Any) -> Any:
         assert self.server.stdin is not None
@@ -97,7 +90,7 @@ def _serve() -> None:
         print(json.dumps(answer), flush=True)  # noqa: T201
 
 
-def _fork(arguments: list[str], folder: str, says: str, stopped: bool, environment: dict[str, str]) -> int:
+def _fork(arguments: list[str], folder: str, says: str, stopped: bool) -> int:
     process = os.fork()
     if process:
         return process
@@ -107,7 +100,6 @@ def _fork(arguments: list[str], folder: str, says: str, stopped: bool, environme
         os.close(said)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(folder)
-    os.environ |= environment
     sys.argv[1:] = arguments
     if stopped:
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,12 +1,11 @@
 """Disks that fail: each system call that changes a file in turn, and a small one that is really full."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.faults.nursery import Nursery
-from tests.faults.outcomes import OUTPUT, RESIZE, found, leftovers, made, put_none, put_old
+from tests.faults.outcomes import RESIZE, found, leftovers, made, put_none
 from tests.faults.tracing import Call, calls, needs_strace, traced
 from tests.pico import contents
 
@@ -27,5 +26,12 @@ def test_resize_says_what_failed_wherever_the_disk_fails(error: str, resizing: N
     for call in calls(resizing, *RESIZE):
         put_none()
         ended, log = traced(resizing, RESIZE, f"{call.name}:error={error}:when={call.k}")
-        print(call, call.given[:60], ended.code, found() is not None, leftovers(), ended.stderr.replace("\n", "|")[:250] if ended.code else "")
+        print(
+            call,
+            call.given[:60],
+            ended.code,
+            found() is not None,
+            leftovers(),
+            ended.stderr.replace("\n", "|")[:250] if ended.code else "",
+        )
     assert 0

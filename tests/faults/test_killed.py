@@ -1,7 +1,7 @@
 """`resize` stopped before every system call that changes a file: what was there is there, and the next run mends all.
 
-What is killed before a call has made all that come before it, so that this is also after each of them; after the last, a
-command comes to its end by itself.
+What is killed before a call has made all that come before it, so that this is also after each of them; after the last,
+a command comes to its end by itself.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ from tests.faults.tracing import Call, calls, needs_strace
 from tests.pico import contents
 
 pytestmark = needs_strace
+
 
 def last_of(calls: list[Call]) -> list[Call]:
     """The calls of a run by which its output gets its name: those behind the last file that it makes."""
@@ -58,9 +59,7 @@ def test_resize_force_killed_anywhere_leaves_the_old_or_the_new(
 
 
 @pytest.mark.parametrize(("signal", "code"), [("TERM", 143), ("INT", 130)])
-def test_resize_stopped_anywhere_leaves_nothing_behind(
-    signal: str, code: int, resizing: Nursery, source: Path
-) -> None:
+def test_resize_stopped_anywhere_leaves_nothing_behind(signal: str, code: int, resizing: Nursery, source: Path) -> None:
     before, new = contents(source), made(resizing, 32)
     outcomes = []
     for call in calls(resizing, *RESIZE):

@@ -68,16 +68,15 @@ def _changes(call: Call) -> bool:
     return call.name != "ioctl" or "FICLONE" in call.given
 
 
-def traced(nursery: Nursery, arguments: Sequence[object], *injections: str, **environment: str) -> tuple[Ended, str]:
+def traced(nursery: Nursery, arguments: Sequence[object], *injections: str) -> tuple[Ended, str]:
     """Run a command under strace; return its end, and the log of its calls.
 
     Args:
         nursery: Where it is forked from.
         arguments: The command's.
         injections: As ``strace -e inject=`` takes them, such as ``write:error=ENOSPC:when=3``.
-        environment: Variables to set.
     """
-    process = nursery.begin(*arguments, stopped=True, **environment)
+    process = nursery.begin(*arguments, stopped=True)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         tracer = attach(process, log, *injections)
