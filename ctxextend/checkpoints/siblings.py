@@ -107,6 +107,8 @@ def clear(output: Path, kind: Kind) -> None:
 def remove(path: Path) -> None:
     """Remove what bears a name of ours, with all that is in it, read-only folders too."""
     for _ in range(ATTEMPTS):
+        if not os.path.lexists(path):
+            return
         if not path.is_dir():
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -114,8 +116,6 @@ def remove(path: Path) -> None:
             with contextlib.suppress(OSError):
                 Path(here).chmod(Path(here).stat().st_mode | 0o700)
         shutil.rmtree(path, ignore_errors=True)
-        if not os.path.lexists(path):
-            return
 
 
 @contextlib.contextmanager

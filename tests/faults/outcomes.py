@@ -50,3 +50,9 @@ def stop(nursery: Nursery, call: Call, arguments: Sequence[object], signal: str,
     ended, log = traced(nursery, arguments, *injections, f"{call.name}:signal={signal}:when={call.k}")
     assert f"{call.name}({call.given[:6]}" in log  # it came so far
     return ended
+
+
+def last_of(calls: list[Call]) -> list[Call]:
+    """The calls of a run by which its output gets its name: those behind the last file that it makes."""
+    made = max(i for i, call in enumerate(calls) if call.name == "openat")
+    return calls[made:]

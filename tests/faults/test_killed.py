@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.nursery import Nursery
-from tests.faults.outcomes import NO_EXCHANGE, OUTPUT, RESIZE, found, leftovers, made, put_none, put_old, stop
-from tests.faults.tracing import Call, calls, needs_strace
+from tests.faults.outcomes import NO_EXCHANGE, OUTPUT, RESIZE, found, last_of, leftovers, made, put_none, put_old, stop
+from tests.faults.tracing import calls, needs_strace
 from tests.pico import contents
 
 pytestmark = needs_strace
-
-
-def last_of(calls: list[Call]) -> list[Call]:
-    """The calls of a run by which its output gets its name: those behind the last file that it makes."""
-    made = max(i for i, call in enumerate(calls) if call.name == "openat")
-    return calls[made:]
 
 
 def test_resize_killed_anywhere_leaves_nothing_or_all(resizing: Nursery, source: Path) -> None:

@@ -50,9 +50,18 @@ def why_not() -> str | None:
 needs_strace = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
-def calls(nursery: Nursery, *arguments: object, injections: Sequence[str] = ()) -> list[Call]:
-    """Run a command to its end, which must be a good one; return the system calls that change files, in order."""
-    ended, log = traced(nursery, arguments, *injections)
+def calls(
+    nursery: Nursery, *arguments: object, injections: Sequence[str] = (), of: Sequence[str] = CHANGING
+) -> list[Call]:
+    """Run a command to its end, which must be a good one; return its system calls of some names, in order.
+
+    Args:
+        nursery: Where it is forked from.
+        arguments: The command's.
+        injections: As in `traced`.
+        of: The names; of `CHANGING` those calls alone that change something.
+    """
+    ended, log = traced(nursery, arguments, *injections, of=of)
     assert ended.code == 0, ended.stderr
     counts: Counter[str] = Counter()
     found = []
@@ -68,31 +77,34 @@ def _changes(call: Call) -> bool:
     return call.name != "ioctl" or "FICLONE" in call.given
 
 
-def traced(nursery: Nursery, arguments: Sequence[object], *injections: str) -> tuple[Ended, str]:
+def traced(
+    nursery: Nursery, arguments: Sequence[object], *injections: str, of: Sequence[str] = CHANGING
+) -> tuple[Ended, str]:
     """Run a command under strace; return its end, and the log of its calls.
 
     Args:
         nursery: Where it is forked from.
         arguments: The command's.
         injections: As ``strace -e inject=`` takes them, such as ``write:error=ENOSPC:when=3``.
+        of: The names of the calls that are traced.
     """
     process = nursery.begin(*arguments, stopped=True)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        tracer = attach(process, log, *injections)
+        tracer = attach(process, log, *injections, of=of)
         ended = nursery.end(process)
         tracer.wait()
         return ended, log.read_text()
 
 
-def attach(process: int, log: Path, *injections: str) -> "subprocess.Popen[str]":
+def attach(process: int, log: Path, *injections: str, of: Sequence[str] = CHANGING) -> "subprocess.Popen[str]":
     """Trace a process that begins stopped, and let it go on."""
     while _state(process) != "T":
         time.sleep(0.001)
     asked = [part for injection in injections for part in ("-e", f"inject={injection}")]
-    watched = ["-e", f"trace={','.join(CHANGING)}", "-e", "signal=none"]
+    watched = ["-e", f"trace={','.join(of)}", "-e", "signal=none"]
     tracer = subprocess.Popen(
-        ["strace", "-f", "-o", log, *watched, *asked, "-p", str(process)], stderr=subprocess.PIPE, text=True
+        ["strace", "-f", "-y", "-o", log, *watched, *asked, "-p", str(process)], stderr=subprocess.PIPE, text=True
     )
     assert tracer.stderr is not None
     said = tracer.stderr.readline()
