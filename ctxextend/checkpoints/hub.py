@@ -210,6 +210,7 @@ def _failure(hub_id: str, error: Exception) -> SourceError:
             "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
         )
     found, hint = explain(error)
+    hint = f"{hint} Files that were fetched whole are kept."
     if isinstance(error, LocalEntryNotFoundError):
         return SourceError(f"There is no folder {hub_id} here, and {found}.", hint)
     return SourceError(f"{hub_id} could not be fetched from the Hub: {found}.", hint)

@@ -1,7 +1,6 @@
 """What went wrong between here and the Hub, in words that help."""
 
 import re
-import ssl
 import sys
 from collections.abc import Iterator
 from json import JSONDecodeError
@@ -15,8 +14,7 @@ LONGEST_QUOTE = 400
 # Of the header RateLimit: no request is left, and how many seconds until there are.
 USED_UP = re.compile(r"\br\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
-AGAIN = "Run the same command again: files that were fetched whole are kept."
-LATER = "Run the same command again {}: files that were fetched whole are kept."
+AGAIN = "Run the same command again"
 
 # What an answer means, and what to do next, by its status.
 ANSWERS = {
@@ -26,12 +24,15 @@ ANSWERS = {
         f"A fine-grained token must be allowed to read it: see https://huggingface.co/settings/tokens, then {LOGIN}.",
     ),
     404: ("the Hub has nothing at that address", "Check the spelling, and HF_ENDPOINT if it is set."),
-    408: ("the Hub did not get the request in time", AGAIN),
+    408: ("the Hub did not get the request in time", f"{AGAIN}."),
 }
 NO_LOGIN = ("the Hub demands a login", f"For what is not public {LOGIN}.")
 TOO_MANY = "the Hub answers no more for now, since too many requests were made"
-ITS_FAULT = ("the Hub failed", f"Nothing is wrong here. {LATER.format('later')} See https://status.huggingface.co.")
-REFUSED = ("the Hub refused the request", AGAIN)
+ITS_FAULT = ("the Hub failed", f"Nothing is wrong here. {AGAIN} later; see https://status.huggingface.co.")
+CERTIFICATE = (
+    "Check HF_ENDPOINT and the clock; a proxy that opens connections needs its own certificate in SSL_CERT_FILE."
+)
+REFUSED = ("the Hub refused the request", f"{AGAIN}.")
 
 
 def explain(error: BaseException) -> tuple[str, str]:
@@ -87,19 +88,22 @@ def _answered(answer: Any) -> tuple[str, str]:
         found, hint = NO_LOGIN
     if status == 429:
         seconds = wait_asked(answer)
-        when = LATER.format(f"in {seconds:,} seconds" if seconds else "in a few minutes")
-        found, hint = TOO_MANY, f"{when} Who is logged in (`hf auth login`) may ask for more."
+        when = f"in {seconds:,} seconds" if seconds else "in a few minutes"
+        found, hint = TOO_MANY, f"{AGAIN} {when}. Who is logged in (`hf auth login`) may ask for more."
     return f"{found} (HTTP {status})", hint
 
 
 def _without_answer(error: BaseException) -> tuple[str, str]:
+    chain = list(_chain(error))
+    if insecure := next((each for each in chain if "[SSL" in str(each)), None):  # which has no type of its own
+        return f"no secure connection to the Hub could be made: {said(insecure)}", CERTIFICATE
     for kinds, found, hint in _causes():
-        met = next((each for each in _chain(error) if isinstance(each, kinds)), None)
+        met = next((each for each in chain if isinstance(each, kinds)), None)
         if met is not None:
             return found.format(said(met)), hint
     if isinstance(error, OSError) and error.errno is not None:
         return f"the Hub's cache cannot be written: {said(error)}", "Make room there, or name another place: HF_HOME."
-    return said(error), AGAIN
+    return said(error), f"{AGAIN}."
 
 
 def _causes() -> list[tuple[tuple[type[BaseException], ...], str, str]]:
@@ -108,13 +112,16 @@ def _causes() -> list[tuple[tuple[type[BaseException], ...], str, str]]:
 
     # The library that the client speaks HTTP with: there have been several.
     http = sys.modules[next(base.__module__.partition(".")[0] for base in HfHubHTTPError.__mro__[1:])]
-    not_understood = (FileMetadataError, JSONDecodeError, AssertionError, AttributeError, LookupError, TypeError)
+    not_understood = (
+        FileMetadataError,
+        JSONDecodeError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+    )
     return [
-        (
-            (ssl.SSLError,),
-            "the Hub's certificate was not accepted: {}",
-            "Check the clock; a proxy that opens connections needs its own certificate in SSL_CERT_FILE.",
-        ),
         (
             (http.ProxyError,),
             "the proxy failed: {}",
@@ -123,7 +130,7 @@ def _causes() -> list[tuple[tuple[type[BaseException], ...], str, str]]:
         (
             (http.TimeoutException,),
             "the Hub did not answer in time",
-            f"{AGAIN} HF_HUB_ETAG_TIMEOUT=60 and HF_HUB_DOWNLOAD_TIMEOUT=60 wait longer.",
+            f"{AGAIN}; HF_HUB_ETAG_TIMEOUT=60 and HF_HUB_DOWNLOAD_TIMEOUT=60 wait longer.",
         ),
         ((OfflineModeIsEnabled,), "HF_HUB_OFFLINE forbids to fetch it", "Unset that, or name what is here."),
         (

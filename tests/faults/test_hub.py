@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import close_session
 from typer.testing import CliRunner
 
 from ctxextend import SourceError
@@ -172,7 +173,7 @@ ANSWERS = [
     (429, {"RateLimit": '"api";r=0;t=250'}, "too many requests were made (HTTP 429)", "again in 250 seconds"),
     (500, {}, "the Hub failed (HTTP 500)", "status.huggingface.co"),
     (502, {}, "the Hub failed (HTTP 502)", "Run the same command again later"),
-    (503, {"Retry-After": "600"}, "the Hub failed (HTTP 503)", "files that were fetched whole are kept"),
+    (503, {"Retry-After": "600"}, "the Hub failed (HTTP 503)", "Files that were fetched whole are kept"),
     (504, {}, "the Hub failed (HTTP 504)", "Nothing is wrong here"),
 ]
 
@@ -197,7 +198,7 @@ def test_resolve_source_says_what_an_answer_means_and_no_token(
     assert hint in str(error.hint)
     assert f"Bearer {TOKEN}" in hub.tokens
     assert TOKEN not in " ".join([error.message, str(error.hint), *logged])
-    assert sum(slept) <= 60
+    assert sum(slept) <= 23 * len(repo.files)  # the client's own waits, file by file at once
     hub.faults.clear()
     fetched(repo)
 
@@ -212,7 +213,214 @@ def test_resolve_source_waits_for_as_long_as_is_asked_where_that_is_short(
 
 def test_resolve_source_takes_the_cache_at_once_where_the_hub_fails(hub: Hub, repo: Repo, slept: list[float]) -> None:
     fetched(repo)
-    for status, headers in ((429, {"Retry-After": "60"}), (503, {}), (401, {}), (200, {})):
-        hub.faults[:] = [Fault(API, status, headers, LOGIN_PAGE.decode())]
-        fetched(repo) if status != 200 else refused()
+    for status, headers in ((429, {"Retry-After": "60"}), (503, {}), (401, {})):
+        hub.faults[:] = [Fault(API, status, headers)]
+        fetched(repo)
     assert slept == []
+
+
+MALFORMED = ["", "{", "null", "7", '"x"', '{"id": 7, "sha": []}', '[{"type": "file"}]', "[" * 5000]
+
+
+@pytest.mark.parametrize("body", [LOGIN_PAGE.decode(), *MALFORMED], ids=lambda body: body[:10])
+@pytest.mark.parametrize("asked", ["GET api/models/owner/model/revision", "GET api/models/owner/model/tree", HEAD])
+def test_resolve_source_says_that_an_answer_is_not_the_hubs(hub: Hub, repo: Repo, asked: str, body: str) -> None:
+    hub.faults.append(Fault(asked, body=body))
+    error = refused()
+    assert "does not speak as the Hub does" in error.message
+    assert "login page" in str(error.hint)
+
+
+def test_resolve_source_tells_no_other_host_the_token(
+    hub: Hub, repo: Repo, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve() as other:
+        other.add("owner/model", folder)
+        hub.storage = other.endpoint
+        fetched(repo)
+        assert [name for name, *_ in other.sent] == [WEIGHTS]
+        hub.faults.append(Fault(API, 307, {"Location": f"{other.endpoint}/api/models/owner/model/revision/main"}))
+        fetched(repo)
+        assert len(other.requests) > 1
+        assert set(other.tokens) == {""}
+        assert f"Bearer {TOKEN}" in hub.tokens
+
+
+# ---- what cannot be reached
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "message", "hint"),
+    [
+        ("http://127.0.0.1:9", "could not be reached", "Check the connection"),
+        ("http://nowhere.invalid", "could not be reached", "Check the connection"),
+        ("nonsense", "could not be reached", "HF_ENDPOINT"),
+        ("http://[bad", "could not be reached", "HF_ENDPOINT"),
+        ("https", "no secure connection", "SSL_CERT_FILE"),
+        ("proxy refused", "could not be reached", "HTTPS_PROXY"),
+        ("proxy forbids", "the proxy failed", "HTTPS_PROXY"),
+        ("proxy unknown", "Unknown scheme for proxy", "mended"),
+        ("silent", "did not answer in time", "HF_HUB_ETAG_TIMEOUT=60"),
+    ],
+)
+def test_resolve_source_says_why_nothing_can_be_reached(
+    hub: Hub, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, message: str, hint: str
+) -> None:
+    proxies = {
+        "refused": "http://user:{}@127.0.0.1:9",
+        "forbids": "http://user:{}@" + hub.endpoint[7:],
+        "unknown": "x://u:{}@h",
+    }
+    if endpoint.startswith("proxy"):
+        monkeypatch.setenv("HTTPS_PROXY", proxies[endpoint.split()[1]].format(PASSWORD))
+        endpoint = "https://hub.invalid"
+    elif endpoint == "https":
+        endpoint = hub.endpoint.replace("http", "https")
+    elif endpoint == "silent":
+        endpoint = hub.endpoint
+        hub.faults.append(Fault(API, 0))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.1)
+    ask_from_here(endpoint, tmp_path / "cache", monkeypatch)
+    close_session()
+    error = refused()
+    close_session()
+    assert message in error.message
+    assert hint in str(error.hint)
+    assert PASSWORD not in str(error)
+
+
+# ---- what a listing may name
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../outside", "/tmp/outside", "..\\outside", "C:\\outside", "a/../../../../outside", "n" * 300]
+)
+def test_resolve_source_of_a_hostile_name_writes_nothing_outside(repo: Repo, tmp_path: Path, name: str) -> None:
+    repo.files[name] = b"hostile"
+    error = refused()
+    assert name[:20] in error.message
+    outside = [path for path in tmp_path.rglob("*") if path.is_file() and tmp_path / "cache" not in path.parents]
+    assert outside == []
+    assert not Path("/tmp/outside").exists()
+
+
+def test_resolve_source_leaves_the_files_of_version_control(hub: Hub, repo: Repo) -> None:
+    strange = {"a\x1b[2Jb": b"1", "a\nb": b"2", "ä": b"3"}
+    hooks = {".git/hooks/post-checkout": b"#!/bin/sh", "2_Dense/.git/config": b"[core]"}
+    repo.files |= strange | hooks
+    source = resolve_source("owner/model")
+    assert {name for name, *_ in hub.sent} == set(repo.files) - set(hooks)
+    assert set(source.not_fetched) == set(hooks)
+    done = CliRunner().invoke(app, ["resize", "owner/model", "--to", "40", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output
+
+
+def test_resolve_source_of_an_empty_repository(repo: Repo) -> None:
+    repo.files.clear()
+    done = CliRunner().invoke(app, ["resize", "owner/model", "--to", "40"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+
+
+# ---- what is nobody's business
+
+COMMANDS = [
+    ("resize", "owner/model", "--to", "40"),
+    ("resize", "owner/model", "--to", "40", "--json"),
+    ("resize", "owner/model", "--to", "40", "--dry-run", "--json"),
+    ("inspect", "owner/model"),
+    ("verify", "tiny-gpt2", "owner/model", "--json"),
+    ("train", "owner/model", "--data", "book.txt", "--steps", "1"),
+    ("train", "tiny-gpt2", "--original", "owner/model", "--data", "book.txt", "--steps", "1", "--json"),
+    ("evaluate", "owner/model", "--data", "book.txt"),
+    ("compare", "owner/model", "--to", "40", "--json"),
+    ("run", "recipe.yaml"),
+]
+
+
+def shown(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_command_shows_what_a_server_says_of_a_token(
+    hub: Hub, repo: Repo, logged: list[str], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    secret = "not-like-a-token-of-the-hub"
+    kept = Path("token")
+    kept.write_text(f"{secret}\n")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(kept))
+    Path("book.txt").write_text("one two three " * 2000)
+    Path("recipe.yaml").write_text("source: owner/model\nto: 40\n")
+    warning = {"X-HF-Warning": "token; You came with {authorization}"}
+    hub.faults.append(Fault(API, 503, ECHO | warning, json.dumps({"error": "and with {authorization}"})))
+    status, text = shown(*command)
+    assert status == 1
+    assert "the Hub failed (HTTP 503)" in text
+    assert "You came with Bearer ***" in text
+    assert any("You came with Bearer ***" in line for line in logged)
+    assert f"Bearer {secret}" in hub.tokens
+    assert secret not in " ".join([text, *logged])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("resize", "{}", "--to", "40"),
+        ("resize", "{}", "--to", "40", "--json"),
+        ("inspect", "{}"),
+        ("train", "tiny-gpt2", "--data", "{}", "--steps", "1"),
+        ("evaluate", "tiny-gpt2", "--data", "hf:{}"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_repeats_a_login_that_was_typed(command: tuple[str, ...]) -> None:
+    typed = f"https://someone:{PASSWORD}@huggingface.co/{TOKEN}/model"
+    status, text = shown(*(word.format(typed) for word in command))
+    assert status in (1, 2)
+    assert "https://***@huggingface.co/***/model" in text
+    assert PASSWORD not in text
+    assert TOKEN not in text
+
+
+def test_resize_keeps_no_login_of_the_endpoint(
+    hub: Hub, repo: Repo, logged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    endpoint = hub.endpoint.replace("://", f"://someone:{PASSWORD}@")
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    ask_from_here(endpoint, tmp_path / "cache", monkeypatch)
+    hub.faults.append(Fault(HEAD, 503, ECHO, times=1))
+    status, text = shown("resize", "owner/model", "--to", "40")
+    assert status == 0, text
+    sent = next(token for token in hub.tokens if token.startswith("Basic ")).removeprefix("Basic ")
+    said = " ".join([text, *logged]).encode() + b"".join(pico.contents(Path("model-40")).values())
+    assert any("503" in line for line in logged)
+    assert PASSWORD.encode() not in said
+    assert sent.encode() not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"Bearer {TOKEN}.", "Bearer ***."),
+        ("hf_oauth_eyJ0eXAi.eyJzdWIi.c2ln-bmF0", "***"),
+        ("socks5://u:p@h:1, http://u:p@w@h/x@y", "socks5://***@h:1, http://***@h/x@y"),
+        ("owner/hf_small_model, a@b, https://h/a@b", "owner/hf_small_model, a@b, https://h/a@b"),
+        ("nothing", "nothing"),
+    ],
+)
+def test_redacted_takes_away_what_looks_like_a_secret(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+
+
+def test_redacted_knows_the_secrets_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "older token")
+    monkeypatch.setenv("https_proxy", "http://me:a%2Fb%20c@proxy:1")
+    monkeypatch.setenv("HF_ENDPOINT", "http://[malformed:pass")
+    assert redacted("older token, a%2Fb%20c, a/b c, bWU6YS9iIGM=") == "***, ***, ***, ***"
+    assert redaction.LEAST_SECRET > 1  # a password of one letter would take every word away
