@@ -95,10 +95,10 @@ def _open(source: HubText) -> Any:
 
 def _give_up(answer: Any) -> None:
     """Raise what the libraries do not take for a reason to wait."""
-    raise _Refused(answer)
+    raise _RefusedError(answer)
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """A server asked to wait for longer than anyone would."""
 
     def __init__(self, response: Any) -> None:

@@ -111,6 +111,7 @@ def serve() -> Iterator[Hub]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a body would wait 40 ms for its headers to be acknowledged
 
         def log_message(self, *arguments: object) -> None:
             pass

@@ -193,8 +193,9 @@ def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
             + (f" The Hub said: {words}" if words else ""),
         ) from error
     except errors.RemoteEntryNotFoundError as error:
+        missing = error.response.request.url.path.partition("/resolve/")[2].partition("/")[2]
         raise SourceError(
-            f"{hub_id} lists a file that the Hub does not hold: {error.response.request.url.path.partition('/resolve/')[2]}.",
+            f"{hub_id} lists a file that the Hub does not hold: {missing}.",
             "It may have been changed meanwhile: run the same command again, or name a commit with --revision.",
         ) from error
     except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either

@@ -13,7 +13,7 @@ __all__ = ["redacted", "redacted_logs"]
 
 HIDDEN = "***"
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
-LOGIN = re.compile(r"(?<=://)[^\s/]*(?=@)")
+LOGIN = re.compile(r"(?<=:/)(/?)[^\s/]+(?=@)")  # a path that was an address has one of its two slashes left
 
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 ADDRESS_VARIABLES = ("HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -27,7 +27,7 @@ def redacted(text: str) -> str:
     """Return a text without any token or login: those of this user, and whatever looks like one."""
     for secret in sorted(_secrets(), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    return LOGIN.sub(HIDDEN, TOKEN.sub(HIDDEN, text))
+    return LOGIN.sub(rf"\1{HIDDEN}", TOKEN.sub(HIDDEN, text))
 
 
 @contextmanager

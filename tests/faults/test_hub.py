@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from ctxextend.checkpoints.redaction import redacted
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.cli.app import app
 from tests import pico
-from tests.hub_server import SHA, Fault, Hub, Repo, ask_from_here, git_hash, serve
+from tests.hub_server import Fault, Hub, Repo, ask_from_here, git_hash, serve
 
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 PASSWORD = "open-sesame"
@@ -203,6 +203,14 @@ def test_resolve_source_says_what_an_answer_means_and_no_token(
     fetched(repo)
 
 
+@pytest.mark.parametrize("asked", [HEAD, GET])
+def test_resolve_source_of_a_file_that_is_listed_and_not_there(hub: Hub, repo: Repo, asked: str) -> None:
+    hub.faults.append(Fault(asked, 404, {"X-Error-Code": "EntryNotFound"}))
+    error = refused()
+    assert "owner/model lists a file that the Hub does not hold: " in error.message
+    assert "--revision" in str(error.hint)
+
+
 def test_resolve_source_waits_for_as_long_as_is_asked_where_that_is_short(
     hub: Hub, repo: Repo, slept: list[float]
 ) -> None:
@@ -332,9 +340,9 @@ COMMANDS = [
     ("inspect", "owner/model"),
     ("verify", "tiny-gpt2", "owner/model", "--json"),
     ("train", "owner/model", "--data", "book.txt", "--steps", "1"),
-    ("train", "tiny-gpt2", "--original", "owner/model", "--data", "book.txt", "--steps", "1", "--json"),
+    ("evaluate", "tiny-gpt2", "--original", "owner/model", "--data", "book.txt", "--json"),
     ("evaluate", "owner/model", "--data", "book.txt"),
-    ("compare", "owner/model", "--to", "40", "--json"),
+    ("compare", "owner/model", "--to", "40", "--data", "book.txt", "--json"),
     ("run", "recipe.yaml"),
 ]
 
@@ -355,8 +363,8 @@ def test_no_command_shows_what_a_server_says_of_a_token(
     kept.write_text(f"{secret}\n")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(kept))
     Path("book.txt").write_text("one two three " * 2000)
-    Path("recipe.yaml").write_text("source: owner/model\nto: 40\n")
-    warning = {"X-HF-Warning": "token; You came with {authorization}"}
+    Path("recipe.yaml").write_text("source: owner/model\nresize: {to: 40}\n")
+    warning = {"X-HF-Warning": f"{hub.endpoint}; You came with {{authorization}}"}  # each is said once
     hub.faults.append(Fault(API, 503, ECHO | warning, json.dumps({"error": "and with {authorization}"})))
     status, text = shown(*command)
     assert status == 1
@@ -382,7 +390,7 @@ def test_no_command_repeats_a_login_that_was_typed(command: tuple[str, ...]) -> 
     typed = f"https://someone:{PASSWORD}@huggingface.co/{TOKEN}/model"
     status, text = shown(*(word.format(typed) for word in command))
     assert status in (1, 2)
-    assert "https://***@huggingface.co/***/model" in text
+    assert "***@huggingface.co/***/model" in text
     assert PASSWORD not in text
     assert TOKEN not in text
 
@@ -394,7 +402,7 @@ def test_resize_keeps_no_login_of_the_endpoint(
     endpoint = hub.endpoint.replace("://", f"://someone:{PASSWORD}@")
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     ask_from_here(endpoint, tmp_path / "cache", monkeypatch)
-    hub.faults.append(Fault(HEAD, 503, ECHO, times=1))
+    hub.faults.append(Fault(HEAD, 503, ECHO, times=5))
     status, text = shown("resize", "owner/model", "--to", "40")
     assert status == 0, text
     sent = next(token for token in hub.tokens if token.startswith("Basic ")).removeprefix("Basic ")
