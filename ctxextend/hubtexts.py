@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ctxextend.checkpoints.hub import asking
-from ctxextend.checkpoints.hubfailures import explain, http_answer
+from ctxextend.checkpoints.hubfailures import explain, http_answer, quoted
 from ctxextend.checkpoints.redaction import redacted
 from ctxextend.errors import CtxextendError, DataError
 
@@ -124,7 +124,7 @@ def _failure(source: HubText, error: Exception) -> tuple[str, str]:
     is_missing = answer is not None and answer.status_code == 404 and not hasattr(error, "response")
     if answer is not None and not is_missing and not isinstance(error, DatasetNotFoundError):
         found, hint = explain(error)
-        return f"{source} cannot be read: {found}.", hint
+        return f"{source} cannot be read: {found}.", hint + quoted(error)
     words = " ".join(redacted(str(error)).split())[:400].rstrip(".")
     return f"{source} cannot be read: {words or type(error).__name__}.", _hint(error)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.hubfailures import explain, server_said, wait_asked
+from ctxextend.checkpoints.hubfailures import explain, quoted, wait_asked
 from ctxextend.checkpoints.redaction import redacted_logs
 from ctxextend.errors import CtxextendError, SourceError
 
@@ -179,18 +179,17 @@ def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
     except errors.GatedRepoError as error:
         raise SourceError(
             f"Access to {hub_id} on the Hub is restricted, and this account was not let in.",
-            f"Ask for access on its page, then run `hf auth login` or set HF_TOKEN. The Hub said: {server_said(error)}",
+            f"Ask for access on its page, then run `hf auth login` or set HF_TOKEN.{quoted(error)}",
         ) from error
     except errors.RevisionNotFoundError as error:
         raise SourceError(
             f"{hub_id} has no revision {revision!r} on the Hub.", "Check its branches and tags."
         ) from error
     except errors.RepositoryNotFoundError as error:
-        words = server_said(error) if "authorization" in error.response.request.headers else ""  # of the token, say
+        words = quoted(error) if "authorization" in error.response.request.headers else ""  # of the token, say
         raise SourceError(
             f"There is no folder {hub_id} here, and no model {hub_id} on the Hub that this account may see.",
-            "Check the spelling; for a private model run `hf auth login` or set HF_TOKEN."
-            + (f" The Hub said: {words}" if words else ""),
+            f"Check the spelling; for a private model run `hf auth login` or set HF_TOKEN.{words}",
         ) from error
     except errors.RemoteEntryNotFoundError as error:
         missing = error.response.request.url.path.partition("/resolve/")[2].partition("/")[2]
@@ -211,7 +210,7 @@ def _failure(hub_id: str, error: Exception) -> SourceError:
             "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
         )
     found, hint = explain(error)
-    hint = f"{hint} Files that were fetched whole are kept."
+    hint = f"{hint} Files that were fetched whole are kept.{quoted(error)}"
     if isinstance(error, LocalEntryNotFoundError):
         return SourceError(f"There is no folder {hub_id} here, and {found}.", hint)
     return SourceError(f"{hub_id} could not be fetched from the Hub: {found}.", hint)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ctxextend.checkpoints.redaction import redacted
 
-__all__ = ["explain", "http_answer", "said", "server_said", "wait_asked"]
+__all__ = ["explain", "http_answer", "quoted", "wait_asked"]
 
 LONGEST_QUOTE = 400
 # Of the header RateLimit: no request is left, and how many seconds until there are.
@@ -24,11 +24,14 @@ ANSWERS = {
         f"A fine-grained token must be allowed to read it: see https://huggingface.co/settings/tokens, then {LOGIN}.",
     ),
     404: ("the Hub has nothing at that address", "Check the spelling, and HF_ENDPOINT if it is set."),
+    429: (
+        "the Hub answers no more for now, since too many requests were made",
+        f"{AGAIN} {{when}}. Who is logged in (`hf auth login`) may ask for more.",
+    ),
     408: ("the Hub did not get the request in time", f"{AGAIN}."),
 }
 NO_LOGIN = ("the Hub demands a login", f"For what is not public {LOGIN}.")
-TOO_MANY = "the Hub answers no more for now, since too many requests were made"
-ITS_FAULT = ("the Hub failed", f"Nothing is wrong here. {AGAIN} later; see https://status.huggingface.co.")
+ITS_FAULT = ("the Hub failed", f"Nothing is wrong here. {AGAIN} {{when}}; see https://status.huggingface.co.")
 CERTIFICATE = (
     "Check HF_ENDPOINT and the clock; a proxy that opens connections needs its own certificate in SSL_CERT_FILE."
 )
@@ -45,8 +48,7 @@ def explain(error: BaseException) -> tuple[str, str]:
     """
     answer = http_answer(error)
     found, hint = _without_answer(error) if answer is None else _answered(answer)
-    words = server_said(error)
-    return redacted(found), redacted(f"{hint} The Hub said: {words}" if words else hint)
+    return redacted(found), redacted(hint)
 
 
 def http_answer(error: BaseException) -> Any:
@@ -55,16 +57,17 @@ def http_answer(error: BaseException) -> Any:
     return next((answer for answer in answers if hasattr(answer, "status_code")), None)
 
 
-def said(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     """Return the first line of an error, which may be long, without a secret."""
     lines = redacted(str(error)).strip().splitlines() or [type(error).__name__]
     return lines[0].strip()[:LONGEST_QUOTE].rstrip(".")
 
 
-def server_said(error: BaseException) -> str:
-    """Return what a server said of an error, in one line and without a secret; empty where it said nothing."""
-    words = (getattr(each, "server_message", None) for each in _chain(error))
-    return " ".join(redacted(str(next(filter(None, words), ""))).split())[:LONGEST_QUOTE]
+def quoted(error: BaseException) -> str:
+    """Return a sentence, to follow others, of what a server said, without a secret; empty where it said nothing."""
+    messages = (getattr(each, "server_message", None) for each in _chain(error))
+    words = " ".join(redacted(str(next(filter(None, messages), ""))).split())
+    return f' The Hub said: "{words[:LONGEST_QUOTE]}".' if words else ""
 
 
 def wait_asked(answer: Any) -> int:
@@ -86,24 +89,22 @@ def _answered(answer: Any) -> tuple[str, str]:
     found, hint = ITS_FAULT if status >= 500 else ANSWERS.get(status, REFUSED)
     if status == 401 and "authorization" not in answer.request.headers:
         found, hint = NO_LOGIN
-    if status == 429:
-        seconds = wait_asked(answer)
-        when = f"in {seconds:,} seconds" if seconds else "in a few minutes"
-        found, hint = TOO_MANY, f"{AGAIN} {when}. Who is logged in (`hf auth login`) may ask for more."
-    return f"{found} (HTTP {status})", hint
+    seconds = wait_asked(answer)
+    when = f"in {seconds:,} seconds" if seconds else "in a few minutes"
+    return f"{found} (HTTP {status})", hint.format(when=when)
 
 
 def _without_answer(error: BaseException) -> tuple[str, str]:
     chain = list(_chain(error))
     if insecure := next((each for each in chain if "[SSL" in str(each)), None):  # which has no type of its own
-        return f"no secure connection to the Hub could be made: {said(insecure)}", CERTIFICATE
+        return f"no secure connection to the Hub could be made: {_said(insecure)}", CERTIFICATE
     for kinds, found, hint in _causes():
         met = next((each for each in chain if isinstance(each, kinds)), None)
         if met is not None:
-            return found.format(said(met)), hint
+            return found.format(_said(met)), hint
     if isinstance(error, OSError) and error.errno is not None:
-        return f"the Hub's cache cannot be written: {said(error)}", "Make room there, or name another place: HF_HOME."
-    return said(error), f"{AGAIN}."
+        return f"the Hub's cache cannot be written: {_said(error)}", "Make room there, or name another place: HF_HOME."
+    return _said(error), f"{AGAIN}."
 
 
 def _causes() -> list[tuple[tuple[type[BaseException], ...], str, str]]:

@@ -33,20 +33,20 @@ def redacted(text: str) -> str:
 @contextmanager
 def redacted_logs() -> Iterator[None]:
     """Redact what the Hub's libraries log meanwhile: they log the addresses that they ask, and what servers say."""
+
+    def redact(record: logging.LogRecord) -> bool:
+        record.msg, record.args = redacted(record.getMessage()), None
+        return True
+
     handlers = [handler for name in LOGGERS for handler in logging.getLogger(name).handlers]
     handlers += [logging.lastResort] if logging.lastResort else []
     for handler in handlers:
-        handler.addFilter(_redact)
+        handler.addFilter(redact)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(_redact)
-
-
-def _redact(record: logging.LogRecord) -> bool:
-    record.msg, record.args = redacted(record.getMessage()), None
-    return True
+            handler.removeFilter(redact)
 
 
 def _secrets() -> set[str]:

@@ -96,6 +96,18 @@ def test_resolve_source_goes_on_where_the_connection_was_cut(
     assert second + rest == len(repo.files[WEIGHTS])
 
 
+def test_resolve_source_gives_up_where_every_connection_is_cut(hub: Hub, repo: Repo, slept: list[float]) -> None:
+    repo.cut = -1
+    error = refused()
+    assert "owner/model could not be fetched from the Hub: " in error.message
+    assert "Run the same command again. Files that were fetched whole are kept." in str(error.hint)
+    assert sum(slept) <= 30
+    repo.cut = 0
+    hub.sent.clear()
+    fetched(repo)
+    assert [name for name, *_ in hub.sent] == [WEIGHTS]
+
+
 def test_resolve_source_after_a_kill_fetches_nothing_twice_that_came_whole(
     hub: Hub, repo: Repo, tmp_path: Path
 ) -> None:
@@ -172,9 +184,14 @@ ANSWERS = [
     (429, {"Retry-After": "3600"}, "too many requests were made (HTTP 429)", "again in 3,600 seconds"),
     (429, {"RateLimit": '"api";r=0;t=250'}, "too many requests were made (HTTP 429)", "again in 250 seconds"),
     (500, {}, "the Hub failed (HTTP 500)", "status.huggingface.co"),
-    (502, {}, "the Hub failed (HTTP 502)", "Run the same command again later"),
-    (503, {"Retry-After": "600"}, "the Hub failed (HTTP 503)", "Files that were fetched whole are kept"),
-    (504, {}, "the Hub failed (HTTP 504)", "Nothing is wrong here"),
+    (502, {}, "the Hub failed (HTTP 502)", "Run the same command again in a few minutes"),
+    (
+        503,
+        {"Retry-After": "600"},
+        "the Hub failed (HTTP 503)",
+        "again in 600 seconds; see https",
+    ),
+    (504, {}, "the Hub failed (HTTP 504)", "Files that were fetched whole are kept. "),
 ]
 
 
@@ -219,19 +236,30 @@ def test_resolve_source_waits_for_as_long_as_is_asked_where_that_is_short(
     assert slept == [4, 4]
 
 
-def test_resolve_source_takes_the_cache_at_once_where_the_hub_fails(hub: Hub, repo: Repo, slept: list[float]) -> None:
+def test_resolve_source_takes_the_cache_at_once_where_the_hub_fails(
+    hub: Hub, repo: Repo, slept: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched(repo)
     for status, headers in ((429, {"Retry-After": "60"}), (503, {}), (401, {})):
         hub.faults[:] = [Fault(API, status, headers)]
         fetched(repo)
+    ask_from_here("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
+    fetched(repo)
     assert slept == []
 
 
 MALFORMED = ["", "{", "null", "7", '"x"', '{"id": 7, "sha": []}', '[{"type": "file"}]', "[" * 5000]
 
 
-@pytest.mark.parametrize("body", [LOGIN_PAGE.decode(), *MALFORMED], ids=lambda body: body[:10])
-@pytest.mark.parametrize("asked", ["GET api/models/owner/model/revision", "GET api/models/owner/model/tree", HEAD])
+@pytest.mark.parametrize(
+    ("asked", "body"),
+    [
+        *[(f"{API}/owner/model/revision", body) for body in (LOGIN_PAGE.decode(), *MALFORMED)],
+        *[(f"{API}/owner/model/tree", body) for body in (LOGIN_PAGE.decode(), *MALFORMED)],
+        (HEAD, ""),
+    ],
+    ids=lambda value: value[-10:],
+)
 def test_resolve_source_says_that_an_answer_is_not_the_hubs(hub: Hub, repo: Repo, asked: str, body: str) -> None:
     hub.faults.append(Fault(asked, body=body))
     error = refused()
@@ -432,3 +460,51 @@ def test_redacted_knows_the_secrets_of_this_user(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HF_ENDPOINT", "http://[malformed:pass")
     assert redacted("older token, a%2Fb%20c, a/b c, bWU6YS9iIGM=") == "***, ***, ***, ***"
     assert redaction.LEAST_SECRET > 1  # a password of one letter would take every word away
+
+
+# ---- data sets, which other libraries stream
+
+# Several are read by one process, since the library that reads them takes seconds to be imported.
+READER = """
+import json, sys, time
+from ctxextend.errors import DataError
+from ctxextend.texts import read_documents
+time.sleep = lambda seconds: None
+for word in sys.argv[1:]:
+    try:
+        print(list(read_documents([word])))
+    except DataError as error:
+        print(error)
+"""
+
+
+def test_read_data_set_says_what_an_answer_means_and_no_token(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.jsonl").write_text('{"text": "some words"}\n')
+    description, rows = "GET api/datasets/own/{}/", "GET datasets/own/{}/resolve/.*jsonl"
+    expected = {
+        ("wrong-token", description, 401): ("does not accept the token", "hf auth login"),
+        ("forbidden", rows, 403): ("refuses it to this account or token", "huggingface.co/settings/tokens"),
+        ("limited", description, 429): ("too many requests were made", "in 3,600 seconds"),
+        ("limited-rows", rows, 429): ("too many requests were made", "in 3,600 seconds"),
+        ("broken", description, 500): ("the Hub failed (HTTP 500)", "Nothing is wrong here"),
+        ("closed", rows, 503): ("the Hub failed (HTTP 503)", "in 3,600 seconds"),
+    }
+    for name, asked, status in expected:
+        hub.add(f"datasets/own/{name}", tmp_path / "set")
+        headers = ECHO | ({"Retry-After": "3600"} if status in (429, 503) else {})
+        hub.faults.append(Fault(asked.format(name), status, headers, json.dumps({"error": "and with {authorization}"})))
+    hub.add("datasets/own/sound", tmp_path / "set")
+    words = [f"hf:own/{name}" for name in ("sound", *(name for name, *_ in expected))]
+    environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", READER, *words], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    sound, *faults = done.stdout.splitlines()
+    assert sound == "['some words']"
+    for said, (name, *_), (message, hint) in zip(faults, expected, expected.values(), strict=True):
+        assert said.startswith(f"hf:own/{name}:train cannot be read: ")
+        assert message in said
+        assert hint in said
+    assert f"Bearer {TOKEN}" in hub.tokens
+    assert TOKEN not in done.stdout + done.stderr
