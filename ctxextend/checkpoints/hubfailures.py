@@ -24,11 +24,11 @@ ANSWERS = {
         f"A fine-grained token must be allowed to read it: see https://huggingface.co/settings/tokens, then {LOGIN}.",
     ),
     404: ("the Hub has nothing at that address", "Check the spelling, and HF_ENDPOINT if it is set."),
+    408: ("the Hub did not get the request in time", f"{AGAIN}."),
     429: (
         "the Hub answers no more for now, since too many requests were made",
         f"{AGAIN} {{when}}. Who is logged in (`hf auth login`) may ask for more.",
     ),
-    408: ("the Hub did not get the request in time", f"{AGAIN}."),
 }
 NO_LOGIN = ("the Hub demands a login", f"For what is not public {LOGIN}.")
 ITS_FAULT = ("the Hub failed", f"Nothing is wrong here. {AGAIN} {{when}}; see https://status.huggingface.co.")

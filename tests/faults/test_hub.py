@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from ctxextend.checkpoints.redaction import redacted
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.cli.app import app
 from tests import pico
-from tests.hub_server import Fault, Hub, Repo, ask_from_here, git_hash, serve
+from tests.hub_server import SHA, Fault, Hub, Repo, ask_from_here, git_hash, serve
 
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 PASSWORD = "open-sesame"
@@ -115,10 +116,11 @@ def test_resolve_source_after_a_kill_fetches_nothing_twice_that_came_whole(
     environment = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-c", "from ctxextend.checkpoints.source import *; resolve_source('owner/model')"]
     process = subprocess.Popen(command, env=os.environ | environment)
-    whole = len(repo.files) - 1
-    deadline = time.monotonic() + 60
-    while len([name for name in blobs(tmp_path) if "." not in name]) < whole or len(blobs(tmp_path)) == whole:
+    small = {git_hash(data) for name, data in repo.files.items() if name != WEIGHTS}
+    pause, deadline = threading.Event(), time.monotonic() + 60
+    while f"GET owner/model/resolve/{SHA}/{WEIGHTS}" not in hub.requests or not small <= blobs(tmp_path):
         assert process.poll() is None and time.monotonic() < deadline
+        pause.wait(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert any(name.endswith(".incomplete") for name in blobs(tmp_path))
@@ -323,6 +325,13 @@ def test_resolve_source_says_why_nothing_can_be_reached(
     assert message in error.message
     assert hint in str(error.hint)
     assert PASSWORD not in str(error)
+
+
+def test_resolve_source_says_that_the_cache_cannot_be_written(repo: Repo, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    error = refused()
+    assert "the Hub's cache cannot be written: [Errno 20] Not a directory" in error.message
+    assert "HF_HOME" in str(error.hint)
 
 
 # ---- what a listing may name
