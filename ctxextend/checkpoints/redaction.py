@@ -36,6 +36,8 @@ def redacted_logs() -> Iterator[None]:
 
     def redact(record: logging.LogRecord) -> bool:
         record.msg, record.args = redacted(record.getMessage()), None
+        if record.exc_info:
+            record.exc_text = redacted(logging.Formatter().formatException(record.exc_info))
         return True
 
     handlers = [handler for name in LOGGERS for handler in logging.getLogger(name).handlers]
