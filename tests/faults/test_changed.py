@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.nursery import Nursery
 from tests.faults.outcomes import RESIZE, found, leftovers, made, put_none
-from tests.faults.tracing import Call, calls, needs_strace, paused
+from tests.faults.tracing import Call, calls, needs_strace, paused, some
 from tests.pico import contents
 
 pytestmark = needs_strace
@@ -50,8 +50,6 @@ def shortened() -> None:
             file.truncate(path.stat().st_size - 8)
 
 
-# Of so many calls one is tried, each change at others; `python -m benchmarks.soak` tries all.
-EVERY = 3
 CHANGES = (replaced, deleted, overwritten, shortened)
 
 
@@ -67,7 +65,7 @@ def test_resize_of_a_source_that_changes_is_an_error_or_whole(
     wanted.append(made_again(resizing))
     assert wanted[0] != wanted[1]
     outcomes = set()
-    for call in reading(resizing)[CHANGES.index(change) % EVERY :: EVERY]:
+    for call in some(reading(resizing), CHANGES.index(change), 4):
         reset(before)
         ended = paused(resizing, RESIZE, f"{call.name}:signal=STOP:when={call.k}", change, of=READING)
         assert "Traceback" not in ended.stderr, (call, ended)

@@ -25,6 +25,10 @@ CHANGING = (
 )
 # What is logged of a signal that was sent, but not of the stop in which tracing began.
 STOPPED = "SIGSTOP {"
+# Whether a test tries every call, though that takes minutes; `python -m benchmarks.soak` sets it.
+IS_SOAK = bool(os.environ.get("CTXEXTEND_SOAK"))
+# How often each fault was injected, such as ``signal=KILL``.
+injected: Counter[str] = Counter()
 LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<given>.*)")
 
 
@@ -50,6 +54,11 @@ def why_not() -> str | None:
 
 
 needs_strace = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def some(calls: list[Call], first: int, step: int) -> list[Call]:
+    """Each step-th of the calls, from one on; all of them where there is time."""
+    return calls if IS_SOAK else calls[first::step]
 
 
 def calls(
@@ -102,6 +111,7 @@ def traced(
 def attach(process: int, log: Path, *injections: str, of: Sequence[str] = CHANGING) -> "subprocess.Popen[str]":
     """Trace a process that begins stopped, and let it go on."""
     wait_for_stop(process)
+    injected.update(injection.split(":")[1] for injection in injections)
     asked = [part for injection in injections for part in ("-e", f"inject={injection}")]
     watched = ["-e", f"trace={','.join(of)}", "-e", "signal=STOP"]
     tracer = subprocess.Popen(
