@@ -7,14 +7,12 @@ from ctxextend.errors import RecipeError
 
 __all__ = ["MOST_CHARACTERS", "Entries", "Place", "Value", "plain", "plain_loader", "read_value"]
 
-# Far more than a recipe needs, its provenance included; what is longer would take long to be refused.
+# Far more than a recipe needs, its provenance included; what is longer would take long to be refused. Longer numbers
+# are some that Python itself refuses to read or to print.
 MOST_CHARACTERS = 200_000
 MOST_VALUES = 10_000
 DEEPEST = 100
 MOST_DIGITS = 100
-
-# Numbers of 64 bits count anything that a computer holds.
-MOST = 2**63
 
 TAG = "tag:yaml.org,2002:"
 SCALARS = ("null", "bool", "int", "float", "str")
@@ -174,12 +172,9 @@ class _Reader:
 
     def _scalar(self, node: Any, kind: str) -> Any:
         try:
-            value = self.loader.construct_object(node)
-        except (ValueError, LookupError, ArithmeticError):  # a tag that was typed, or more digits than Python reads
+            return self.loader.construct_object(node)
+        except (ValueError, LookupError, ArithmeticError):  # a tag that was typed, or a number past a float's range
             raise self._error(node, f"{node.value[:40]!r} is no {kind}") from None
-        if isinstance(value, int) and not -MOST <= value < MOST:  # which Python may not even be able to print
-            raise self._error(node, f"{node.value[:40]!r} is more than any number of a recipe")
-        return value
 
     def _error(self, node: Any, problem: str) -> Exception:
         import yaml
