@@ -10,7 +10,7 @@ from typing import Any
 from ctxextend.checkpoints.contents import CODE, holds, leads_out, reason_to_omit, sort_files
 from ctxextend.checkpoints.copying import check_stamp, stamp
 from ctxextend.checkpoints.filenames import is_known
-from ctxextend.checkpoints.jsontext import load_object, parse_json, read_text
+from ctxextend.checkpoints.jsontext import check_depth, load_object, parse_json, read_text
 from ctxextend.checkpoints.noweights import model_class
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
@@ -244,6 +244,7 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
         CheckpointError: It is not a JSON list of objects.
     """
     modules = parse_json(read_text(path), str(path))
+    check_depth([modules], str(path))
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Fetch the file again.")
     return modules

@@ -30,6 +30,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _SCALAR = re.compile(r"[^\s,\]}]+")
 # A quotation mark alone begins a string that does not end: looking for others behind it would take n * n steps.
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
+_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 # Far more than any side file holds, and what safetensors allows for a header.
 MOST_BYTES = 100_000_000
@@ -142,7 +143,8 @@ def read_member(text: str, key: str, where: str) -> Any:
         check_depth([value], where)
         return value
     except (ValueError, IndexError, RecursionError) as error:
-        raise CheckpointError(f"{where} is not valid JSON: {error}.", "Fetch the file again.") from None
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.") from None
 
 
 def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
@@ -241,7 +243,7 @@ def _value_end(text: str, start: int) -> int:
     for token in _BRACKETS.finditer(text, start):
         if token.group() == '"':
             break
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token.group(), 0)
+        depth += _STEPS.get(token.group(), 0)
         if depth == 0:
             return token.end()
     raise ValueError(f"the value at character {start} does not end")
