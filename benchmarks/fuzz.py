@@ -2,7 +2,8 @@
 
 With atheris, where it is installed (pip install atheris; ctxextend does not need it), half of the time goes to bytes
 that it chooses by the code that they reach, once it has taken a minute for each file to prepare; else all of it goes to
-changes drawn from the seed: of bytes, and of the structure of JSON. Prints what became of the cases and the slowest; ends with 1 where anything else was raised.
+changes drawn from the seed: of bytes, and of the structure of JSON. Prints what became of the cases and the slowest;
+ends with 1 where anything else was raised.
 
     python -m benchmarks.fuzz [--seconds 180] [--seed 0] [--target NAME]
 """
