@@ -107,9 +107,8 @@ def _refused(path: Path, error: Exception) -> CheckpointError:
             f"Do not load it unless you know who wrote it. {SAVE_TENSORS}",
         )
     if TAR in str(error):
-        return CheckpointError(
-            f"{path} is a tar file, as torch wrote before 0.1.10, and cannot be read safely.", SAVE_TENSORS
-        )
+        message = f"{path} is no whole torch file, but perhaps a tar of before torch 0.1.10, which is not read."
+        return CheckpointError(message, SAVE_TENSORS)
     # What torch puts in front advises to load the file unsafely, and what it puts behind, to report it as a bug.
     said = str(error).split("WeightsUnpickler error:")[-1].strip()
     first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))
