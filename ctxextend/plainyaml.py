@@ -1,10 +1,9 @@
 """Plain YAML, each value with the place where it was written."""
 
-import re
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
+from ctxextend.checkpoints.jsontext import open_brackets
 from ctxextend.errors import RecipeError
 
 __all__ = ["MOST_CHARACTERS", "Entries", "Place", "Value", "plain", "plain_loader", "read_value"]
@@ -77,7 +76,7 @@ def plain_loader() -> Any:
 
         def __init__(self, stream: str) -> None:
             super().__init__(stream)
-            if _brackets(stream) > DEEPEST:  # which PyYAML would look through again for each
+            if open_brackets(stream) > DEEPEST:  # which PyYAML would look through again for each
                 raise yaml.YAMLError("it is nested too deep")
 
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -104,12 +103,6 @@ def plain_loader() -> Any:
                 raise yaml.MarkedYAMLError(problem=problems[0], problem_mark=mark)
 
     return Loader
-
-
-def _brackets(text: str) -> int:
-    """Return how many brackets are open at once at most, quotes not regarded."""
-    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
-    return max(accumulate(steps), default=0)
 
 
 def read_value(text: str, place: Place, *, in_lines: bool = True) -> Value:

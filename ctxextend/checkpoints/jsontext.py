@@ -6,6 +6,7 @@ import stat
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ __all__ = [
     "delete",
     "edit",
     "load_object",
+    "open_brackets",
     "parse_json",
     "parse_object",
     "read_bytes",
@@ -127,6 +129,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(key for key, _ in pairs)
         raise ValueError(f"key {next(key for key, count in counts.items() if count > 1)!r} stands twice in one object")
     return members
+
+
+def open_brackets(text: str) -> int:
+    """Return how many brackets of JSON or YAML are open at once at most, quotes not regarded."""
+    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
+    return max(accumulate(steps), default=0)
 
 
 def read_member(text: str, key: str, where: str) -> Any:
