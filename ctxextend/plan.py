@@ -246,6 +246,7 @@ def plan_resize(
     config_key: str | None = None,
     offset: int = 0,
     mend_limits: bool = False,
+    keep_code: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
@@ -271,6 +272,7 @@ def plan_resize(
         config_key: With `table`: the key that states its length, with dots where configs are nested.
         offset: With `table`: its rows in front of position 0.
         mend_limits: Make config, tokenizer and side files state the table's length even where it stays.
+        keep_code: Copy code that lies in the folder too, which is left out else; nothing in it is run.
         revision: A branch, tag or commit of the Hub.
         subfolder: The folder below `reference` that holds the checkpoint.
         variant: Which copy of the weights, such as ``fp16``.
@@ -283,7 +285,7 @@ def plan_resize(
         ResizeError: The length, the method or a flag cannot be served.
     """
     own = scope, alpha, seed, sigma, repeat, gain
-    settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits)
+    settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits, keep_code)
     return plan_recipe(Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family)))
 
 
@@ -307,6 +309,7 @@ def plan_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> ResizePlan:
     Raises:
         CtxextendError: As `plan_resize`, but for the SourceError.
     """
+    checkpoint = checkpoint.with_code() if recipe.resize.keep_code else checkpoint
     architecture = recognize(checkpoint, recipe.subject)
     found = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))
     tables = plan_tables(checkpoint, found, recipe.resize)
