@@ -181,7 +181,7 @@ def _sharded(folder: Path, name: str, ties: bool) -> Weights:
 def _converted(index: Mapping[str, Any], files: Mapping[str, WeightsFile]) -> dict[str, Any]:
     """Return the index of shards that were pickles, as it is once they are safetensors."""
     metadata = index.get("metadata")
-    size = sum(entry.size for file in files.values() for entry in file.entries.values())
+    size = sum(file.entries.size for file in files.values())
     weight_map = {tensor: name for name, file in files.items() for tensor in file.entries}
     return {
         "metadata": (metadata if isinstance(metadata, dict) else {}) | {"total_size": size},

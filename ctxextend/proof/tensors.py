@@ -125,9 +125,9 @@ def _buffers(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
 
 def _metadata(base: Checkpoint, extended: Checkpoint) -> Iterator[str]:
     """Yield the files whose __metadata__ is another: transformers reads the format of the tensors from it."""
-    there = {extended.relative(file): file.header.get("__metadata__") for file in extended.weights}
+    there = {extended.relative(file): file.entries.metadata for file in extended.weights}
     for file in base.weights:
-        name, wanted = base.output_name(file), file.header.get("__metadata__")
+        name, wanted = base.output_name(file), file.entries.metadata
         if there.get(name, wanted) != wanted:
             yield f"{name} has the __metadata__ {there[name]}, and should have {wanted}"
 
