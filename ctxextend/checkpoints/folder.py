@@ -15,7 +15,7 @@ from ctxextend.checkpoints.jsontext import load_object, read_text
 from ctxextend.checkpoints.noweights import model_class
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
-from ctxextend.checkpoints.weights import Weights, WeightsFile, find_weights
+from ctxextend.checkpoints.weights import Names, Weights, WeightsFile, find_weights
 from ctxextend.errors import CheckpointError
 
 __all__ = ["ADAPTER_PREFIX", "Checkpoint", "WeightsFile", "open_checkpoint"]
@@ -82,9 +82,9 @@ class Checkpoint:
         return self.stored.index
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Names:
         """The names of all of its tensors."""
-        return tuple(name for file in self.weights for name in file.entries)
+        return Names(self.weights)
 
     def holder(self, name: str) -> WeightsFile:
         """Return the file that holds the tensor of exactly that name."""

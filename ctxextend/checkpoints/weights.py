@@ -1,12 +1,13 @@
 """The files that hold a checkpoint's weights: which they are, how they are read, and what they will be called."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.jsontext import load_object
@@ -33,10 +34,30 @@ from ctxextend.errors import CheckpointError
 if TYPE_CHECKING:
     from ctxextend.checkpoints.source import Source
 
-__all__ = ["Weights", "WeightsFile", "find_weights", "read_floats"]
+__all__ = ["Names", "Weights", "WeightsFile", "find_weights", "read_floats"]
 
 
 WeightsFile = TensorFile | TorchFile
+
+
+@dataclass(frozen=True)
+class Names(Collection[str]):
+    """The names of the tensors in all files, in the files' order; they are read where they are asked for.
+
+    Attributes:
+        files: The files.
+    """
+
+    files: tuple[WeightsFile, ...]
+
+    def __len__(self) -> int:
+        return sum(len(file.entries) for file in self.files)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for file in self.files for name in file.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in file.entries for file in self.files)
 
 
 @dataclass(frozen=True)
@@ -222,8 +243,10 @@ def _check_index(path: Path, index: Mapping[str, Any], files: tuple[WeightsFile,
 
 
 def _check_unique(files: tuple[WeightsFile, ...]) -> None:
+    hashes = np.sort(np.concatenate([file.entries.hashes for file in files]))
+    repeated = hashes[1:][hashes[1:] == hashes[:-1]]
     seen: dict[str, WeightsFile] = {}
-    for file in files:
+    for file in files if repeated.size else ():
         for name in file.entries:
             if name in seen:
                 raise CheckpointError(
