@@ -282,13 +282,14 @@ class _Found:
 
 
 def _check_size(member: Member) -> None:
-    name = member.name.decode()
+    size = member.end - member.start
+    bits = (_usual_bits if member.value is None else _bits)(member.dtype, member.shape)
+    if bits == size * 8:
+        return
+    name, shape = member.name.decode(), str(list(member.shape))
     if member.dtype not in BITS:
         raise ValueError(f"{name!r:.200} has the unknown dtype {member.dtype!r:.200}")
-    bits = (_bits if member.value else _usual_bits)(member.dtype, member.shape)
-    if bits != (member.end - member.start) * 8:
-        shown, size = str(list(member.shape)), member.end - member.start
-        raise ValueError(f"{name!r:.200} is {member.dtype} {shown:.200}, which does not fill its {size:,} bytes")
+    raise ValueError(f"{name!r:.200} is {member.dtype} {shape:.200}, which does not fill its {size:,} bytes")
 
 
 def _check_unique(entries: Entries) -> None:
@@ -301,7 +302,9 @@ def _check_unique(entries: Entries) -> None:
 
 
 def _bits(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the bits that a tensor takes; -1 where they are more than can be counted in 64 bits."""
+    """Return the bits that a tensor takes; -1 where the dtype is not known or 64 bits cannot count them."""
+    if dtype not in BITS:
+        return -1
     count = 1
     for size in shape:
         count *= size

@@ -8,6 +8,7 @@ where the difference is whole blocks; elsewhere it goes last.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 
 import numpy as np
@@ -183,13 +184,15 @@ def _members(entries: Entries, places: _Places) -> Iterator[bytes]:
 
 
 def _member(member: Member, kind: Kind, start: int, end: int) -> bytes:
-    shape, dtype = kind
     if member.value is None:
-        dimensions = ",".join(map(str, shape))
-        described = f'{{"dtype":"{dtype}","shape":[{dimensions}],"data_offsets":[{start},{end}]}}'
-        return b'"%b":%b' % (member.name, described.encode())
-    value = {**member.value, "dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        return b'"%b":%b%d,%d]}' % (member.name, _described(*kind), start, end)
+    value = {**member.value, "dtype": kind[1], "shape": kind[0], "data_offsets": [start, end]}
     return compact(member.name.decode()) + b":" + compact(value)
+
+
+@lru_cache(1024)
+def _described(shape: tuple[int, ...], dtype: str) -> bytes:
+    return b'{"dtype":%b,"shape":%b,"data_offsets":[' % (compact(dtype), compact(shape))
 
 
 def _commonest_shift(runs: tuple[Run, ...], places: _Places) -> int:
