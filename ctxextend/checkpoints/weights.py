@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -227,6 +228,7 @@ def _shards(path: Path, index: Mapping[str, Any]) -> list[str]:
     return names
 
 
+@lru_cache(1 << 14)
 def _normal(name: str) -> str:
     return PurePosixPath(name).as_posix()
 
