@@ -6,13 +6,13 @@ import inspect
 import json
 import os
 import sysconfig
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.siblings import scratch
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.comparison.comparing import Progress, compare_subject
 from ctxextend.comparison.reports import Comparison
@@ -114,8 +114,8 @@ def compare_demo(progress: Progress | None = None) -> Comparison:
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
-    with tempfile.TemporaryDirectory(prefix="ctxextend-") as folder:
-        path = Path(folder) / "documents.jsonl"
+    with scratch() as folder:
+        path = folder / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
         settings = Compare.of(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
         subject = Subject(DEMO_SOURCE, command="compare")

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from ctxextend.buffers import make_buffer, plan_buffers
 from ctxextend.cautions import cautions, nonfinite
 from ctxextend.changes import Changes
-from ctxextend.checkpoints.disk import check_space, check_writable, explained
+from ctxextend.checkpoints.disk import check_writable, explained
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.room import Extent, check_room
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
@@ -66,9 +67,15 @@ class ResizePlan(Changes):
     @cached_property
     def bytes_to_write(self) -> int:
         """Bytes of the whole output."""
-        copied = sum(self.checkpoint.stamps[name][0] for name in self.copied)
-        rewritten = sum(layout.size for layout in self.layouts.values())
-        return copied + rewritten + sum(len(text) for text in output_texts(self, {}).values())
+        return sum(extent.size for extent in self.extents.values())
+
+    @cached_property
+    def extents(self) -> Mapping[str, Extent]:
+        """The room that each file of the output takes."""
+        root, stamps = self.checkpoint.root, self.checkpoint.stamps
+        copied = {name: Extent.of_copy(root / name, stamps[name][0]) for name in self.copied}
+        rewritten = {name: Extent(layout.size) for name, layout in self.layouts.items()}
+        return copied | rewritten | {name: Extent(len(text)) for name, text in output_texts(self, {}).items()}
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
@@ -77,7 +84,7 @@ class ResizePlan(Changes):
             check_stage(folder, self.checkpoint.guarded, force, self.output_files)
             above = next(path for path in folder.resolve().parents if path.exists())
             check_writable(above)
-            check_space(above, self.bytes_to_write)
+            check_room(above, self.extents)
 
     def execute(
         self,
@@ -102,8 +109,7 @@ class ResizePlan(Changes):
         """
         began, folder = time.perf_counter(), self._output(output)
         self.checkpoint.check_unchanged()
-        files, size = self.output_files, self.bytes_to_write
-        with staged_output(self.checkpoint, folder, files, size, force=force) as staged:
+        with staged_output(self.checkpoint, folder, self.extents, force=force) as staged:
             hashes, warnings, choices = self._write_weights(staged, progress)
             write_rest(self.checkpoint, staged, self.copied, lambda: output_texts(self, hashes), progress)
             size = sum((staged / name).stat().st_size for name in self.output_files)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ctxextend.checkpoints import destination, staging
+from ctxextend.checkpoints import destination, locks, siblings, staging
 from ctxextend.checkpoints.destination import check_output
 from ctxextend.checkpoints.staging import stage
 from ctxextend.errors import OutputError
@@ -305,18 +305,18 @@ def test_stage_waits_for_no_other_run_that_replaces_the_same_output(
 ) -> None:
     monkeypatch.setattr(staging, "_exchange", refuse)
     output = checkpoint(tmp_path / "out")
-    lock = staging._lock(output)
+    lock = locks.lock(output)
     assert lock is not None
     with pytest.raises(OutputError, match="Another run is replacing"):
         write(output, source, force=True)
-    staging._unlock(lock)
+    locks.unlock(lock)
     assert contents(output) == OLD
 
 
 def test_stage_takes_another_name_where_its_folder_is_cleared_at_once(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = staging._lock
+    real = locks.lock
     cleared: list[Path] = []
 
     def lock(folder: Path) -> int | None:
@@ -325,7 +325,7 @@ def test_stage_takes_another_name_where_its_folder_is_cleared_at_once(
             folder.rmdir()
         return real(folder)
 
-    monkeypatch.setattr(staging, "_lock", lock)
+    monkeypatch.setattr(siblings, "lock", lock)
     write(tmp_path / "out", source)
     assert cleared
     assert contents(tmp_path / "out") == NEW
@@ -489,7 +489,7 @@ def test_check_stage_foresees_an_output_that_will_be_put_back(tmp_path: Path, so
 KILLED_IN_THE_SWAP = """
 import os, signal, sys
 from pathlib import Path
-from ctxextend.checkpoints import destination, staging
+from ctxextend.checkpoints import destination, locks, siblings, staging
 staging._exchange = lambda one, other: False
 real = Path.rename
 def rename(self, target):

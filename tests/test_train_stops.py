@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from ctxextend.checkpoints.staging import hold
+from ctxextend.checkpoints.locks import hold
 from ctxextend.training.reports import TrainingInterrupted
 from ctxextend.training.running import train as train_in_python
 from ctxextend.training.trainer import RunTrainer, Watch

@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +18,7 @@ __all__ = [
     "first_difference",
     "open_source",
     "read_range",
+    "reading",
     "same_bytes",
     "stamp",
     "sync_folder",
@@ -30,7 +32,8 @@ Progress = Callable[[int], None]
 CHUNK = 1 << 26
 BLOCK = 1 << 20
 
-# What file systems, kernels and sandboxes answer when a call is not for them.
+# What file systems, kernels and sandboxes answer when a call is not for them; or, of an error of the disk, not which of
+# the two files has it, which copying by blocks tells.
 NOT_POSSIBLE = {
     errno.EXDEV,
     errno.ENOSYS,
@@ -40,6 +43,7 @@ NOT_POSSIBLE = {
     errno.EBADF,
     errno.ETXTBSY,
     errno.EISDIR,
+    errno.EIO,
     errno.ENOTSOCK,  # sendfile on macOS and BSD, which send to sockets alone
 }
 
@@ -93,8 +97,9 @@ def _sendfile(source: BinaryIO, destination: BinaryIO, start: int, length: int) 
 
 
 def _copy_blocks(source: BinaryIO, destination: BinaryIO, start: int, length: int) -> int:
-    source.seek(start)
-    data = source.read(min(length, BLOCK))
+    with reading(source.name):
+        source.seek(start)
+        data = source.read(min(length, BLOCK))
     write_all(destination, memoryview(data))
     return len(data)
 
@@ -195,7 +200,8 @@ def _first(one: memoryview, other: memoryview) -> int:
 
 def _read_whole(file: FileIO, block: memoryview) -> None:
     while block:
-        count = file.readinto(block)  # one call gives 2 GB at most
+        with reading(file.name):
+            count = file.readinto(block)  # one call gives 2 GB at most
         if not count:
             raise CheckpointError(f"{file.name} became shorter while it was read.", "Run the command again.")
         block = block[count:]
@@ -222,8 +228,15 @@ def open_source(path: Path) -> FileIO:
     Raises:
         CheckpointError: It cannot be opened.
     """
-    try:
+    with reading(path):
         return path.open("rb", buffering=0)
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn what the system says of a file of the source into a CheckpointError."""
+    try:
+        yield
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."

@@ -2,18 +2,21 @@
 
 import errno
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from ctxextend.errors import OutputError
 
-__all__ = ["check_space", "check_writable", "explained", "walk"]
+__all__ = ["NO_ROOM", "NO_ROOM_HINT", "check_writable", "explained", "walk"]
+
+NO_ROOM_HINT = "Free some space, or use -o on another disk."
+# What systems answer where a disk is full, or a user's part of it.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 HINTS = {
-    errno.ENOSPC: "Free some space, or use -o on another disk.",
+    errno.ENOSPC: NO_ROOM_HINT,
     errno.EDQUOT: "Your quota is used up: free some of it, or use -o on another disk.",
     errno.EROFS: "Choose a place that can be written to with -o.",
     errno.EACCES: "Choose a place that you may write to with -o.",
@@ -22,21 +25,6 @@ HINTS = {
     errno.ELOOP: "Choose another name with -o: links lead in a circle there.",
     errno.ENAMETOOLONG: "Choose a shorter name with -o.",
 }
-
-
-def check_space(folder: Path, needed: int) -> None:
-    """Refuse to begin what will not fit.
-
-    Args:
-        folder: An existing folder on the file system in question.
-        needed: Bytes that will be written.
-
-    Raises:
-        OutputError: There are fewer bytes free.
-    """
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise OutputError(f"The output needs {needed:,} bytes, and {folder} has {free:,} free.", HINTS[errno.ENOSPC])
 
 
 def check_writable(folder: Path) -> None:
@@ -55,10 +43,17 @@ def _raise(error: OSError) -> NoReturn:
 
 
 @contextmanager
-def explained(output: Path) -> Iterator[None]:
-    """Turn what the system says of a failed write into an OutputError with what to do next."""
+def explained(output: Path, room: Callable[[], str] = str) -> Iterator[None]:
+    """Turn what the system says of a failed write into an OutputError with what to do next.
+
+    Args:
+        output: What is written.
+        room: Says what it needs and what there is; asked where the disk is full.
+    """
     try:
         yield
     except OSError as error:
+        said = f"{output} could not be written: {error.strerror or error}."
+        told = f" {room()}." if error.errno in NO_ROOM and room is not str else ""
         hint = HINTS.get(error.errno or 0, "Check the disk, then run the same command again.")
-        raise OutputError(f"{output} could not be written: {error.strerror or error}.", hint) from error
+        raise OutputError(f"{said}{told}", hint) from error

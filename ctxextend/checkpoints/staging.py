@@ -1,6 +1,6 @@
-"""The atomic output: a finished sibling folder takes the output's name in one rename, or nothing changes.
+"""The atomic output: a finished sibling takes the output's name in one rename, or nothing changes.
 
-While it is written, the new folder stands beside the output as `.NAME.ctxextend-new-XXXXXXXX`, locked with flock.
+While it is written, what is new stands beside the output as `.NAME.ctxextend-new-XXXXXXXX`, locked with flock.
 Replacing an existing output swaps the two names in one call where the kernel can (`renameat2`,
 RENAME_EXCHANGE); elsewhere the old folder is renamed to `.NAME.ctxextend-old-XXXXXXXX` for a moment, and a run
 that finds it there without its output puts it back. What stands under these names is removed only by a run that is
@@ -11,23 +11,16 @@ import contextlib
 import ctypes
 import errno
 import os
-import re
-import secrets
-import shutil
-import signal
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ctxextend.checkpoints.copying import sync_folder
 from ctxextend.checkpoints.destination import check_output, check_replaceable, resolved
+from ctxextend.checkpoints.locks import is_locked, lock, unlock
+from ctxextend.checkpoints.siblings import clear, locked_sibling, remove, sibling, siblings, uninterrupted
 from ctxextend.errors import OutputError
 
-try:
-    import fcntl
-except ImportError:  # Windows: temporary folders are not locked there
-    fcntl = None  # type: ignore[assignment]
-
-__all__ = ["check_stage", "hold", "made", "stage"]
+__all__ = ["check_stage", "made", "stage", "stage_file"]
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -59,14 +52,34 @@ def stage(output: Path, source: Path, force: bool, written: Collection[str]) -> 
     _check_source(output, source)
     _put_back(output)
     check_output(output, source, force, written)
-    _clear(output, "new")
-    with made(output.parent), _locked_sibling(output) as staged:
+    clear(output, "new")
+    with made(output.parent), locked_sibling(output, Path.mkdir) as staged:
         yield staged
         for folder, _, _ in os.walk(staged, topdown=False):
             sync_folder(Path(folder))
-        with _uninterrupted():
+        with uninterrupted():
             _publish(staged, output, force, written)
-    _clear(output, "old")
+    clear(output, "old")
+
+
+@contextlib.contextmanager
+def stage_file(output: Path) -> Iterator[Path]:
+    """Give an empty file to write in; when the block ends without an error it takes the output's name.
+
+    Args:
+        output: The file wanted, which may exist.
+
+    Raises:
+        OSError: As the system gives it, from any step.
+    """
+    output = resolved(output)
+    clear(output, "new")
+    with locked_sibling(output, lambda path: path.touch(exist_ok=False)) as staged:
+        yield staged
+        with uninterrupted():
+            staged.replace(output)
+            with contextlib.suppress(OSError):
+                sync_folder(output.parent)
 
 
 def check_stage(output: Path, source: Path, force: bool, written: Collection[str]) -> None:
@@ -79,7 +92,7 @@ def check_stage(output: Path, source: Path, force: bool, written: Collection[str
 
 
 def _check_source(output: Path, source: Path) -> None:
-    for left in (*_siblings(output, "new"), *_siblings(output, "old")):
+    for left in (*siblings(output, "new"), *siblings(output, "old")):
         if source.resolve().is_relative_to(left.resolve()):
             raise OutputError(
                 f"The source {source} is what a stopped run to {output} left behind, and would be cleared.",
@@ -101,104 +114,6 @@ def made(folder: Path) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _locked_sibling(output: Path) -> Iterator[Path]:
-    """Make a locked folder beside the output, and remove whatever stands under its name in the end."""
-    staged, lock = None, None
-    try:
-        while staged is None:
-            staged = _sibling(output, "new")
-            staged.mkdir()
-            # Between these two calls another run may take the folder for a dead one's, and clear it.
-            try:
-                lock = _lock(staged)
-            except BlockingIOError:
-                staged = None
-                continue
-            if not staged.exists():
-                _unlock(lock)
-                staged = lock = None
-        yield staged
-    finally:
-        with _uninterrupted():
-            if staged is not None:
-                _remove(staged)
-            _unlock(lock)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold signals back until the block is done, so that none parts a swap from its clean-up."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _sibling(output: Path, kind: str) -> Path:
-    return output.parent / f".{output.name}.ctxextend-{kind}-{secrets.token_hex(4)}"
-
-
-def _siblings(output: Path, kind: str) -> list[Path]:
-    pattern = re.compile(rf"\.{re.escape(output.name)}\.ctxextend-{kind}-[0-9a-f]{{8}}")
-    if not output.parent.is_dir():
-        return []
-    return sorted(path for path in output.parent.iterdir() if pattern.fullmatch(path.name))
-
-
-def _lock(folder: Path) -> int | None:
-    """Lock a folder for this process; None where the system or the file system has no such locks.
-
-    Raises:
-        BlockingIOError: Another process holds it.
-    """
-    if fcntl is None:
-        return None
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
-
-
-@contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process while the block runs, where the system has such locks.
-
-    Raises:
-        BlockingIOError: Another process holds it.
-    """
-    descriptor = _lock(folder)
-    try:
-        yield
-    finally:
-        _unlock(descriptor)
-
-
-def _is_locked(folder: Path) -> bool:
-    try:
-        _unlock(_lock(folder))
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _unlock(descriptor: int | None) -> None:
-    if descriptor is not None:
-        os.close(descriptor)
-
-
 def _put_back(output: Path) -> None:
     """Give an output that a killed run had moved aside its name again, where nothing has taken that."""
     if aside := _to_put_back(output):
@@ -208,25 +123,7 @@ def _put_back(output: Path) -> None:
 def _to_put_back(output: Path) -> Path | None:
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         return None
-    return next((aside for aside in _siblings(output, "old") if not _is_locked(aside)), None)
-
-
-def _clear(output: Path, kind: str) -> None:
-    """Remove what dead runs left behind; where folders cannot be locked nobody knows who is dead."""
-    for left in _siblings(output, kind):
-        with contextlib.suppress(BlockingIOError):
-            lock = _lock(left)
-            if lock is not None:
-                _remove(left)
-                _unlock(lock)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder of our own naming with all that is in it, read-only folders too."""
-    for here, _, _ in os.walk(folder):
-        with contextlib.suppress(OSError):
-            Path(here).chmod(Path(here).stat().st_mode | 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    return next((aside for aside in siblings(output, "old") if not is_locked(aside)), None)
 
 
 def _publish(staged: Path, output: Path, force: bool, written: Collection[str]) -> None:
@@ -264,13 +161,13 @@ def _swap(staged: Path, output: Path) -> None:
     if _exchange(staged, output):
         return
     try:
-        lock = _lock(output)
+        held = lock(output)
     except BlockingIOError:
         raise OutputError(f"Another run is replacing {output} just now.", "Wait for it, then try again.") from None
     try:
-        _rename_twice(staged, output, _sibling(output, "old"))
+        _rename_twice(staged, output, sibling(output, "old"))
     finally:
-        _unlock(lock)
+        unlock(held)
 
 
 def _rename_twice(staged: Path, output: Path, aside: Path) -> None:
@@ -285,7 +182,7 @@ def _rename_twice(staged: Path, output: Path, aside: Path) -> None:
             ) from error
         aside.rename(output)
         raise
-    _remove(aside)
+    remove(aside)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -295,6 +192,8 @@ def _exchange(one: Path, other: Path) -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     done = renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
+    if not done and ctypes.get_errno() == errno.EINTR:
+        return _exchange(one, other)
     if not done and ctypes.get_errno() not in CANNOT_EXCHANGE:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fspath(other))
     return bool(done)

@@ -2,27 +2,26 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.copying import copy_file, write_file
-from ctxextend.checkpoints.disk import check_space, explained
+from ctxextend.checkpoints.disk import explained
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.room import Extent, check_room, shortage
 from ctxextend.checkpoints.staging import stage
 
 __all__ = ["staged_output", "write_rest"]
 
 
 @contextmanager
-def staged_output(
-    checkpoint: Checkpoint, output: Path, files: Collection[str], size: int, *, force: bool
-) -> Iterator[Path]:
+def staged_output(checkpoint: Checkpoint, output: Path, files: Mapping[str, Extent], *, force: bool) -> Iterator[Path]:
     """Give a folder to write an output in, which takes its name when the block ends.
 
     Args:
         checkpoint: The source.
         output: The folder wanted.
-        files: Every file that will be written, below it.
-        size: Bytes that they take.
+        files: Every file that will be written, by its path below it.
         force: Whether an existing checkpoint may be replaced.
 
     Yields:
@@ -31,10 +30,12 @@ def staged_output(
     Raises:
         OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
     """
-    with explained(output), stage(output, checkpoint.guarded, force, files) as staged:
-        check_space(staged.parent, size)
-        for name in files:
-            (staged / name).parent.mkdir(parents=True, exist_ok=True)
+    above = next(path for path in output.absolute().parents if path.exists())
+    room = partial(shortage, above, files, always=True)
+    with explained(output, room), stage(output, checkpoint.guarded, force, files) as staged:
+        check_room(staged.parent, files)
+        for folder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
+            (staged / folder).mkdir(parents=True, exist_ok=True)
         yield staged
 
 

@@ -1,12 +1,12 @@
 """`ctxextend demo`."""
 
 import signal
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ctxextend.checkpoints.siblings import scratch
 from ctxextend.cli.compare import show_comparison, write_files
 from ctxextend.cli.options import AsJson, Force, Quiet, check_report, output_folder, report_file
 from ctxextend.cli.output import INTERRUPTED, Output
@@ -40,8 +40,8 @@ def demo(
     page = report or (output.parent if output else Path()) / REPORT
     check_report(page)
     sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")
-    with tempfile.TemporaryDirectory() as temporary:
-        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force)
+    with scratch() as temporary:
+        shown = run_demo(output or temporary / "tiny-gpt2-512", force)
     _show(sink, shown)
     if output:
         sink.note(f"The checkpoint is in {output}.")

@@ -103,7 +103,7 @@ class Output:
     def note(self, text: str) -> None:
         """Print a line for people."""
         if not (self.quiet or self.silent):
-            print(plain(text), file=sys.stderr)
+            _say(text)
 
     def warning(self, text: str) -> None:
         """Print a line that people should not miss."""
@@ -120,7 +120,7 @@ class Output:
         if self.as_json:
             print(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2))
         else:
-            print(plain(f"Error: {message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
+            _say(f"Error: {message}" + (f"\n{hint}" if hint else ""))
 
     @contextmanager
     def progress(self, what: str, of: str = "bytes") -> Iterator[Move]:
@@ -173,6 +173,14 @@ def _print(text: str) -> None:
     except OSError as error:
         sys.stdout = nowhere()  # what was not printed must not fail again at exit
         raise OutputError(f"The result could not be printed: {error.strerror}.", "The work itself is done.") from error
+
+
+def _say(text: str) -> None:
+    """Print to stderr; no run fails because nobody can hear what it says."""
+    try:
+        print(plain(text), file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = nowhere()
 
 
 def in_colour() -> bool:

@@ -1,11 +1,10 @@
 """From a checkpoint and a text to a ranking of methods."""
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.siblings import scratch
 from ctxextend.checkpoints.source import Source
 from ctxextend.comparison.contest import open_contest
 from ctxextend.comparison.reports import Comparison
@@ -129,8 +128,8 @@ def compare_subject(
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
-    with tempfile.TemporaryDirectory(prefix="ctxextend-") as folder:
-        contest = open_contest(subject, settings, Path(folder), source)
+    with scratch() as folder:
+        contest = open_contest(subject, settings, folder, source)
         try:
             contest.measure(progress or (lambda tokens, total, what: None))
         except KeyboardInterrupt:

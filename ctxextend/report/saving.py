@@ -2,13 +2,12 @@
 
 import contextlib
 import importlib.util
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ctxextend.checkpoints.copying import write_file
-from ctxextend.checkpoints.destination import resolved
+from ctxextend.checkpoints.copying import finish, write_all
 from ctxextend.checkpoints.disk import check_writable
+from ctxextend.checkpoints.staging import stage_file
 from ctxextend.errors import OutputError
 
 __all__ = ["FORMATS", "check_figure", "check_place", "check_suffix", "save"]
@@ -59,8 +58,9 @@ def save(path: Path, data: bytes) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    with _explained(path):
-        _replace(resolved(path), data)
+    with _explained(path), stage_file(path) as staged, staged.open("wb", buffering=0) as file:
+        write_all(file, memoryview(data))
+        finish(file, None)
 
 
 @contextlib.contextmanager
@@ -70,14 +70,3 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}."
         raise OutputError(message, f"Choose another place for {path.name}.") from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    beside = path.parent / f".ctxextend-new-{secrets.token_hex(4)}"
-    try:
-        write_file(beside, data)
-        beside.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise

@@ -1,5 +1,6 @@
 """Text as one long row of tokens in a file, of which no more than a piece is ever held in memory."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def pack(
                     progress(len(part))
                 if written >= wanted:
                     break
+            file.flush()
+            os.fsync(file.fileno())
         with explained(path):
             unfinished.replace(path)
     finally:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.disk import explained
-from ctxextend.checkpoints.staging import hold, made
+from ctxextend.checkpoints.locks import hold
+from ctxextend.checkpoints.staging import made, stage_file
 from ctxextend.errors import TrainingError
 
 __all__ = ["SAVE", "Work", "open_work", "work_folder"]
@@ -108,7 +109,9 @@ class Work:
             shutil.rmtree(save)
 
     def remove(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder and all that is in it; what says that it is ours goes last."""
+        with contextlib.suppress(OSError):
+            _empty(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -183,9 +186,10 @@ def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool)
 
 def _note(folder: Path, asked: Mapping[str, Any]) -> None:
     """Write down what is asked for; whoever is killed meanwhile leaves what stood there."""
-    unfinished = folder / f"{RUN_FILE}.unfinished"
-    unfinished.write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
-    unfinished.replace(folder / RUN_FILE)
+    with stage_file(folder / RUN_FILE) as staged, staged.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(asked, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _noted(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A trained checkpoint written as a folder: complete, and with nothing changed but what was trained."""
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +8,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.copying import copy_file
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import edit
 from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.room import Extent
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES
 from ctxextend.checkpoints.weights import WeightsFile, read_floats
 from ctxextend.checkpoints.writing import staged_output, write_rest
@@ -74,15 +75,23 @@ class TrainedOutput:
         return self.checkpoint.files - set(self._all_texts) - set(self.layouts)
 
     @property
-    def files(self) -> frozenset[str]:
-        """Every file of the output."""
-        beside = (
-            f"{name}/{path.relative_to(folder).as_posix()}"
+    def beside(self) -> Mapping[str, Path]:
+        """The files of `others`, each under its path below the output."""
+        return {
+            f"{name}/{path.relative_to(folder).as_posix()}": path
             for name, folder in self.others.items()
             for path in folder.rglob("*")
             if path.is_file()
-        )
-        return self.checkpoint.files | {*self._all_texts, *beside}
+        }
+
+    @property
+    def extents(self) -> Mapping[str, Extent]:
+        """The room that each file of the output takes."""
+        root, stamps = self.checkpoint.root, self.checkpoint.stamps
+        copied = {name: Extent.of_copy(root / name, stamps[name][0]) for name in self.copied}
+        beside = {name: Extent(path.stat().st_size) for name, path in self.beside.items()}
+        rewritten = {name: Extent(layout.size) for name, layout in self.layouts.items()}
+        return copied | beside | rewritten | {name: Extent(len(text)) for name, text in self._all_texts.items()}
 
     @cached_property
     def _all_texts(self) -> Mapping[str, bytes]:
@@ -109,12 +118,6 @@ class TrainedOutput:
         text = edit(checkpoint.text(checkpoint.index_file), {("metadata", "total_size"): size})
         return {checkpoint.index_file: text.encode()}
 
-    @property
-    def size(self) -> int:
-        """Bytes of the whole output, folders beside it left out."""
-        copied = sum(self.checkpoint.stamps[name][0] for name in self.copied if name in self.checkpoint.stamps)
-        return copied + sum(layout.size for layout in self.layouts.values()) + sum(map(len, self._all_texts.values()))
-
     def write(self, output: Path, *, force: bool) -> None:
         """Write the folder: complete under its name in one rename, or not at all.
 
@@ -124,13 +127,13 @@ class TrainedOutput:
             TrainingError: A row that was not to be trained would not be what it was.
         """
         self.checkpoint.check_unchanged()
-        with staged_output(self.checkpoint, output, self.files, self.size, force=force) as staged:
+        with staged_output(self.checkpoint, output, self.extents, force=force) as staged:
             for file in self.checkpoint.weights:
                 name = self.checkpoint.output_name(file)
                 if name in self.layouts:
                     rewrite(file, self.layouts[name], Tensors(self, file), staged / name)
-            for name, folder in self.others.items():
-                shutil.copytree(folder, staged / name, dirs_exist_ok=True)
+            for name, path in self.beside.items():
+                copy_file(path, staged / name)
             write_rest(self.checkpoint, staged, self.copied, lambda: self._all_texts)
             self._check_rows(staged)
 

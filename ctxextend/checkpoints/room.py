@@ -1,0 +1,101 @@
+"""The room that an output takes on a disk, asked for before the first byte of it is written."""
+
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ctxextend.checkpoints.disk import NO_ROOM_HINT
+from ctxextend.errors import OutputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Extent", "check_room", "shortage"]
+
+# From linux/fs.h: let a file share all blocks of another.
+FICLONE = 0x40049409
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The room that a file of the output takes.
+
+    Attributes:
+        size: Its bytes.
+        shareable: Bytes of it that stand in whole blocks, and at the same place of a block as in the file that they
+            come from: a file system that can clone allocates none for them.
+        origin: The file that they come from; None where there are none.
+    """
+
+    size: int
+    shareable: int = 0
+    origin: Path | None = None
+
+    @classmethod
+    def of_copy(cls, origin: Path, size: int) -> "Extent":
+        """Return the room that a whole file's copy takes."""
+        return cls(size, size, origin)
+
+
+def check_room(folder: Path, files: Mapping[str, Extent]) -> None:
+    """Refuse to begin what will not fit.
+
+    Args:
+        folder: An existing folder on the file system in question.
+        files: Each file of the output, by its path below it.
+
+    Raises:
+        OutputError: The disk has too few bytes free, or may hold too few files more.
+    """
+    if told := shortage(folder, files):
+        raise OutputError(f"{told}.", NO_ROOM_HINT)
+
+
+def shortage(folder: Path, files: Mapping[str, Extent], *, always: bool = False) -> str:
+    """Say what an output needs and what there is, where that is less; empty where it fits.
+
+    Args:
+        folder: As in `check_room`.
+        files: As in `check_room`.
+        always: Whether to say it where it fits, too.
+    """
+    if not hasattr(os, "statvfs"):
+        return ""
+    disk, folders = os.statvfs(folder), {parent for name in files for parent in PurePosixPath(name).parents}
+    free, block = disk.f_bavail * disk.f_frsize, max(disk.f_frsize, 1)
+    needed = (len(folders) + sum(-(-extent.size // block) for extent in files.values())) * block
+    if needed > free:
+        needed -= _cloned(folder, files.values())
+    if needed > free or always:
+        return f"The output needs {needed:,} bytes, and {folder} has {free:,} free"
+    entries = len(files) + len(folders)
+    if disk.f_files and entries > disk.f_favail:
+        return f"The output is {entries:,} files and folders, and {folder} has room for {disk.f_favail:,} more"
+    return ""
+
+
+def _cloned(folder: Path, files: Collection[Extent]) -> int:
+    """Return the bytes that the disk will share with the source, and so allocate none for."""
+    found: dict[Path, bool] = {}
+    for extent in files:
+        if extent.origin is not None and extent.shareable:
+            found.setdefault(extent.origin, _can_clone(extent.origin, folder))
+    return sum(extent.shareable for extent in files if extent.origin is not None and found.get(extent.origin))
+
+
+def _can_clone(file: Path, folder: Path) -> bool:
+    """Whether files in a folder can share blocks with another; asked of one that has no name and no bytes."""
+    if fcntl is None or not hasattr(os, "O_TMPFILE"):
+        return False
+    with suppress(OSError), file.open("rb") as source:
+        unnamed = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
+        try:
+            fcntl.ioctl(unnamed, FICLONE, source.fileno())
+        finally:
+            os.close(unnamed)
+        return True
+    return False

@@ -1,0 +1,35 @@
+"""A small checkpoint that uses all that an output can have, and processes to resize it in."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import pico
+from tests.faults.nursery import Nursery, open_nursery
+
+
+def make_source(folder: Path) -> Path:
+    """Save a GPT-2 in two shards, with a tokenizer's limit, a text that is edited, a module's folder and a link."""
+    pico.make(folder, "gpt2")
+    pico.shard(folder, "8KB")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 16}))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def resizing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Processes that have resized a checkpoint before."""
+    folder = tmp_path_factory.mktemp("nursery")
+    source = make_source(folder / "source")
+    with open_nursery("resize", source, "--to", 20, "-o", folder / "first", "--quiet") as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def source(_own_folder: None) -> Path:
+    """The checkpoint, in the test's folder as ``source``."""
+    return make_source(Path("source"))

@@ -1,0 +1,81 @@
+"""`resize` stopped before every system call that changes a file: what was there is there, and the next run mends all.
+
+What is killed before a call has made all that come before it, so that this is also after each of them; after the last,
+a command comes to its end by itself.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.nursery import Nursery
+from tests.faults.outcomes import NO_EXCHANGE, OUTPUT, RESIZE, found, last_of, leftovers, made, put_none, put_old, stop
+from tests.faults.tracing import calls, needs_strace
+from tests.pico import contents
+
+pytestmark = needs_strace
+
+
+def test_resize_killed_anywhere_leaves_nothing_or_all(resizing: Nursery, source: Path) -> None:
+    before, new = contents(source), made(resizing, 32)
+    found_calls = calls(resizing, *RESIZE)
+    assert len(found_calls) > 30
+    outcomes = []
+    for call in found_calls:
+        put_none()
+        assert stop(resizing, call, RESIZE, "KILL").code == -9, call
+        assert contents(source) == before, call
+        assert found() in (None, new), call
+        outcomes.append(found() is None)
+        again = resizing.run(*RESIZE, *(["--force"] if OUTPUT.exists() else []))
+        assert (again.code, found(), leftovers()) == (0, new, []), (call, again)
+    assert len(set(outcomes)) == 2
+
+
+@pytest.mark.parametrize("injections", [(), (NO_EXCHANGE,)], ids=["exchanged", "two renames"])
+def test_resize_force_killed_anywhere_leaves_the_old_or_the_new(
+    injections: tuple[str, ...], resizing: Nursery, source: Path
+) -> None:
+    before, new, old = contents(source), made(resizing, 32), made(resizing, 20)
+    put_old()
+    outcomes = []
+    for call in last_of(calls(resizing, *RESIZE, "--force", injections=injections)):
+        put_old()
+        stop(resizing, call, (*RESIZE, "--force"), "KILL", *injections)
+        outcomes.append(found())
+        assert contents(source) == before, call
+        again = resizing.run(*RESIZE, "--force")
+        assert (again.code, found(), leftovers()) == (0, new, []), (call, again)
+    assert all(outcome in (None, old, new) for outcome in outcomes)
+    assert outcomes.count(None) == (1 if injections else 0)
+    assert old in outcomes
+    assert new in outcomes
+
+
+@pytest.mark.parametrize(("signal", "code"), [("TERM", 143), ("INT", 130)])
+def test_resize_stopped_anywhere_leaves_nothing_behind(signal: str, code: int, resizing: Nursery, source: Path) -> None:
+    before, new = contents(source), made(resizing, 32)
+    outcomes = []
+    for call in calls(resizing, *RESIZE):
+        put_none()
+        ended = stop(resizing, call, RESIZE, signal)
+        assert ended.code == code, (call, ended)
+        assert "Traceback" not in ended.stderr
+        assert contents(source) == before, call
+        assert (found() in (None, new), leftovers()) == (True, []), call
+        outcomes.append(found() is None)
+        assert OUTPUT.parent.exists() == OUTPUT.exists(), call
+    assert len(set(outcomes)) == 2
+
+
+@pytest.mark.parametrize("injections", [(), (NO_EXCHANGE,)], ids=["exchanged", "two renames"])
+def test_resize_force_stopped_anywhere_leaves_the_old_or_the_new(
+    injections: tuple[str, ...], resizing: Nursery, source: Path
+) -> None:
+    new, old = made(resizing, 32), made(resizing, 20)
+    put_old()
+    for call in last_of(calls(resizing, *RESIZE, "--force", injections=injections)):
+        put_old()
+        ended = stop(resizing, call, (*RESIZE, "--force"), "TERM", *injections)
+        assert ended.code == 143, (call, ended)
+        assert (found() in (old, new), leftovers()) == (True, []), call
