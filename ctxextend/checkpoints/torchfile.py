@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.headers import Entries, compact, read_entries
+from ctxextend.checkpoints.headers import Entries, read_entries
+from ctxextend.checkpoints.headertext import compact
 from ctxextend.checkpoints.pickles import SAVE_TENSORS, is_zip
 from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError
