@@ -48,12 +48,12 @@ def explained(output: Path, room: Callable[[], str] = str) -> Iterator[None]:
 
     Args:
         output: What is written.
-        room: Says what it needs and what there is; asked where the disk is full.
+        room: Says of it what it needs and what there is; asked where the disk is full.
     """
     try:
         yield
     except OSError as error:
         said = f"{output} could not be written: {error.strerror or error}."
-        told = f" {room()}." if error.errno in NO_ROOM and room is not str else ""
+        told = f" It {room()}." if error.errno in NO_ROOM and room is not str else ""
         hint = HINTS.get(error.errno or 0, "Check the disk, then run the same command again.")
         raise OutputError(f"{said}{told}", hint) from error

@@ -52,16 +52,19 @@ def check_room(folder: Path, files: Mapping[str, Extent]) -> None:
         OutputError: The disk has too few bytes free, or may hold too few files more.
     """
     if told := shortage(folder, files):
-        raise OutputError(f"{told}.", NO_ROOM_HINT)
+        raise OutputError(f"The output {told}.", NO_ROOM_HINT)
 
 
 def shortage(folder: Path, files: Mapping[str, Extent], *, always: bool = False) -> str:
-    """Say what an output needs and what there is, where that is less; empty where it fits.
+    """Say what files need and what there is, where that is less; empty where they fit.
 
     Args:
         folder: As in `check_room`.
         files: As in `check_room`.
-        always: Whether to say it where it fits, too.
+        always: Whether to say it where they fit, too.
+
+    Returns:
+        What follows upon what needs it, such as ``needs 4,096 bytes, and /data has 0 free``.
     """
     if not hasattr(os, "statvfs"):
         return ""
@@ -71,10 +74,10 @@ def shortage(folder: Path, files: Mapping[str, Extent], *, always: bool = False)
     if needed > free:
         needed -= _cloned(folder, files.values())
     if needed > free or always:
-        return f"The output needs {needed:,} bytes, and {folder} has {free:,} free"
+        return f"needs {needed:,} bytes, and {folder} has {free:,} free"
     entries = len(files) + len(folders)
     if disk.f_files and entries > disk.f_favail:
-        return f"The output is {entries:,} files and folders, and {folder} has room for {disk.f_favail:,} more"
+        return f"is {entries:,} files and folders, and {folder} has room for {disk.f_favail:,} more"
     return ""
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 from ctxextend.checkpoints.locks import lock, unlock
 from ctxextend.errors import OutputError
 
-__all__ = ["clear", "locked_sibling", "remove", "scratch", "sibling", "siblings", "uninterrupted"]
+__all__ = ["clear", "discard", "locked_sibling", "remove", "scratch", "sibling", "siblings", "uninterrupted"]
 
 Kind = Literal["new", "old"]
 
@@ -102,6 +102,18 @@ def clear(output: Path, kind: Kind) -> None:
             if held is not None:
                 remove(left)
                 unlock(held)
+
+
+def discard(path: Path) -> None:
+    """Remove something that others look for by its name, so that never a part of it alone stands there.
+
+    Raises:
+        OSError: It cannot lose its name.
+    """
+    if os.path.lexists(path):
+        aside = sibling(path, "old")
+        path.rename(aside)
+        remove(aside)
 
 
 def remove(path: Path) -> None:

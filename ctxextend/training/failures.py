@@ -36,7 +36,7 @@ def explained(learner: "Learner", trainer: RunTrainer, work: Work) -> Iterator[N
         failed = _not_finite(learner, trainer, error, work)
         raise (failed if trainer.is_world_process_zero() else first_failed()) from None
     except OSError as error:  # on a full disk the log is the first that cannot be written
-        raise not_saved(work, error) from error
+        raise not_saved(work, learner.trained, error) from error
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if type(error) is RuntimeError and "can't allocate memory" not in str(error):
             raise

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.room import Extent
 from ctxextend.errors import TrainingError
 
 __all__ = ["Trained", "match_parameters"]
@@ -70,6 +71,11 @@ class Trained:
         """Numbers that are trained."""
         others = sum(value.numel() for name, value in self.parameters.items() if value is not self._weight)
         return others + int(self.rows.sum()) * self._weight.shape[1]
+
+    @property
+    def save_extent(self) -> Extent:
+        """The room that a save takes: each parameter and AdamW's two moments of it, in float32."""
+        return Extent(3 * 4 * sum(value.numel() for value in self.parameters.values()))
 
     @property
     def _weight(self) -> torch.nn.Parameter:

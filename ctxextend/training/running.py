@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.disk import explained
+from ctxextend.checkpoints.room import check_room
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.evaluation.readers import ENCODER
@@ -26,7 +27,7 @@ from ctxextend.training.reports import TrainingInterrupted, TrainResult, counted
 from ctxextend.training.setup import set_up
 from ctxextend.training.shown import check_shown
 from ctxextend.training.texts import output_texts
-from ctxextend.training.work import Work, open_work, work_folder
+from ctxextend.training.work import SAVE, Work, open_work, work_folder
 from ctxextend.training.writing import TrainedOutput
 
 __all__ = ["train", "train_run"]
@@ -130,6 +131,8 @@ def train_run(
         learner = set_up(opened, texts, devices)
         for text in _plan_texts(learner, devices):
             tell(text)
+        if devices.is_first:
+            _check_room(learner, folder)
         before = table_sha(opened.files)
         learned = learner.learn(work, devices, _reporter(learner, progress))
         if learned.stopped_by is not None:
@@ -139,6 +142,15 @@ def train_run(
             _write(run, learner, result, (before, work), force=force)
             work.remove()
     return result
+
+
+def _check_room(learner: Learner, output: Path) -> None:
+    """Refuse a training whose saves and output the disk does not hold, before the first step of it."""
+    opened, extent = learner.opened, learner.trained.save_extent
+    made = TrainedOutput(opened.files.checkpoint, learner.trained, opened.files.table, opened.settings.dtype, {}, {})
+    above = next(path for path in output.absolute().parents if path.exists())
+    # One save is written before the one that came before it is removed.
+    check_room(above, {**made.extents, f"{SAVE}1": extent, f"{SAVE}2": extent})
 
 
 def _fitted(opened: Opened, devices: Devices) -> Opened:

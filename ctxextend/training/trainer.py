@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback
 
+from ctxextend.checkpoints.room import shortage
 from ctxextend.errors import OutputError
 from ctxextend.training.parameters import Trained
 from ctxextend.training.signals import Stop
@@ -25,7 +26,7 @@ __all__ = ["NotFiniteError", "RunTrainer", "Watch", "not_saved"]
 
 WEIGHTS = "trained.safetensors"
 # What names torch's writer in errors that are none of their own kind.
-TORCH_WRITER = ("PytorchStreamWriter", "inline_container")
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 # The folder of a save that is being written.
 UNFINISHED = "unfinished"
 
@@ -76,7 +77,7 @@ class RunTrainer(Trainer):
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        with _saving(unfinished, self.work):
+        with _saving(unfinished, self.work, self.trained):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if self.is_world_process_zero():
@@ -98,7 +99,7 @@ class RunTrainer(Trainer):
 
 
 @contextmanager
-def _saving(unfinished: Path, work: Work) -> Iterator[None]:
+def _saving(unfinished: Path, work: Work, trained: Trained) -> Iterator[None]:
     """Say what is left where a save fails: torch and safetensors each have an error of their own for a full disk.
 
     Raises:
@@ -111,15 +112,16 @@ def _saving(unfinished: Path, work: Work) -> Iterator[None]:
         is_torch = any(word in str(error) for word in TORCH_WRITER)
         if not isinstance(error, OSError | SafetensorError) and not is_torch:
             raise
-        raise not_saved(work, error) from error
+        raise not_saved(work, trained, error) from error
 
 
-def not_saved(work: Work, error: Exception) -> OutputError:
+def not_saved(work: Work, trained: Trained, error: Exception) -> OutputError:
     """Return what to say where something of a run could not be written."""
     kept = f"the save before it, {work.save}, is whole" if work.save else "there was none before it"
-    said = " ".join(str(error).split())[:200]
+    said, room = " ".join(str(error).split())[:200], shortage(work.saves, {SAVE: trained.save_extent}, always=True)
     return OutputError(
-        f"A save in {work.saves} could not be written ({said}); {kept}.", "Free some space, then go on with --resume."
+        f"A save in {work.saves} could not be written ({said}); {kept}. A save {room}.",
+        "Free some space, then go on with --resume.",
     )
 
 
@@ -177,6 +179,11 @@ class Watch(TrainerCallback):
             raise NotFiniteError(state.global_step)
         if "loss" in (logs or {}) and state.is_world_process_zero:
             self.work.remove_older()
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Stop where that was asked for while a save was written: a further step may take long."""
+        if self.stop.is_wanted():
+            control.should_training_stop = True
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop before a step that would spoil what was learned; with fp16 the scaler leaves such a step out itself."""

@@ -19,12 +19,14 @@ from typing import Any
 
 from ctxextend.checkpoints.disk import explained
 from ctxextend.checkpoints.locks import hold
+from ctxextend.checkpoints.siblings import clear, discard
 from ctxextend.checkpoints.staging import made, stage_file
 from ctxextend.errors import TrainingError
 
 __all__ = ["SAVE", "Work", "open_work", "work_folder"]
 
 RUN_FILE = "run.json"
+SAVES = "saves"
 # How transformers calls its saves: the step follows.
 SAVE = "checkpoint-"
 # What may be another when a run goes on: but for the steps, by which learning rates go, nothing is learned by it.
@@ -68,7 +70,7 @@ class Work:
     @property
     def saves(self) -> Path:
         """Where saves are."""
-        return self.folder / "saves"
+        return self.folder / SAVES
 
     @property
     def reports(self) -> Path:
@@ -101,18 +103,18 @@ class Work:
     def remove_older(self) -> None:
         """Remove all saves but the last."""
         for save in self._all_saves[1:]:
-            shutil.rmtree(save, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                discard(save)
 
     def remove_last(self) -> None:
         """Remove the last save."""
         for save in self._all_saves[:1]:
-            shutil.rmtree(save)
+            discard(save)
 
     def remove(self) -> None:
-        """Remove the folder and all that is in it; what says that it is ours goes last."""
+        """Remove the folder and all that is in it."""
         with contextlib.suppress(OSError):
-            _empty(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
+            discard(self.folder)
 
 
 def work_folder(output: Path) -> Path:
@@ -136,7 +138,9 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
     """
     folder = work_folder(output)
     work = Work(folder)
+    clear(folder, "old")
     with explained(folder), made(folder), _held(folder):
+        clear(folder / RUN_FILE, "new")
         _check(folder, asked, resume=resume, force=force)
         if not resume or work.save is None:
             _empty(folder)
@@ -201,7 +205,8 @@ def _noted(folder: Path) -> dict[str, Any]:
 
 
 def _empty(folder: Path) -> None:
-    """Remove all that is in the folder of a run; what says that it is ours goes last."""
+    """Remove all that is in the folder of a run: its saves first and at once, and last what says that it is ours."""
+    discard(folder / SAVES)
     for path in sorted(folder.iterdir(), key=lambda path: path.name == RUN_FILE):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

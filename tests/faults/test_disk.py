@@ -19,7 +19,7 @@ ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EROFS")
 FULL = ("ENOSPC", "EDQUOT")
 # What the standard says that a signal may cut short.
 INTERRUPTIBLE = ("openat", "write", "copy_file_range", "fsync", "flock", "renameat2")
-NEEDS = re.compile(r"The output needs [\d,]+ bytes, and .* has [\d,]+ free")
+NEEDS = re.compile(r"It needs [\d,]+ bytes, and .* has [\d,]+ free")
 
 
 def survives(call: Call, error: str, calls: list[Call]) -> bool:
@@ -183,7 +183,7 @@ def test_resize_on_a_disk_that_fills_meanwhile_leaves_what_was_there(
 ) -> None:
     monkeypatch.setattr("ctxextend.checkpoints.writing.check_room", lambda folder, files: None)
     with tmpfs(room) as small:
-        with pytest.raises(OutputError, match=r"No space left on device\. The output needs .* free"):
+        with pytest.raises(OutputError, match=r"No space left on device\. It needs .* free"):
             resize(source, to=4096, output=small / "out")
         assert list(small.iterdir()) == []
 

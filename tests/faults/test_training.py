@@ -1,0 +1,111 @@
+"""`train` stopped and failed at system calls that change files: its saves, and how its output gets its name.
+
+Some of them here, and all of them in `python -m benchmarks.soak`.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import trainings
+from tests.faults.nursery import Ended, Nursery, open_nursery
+from tests.faults.tracing import Call, calls, needs_strace, traced
+from tests.pico import contents, tensor_bytes
+
+pytestmark = needs_strace
+
+OUTPUT, WORK = Path("out"), Path("out.training")
+TRAIN = ("train", "source", "--data", "book.txt", "--steps", 3, "--save-every", 1, "--batch-size", 4, "-o", OUTPUT)
+
+Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
+
+
+@pytest.fixture(scope="module")
+def training(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Processes that have trained before."""
+    folder = tmp_path_factory.mktemp("nursery")
+    shutil.copytree(gpt2, folder / "source")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        trainings.write_book()
+        first = (folder / value if value in ("source", "book.txt", OUTPUT) else value for value in TRAIN)
+        with open_nursery(*first, "--quiet") as nursery:
+            yield nursery
+
+
+@pytest.fixture
+def trained(training: Nursery, gpt2: Path, book: None) -> Tensors:
+    """What the training gives that is never stopped; its source lies in the test's folder."""
+    shutil.copytree(gpt2, "source")
+    assert training.run(*TRAIN).code == 0
+    OUTPUT.rename("peace")
+    return tensor_bytes(Path("peace"))
+
+
+def clear() -> None:
+    """Remove all that a run left."""
+    for path in Path().iterdir():
+        if path.name.startswith((OUTPUT.name, f".{OUTPUT.name}")):
+            shutil.rmtree(path)
+
+
+def check_again(nursery: Nursery, wanted: Tensors) -> None:
+    """See that the next run ends as if none had been stopped before it, and clears what that one left."""
+    force = ["--force"] if OUTPUT.exists() else []
+    again = nursery.run(*TRAIN, "--resume", *force)
+    assert again.code == 0, again
+    assert tensor_bytes(OUTPUT) == wanted
+    assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "out", "peace", "source"]
+
+
+def tried(nursery: Nursery, begin: int, step: int) -> list[Call]:
+    """Each step-th of the calls of a training that is not stopped, from one on."""
+    found = calls(nursery, *TRAIN)
+    clear()
+    return [call for call in found if not is_print(call)][begin::step]
+
+
+def is_print(call: Call) -> bool:
+    return call.name == "write" and call.given.startswith(("1<", "2<"))
+
+
+def is_known(ended: Ended) -> bool:
+    """Whether a command failed in good order."""
+    return ended.code == 1 and "Error: " in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_train_killed_anywhere_goes_on_from_its_last_save(training: Nursery, trained: Tensors) -> None:
+    before = contents(Path("source"))
+    for call in tried(training, 0, 20):
+        ended, _ = traced(training, TRAIN, f"{call.name}:signal=KILL:when={call.k}")
+        assert ended.code == -9, call
+        assert contents(Path("source")) == before, call
+        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == trained, call
+        check_again(training, trained)
+        clear()
+
+
+def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: Tensors) -> None:
+    for call in tried(training, 7, 40):
+        ended, _ = traced(training, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
+        assert ended.code == 143 or (ended.code == 0 and OUTPUT.exists()), (call, ended)
+        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == trained, call
+        check_again(training, trained)
+        clear()
+
+
+@pytest.mark.parametrize(("error", "begin"), [("ENOSPC", 12), ("EIO", 26)])
+def test_train_where_a_call_fails_says_so_and_goes_on(
+    error: str, begin: int, training: Nursery, trained: Tensors
+) -> None:
+    for call in tried(training, begin, 40):
+        ended, _ = traced(training, TRAIN, f"{call.name}:error={error}:when={call.k}")
+        if ended.code == 0:
+            assert tensor_bytes(OUTPUT) == trained, call
+        else:
+            assert is_known(ended), (call, ended)
+            assert not OUTPUT.exists(), call
+            check_again(training, trained)
+        clear()
