@@ -1,0 +1,509 @@
+"""Safetensors files of strangers: whatever a header says, it is read, or refused with a CheckpointError."""
+
+import json
+import random
+import shutil
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from ctxextend.checkpoints.headers import read_entries
+from ctxextend.checkpoints.tensorfile import MAX_HEADER_BYTES, TensorFile, open_tensor_file
+from ctxextend.cli.app import app
+from ctxextend.cli.output import one_line
+from ctxextend.errors import CheckpointError, CtxextendError
+from ctxextend.plan import plan_resize
+from tests import pico
+
+# Seconds after which a refusal is one too late.
+PATIENCE = 1.0
+
+
+def pack(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
+    """A safetensors file: its length, its header, its tensors' bytes."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def entry(start: int, end: int, dtype: str = "U8", shape: Any = None) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [end - start] if shape is None else shape, "data_offsets": [start, end]}
+
+
+def described(inner: str) -> bytes:
+    """A file of 4 bytes whose only tensor is described by a piece of JSON."""
+    return pack(f'{{"a":{inner}}}'.encode(), b"1234")
+
+
+def with_shape(shape: str) -> bytes:
+    return described(f'{{"dtype":"U8","shape":{shape},"data_offsets":[0,4]}}')
+
+
+def with_offsets(offsets: str) -> bytes:
+    return described(f'{{"dtype":"U8","shape":[4],"data_offsets":{offsets}}}')
+
+
+def with_metadata(metadata: str) -> bytes:
+    return pack(f'{{"__metadata__":{metadata},"a":{json.dumps(entry(0, 4))}}}'.encode(), b"1234")
+
+
+ONE = json.dumps(entry(0, 4))
+MANY = 1_000_000
+DIGITS = "9" * 5_000
+
+# What safetensors refuses too.
+HOSTILE: dict[str, bytes] = {
+    "empty file": b"",
+    "seven bytes": b"1234567",
+    "length of 0": pack(b"", b"1234"),
+    "length of 1": pack(b"{}", b"1234", 1),
+    "length of 2^63": pack(b"{}", b"", 2**63),
+    "length of 2^64-1": pack(b"{}", b"", 2**64 - 1),
+    "length behind the file": pack(b"{}", b"", 3),
+    "list": pack([1, 2]),
+    "text": pack("a"),
+    "number": pack(b"12345"),
+    "null": pack(b"null"),
+    "bare word": pack(b"NaN "),
+    "two values": pack(b"{}{}"),
+    "spaces alone": pack(b" " * 100),
+    "not closed": pack(f'{{"a":{ONE}'.encode(), b"1234"),
+    "comma behind the last": pack(f'{{"a":{ONE},}}'.encode(), b"1234"),
+    "no comma": pack(f'{{"a":{ONE} "b":{ONE}}}'.encode(), b"1234"),
+    "no colon": pack(f'{{"a" {ONE}}}'.encode(), b"1234"),
+    "name that is a number": pack(f"{{1:{ONE}}}".encode(), b"1234"),
+    "single quotes": pack(str({"a": entry(0, 4)}).encode(), b"1234"),
+    "byte order mark": pack(f'\ufeff{{"a":{ONE}}}'.encode(), b"1234"),
+    "nested lists": pack(b"[" * MANY),
+    "nested objects": pack(b'{"a":' * MANY),
+    "nested in a description": described(f'{{"x":{"[" * 50_000}'),
+    "nested in a shape": with_shape("[" * MANY),
+    "nested deeply and closed": described(f'{{"x":{"[" * 20_000}{"]" * 20_000},{ONE[1:]}'),
+    "nested in a text's place": with_metadata(f'{{"a":{"[" * MANY}'),
+    "description twice": described('{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'),
+    "metadata twice": pack(f'{{"__metadata__":{{}},"a":{ONE},"__metadata__":{{}}}}'.encode(), b"1234"),
+    "no dtype": described('{"shape":[4],"data_offsets":[0,4]}'),
+    "no offsets": described('{"dtype":"U8","shape":[4]}'),
+    "description of another kind": described("[1,2]"),
+    "description of null": described("null"),
+    "unknown dtype": described('{"dtype":"Q4","shape":[4],"data_offsets":[0,4]}'),
+    "dtype in small letters": described('{"dtype":"u8","shape":[4],"data_offsets":[0,4]}'),
+    "dtype of another kind": described('{"dtype":["U8"],"shape":[4],"data_offsets":[0,4]}'),
+    "long dtype": described(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'),
+    "shape of one number": with_shape("4"),
+    "shape of texts": with_shape('["4"]'),
+    "shape with a hole": with_shape("[,4]"),
+    "shape with a zero in front": with_shape("[04]"),
+    "shape of minus four": with_shape("[-4]"),
+    "shape of minus zero": described('{"dtype":"U8","shape":[-0],"data_offsets":[0,0]}'),
+    "shape of a float": with_shape("[4.0]"),
+    "shape of a power": with_shape("[4e0]"),
+    "shape of NaN": with_shape("[NaN]"),
+    "shape of infinity": with_shape("[Infinity]"),
+    "shape of 1e400": with_shape("[1e400]"),
+    "shape of true": with_shape("[true,4]"),
+    "shape of 2^64": with_shape(f"[{2**64}]"),
+    "shape of 5,000 digits": with_shape(f"[{DIGITS}]"),
+    "shape of a million digits": with_shape(f"[{'9' * MANY}]"),
+    "product over 2^64": with_shape(f"[{2**40},{2**40}]"),
+    "product of 2^64, then 0": described(f'{{"dtype":"U8","shape":[{2**32},{2**32},0],"data_offsets":[0,0]}}'),
+    "bits over 2^64": described(f'{{"dtype":"F64","shape":[{2**61}],"data_offsets":[0,0]}}'),
+    "a million dimensions of 9": with_shape(f"[{'9,' * MANY}9]"),
+    "30,000 dimensions of 9": with_shape(f"[{'9,' * 30_000}9]"),
+    "shape that is too small": with_shape("[3]"),
+    "half a byte": described('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'),
+    "offsets of floats": with_offsets("[0.0,4.0]"),
+    "offsets of true": with_offsets("[false,4]"),
+    "offsets of texts": with_offsets('["0","4"]'),
+    "offset of 1e400": with_offsets("[0,1e400]"),
+    "offset of NaN": with_offsets("[0,NaN]"),
+    "offset of 5,000 digits": with_offsets(f"[0,{DIGITS}]"),
+    "offset of 2^63": with_offsets(f"[0,{2**63}]"),
+    "offset of minus zero": with_offsets("[-0,4]"),
+    "negative offset": with_offsets("[-4,0]"),
+    "one offset": with_offsets("[4]"),
+    "three offsets": with_offsets("[0,2,4]"),
+    "reversed offsets": with_offsets("[4,0]"),
+    "behind the file": with_offsets("[0,5]"),
+    "overlapping": pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"),
+    "the same bytes": pack({"a": entry(0, 4), "b": entry(0, 4)}, b"1234"),
+    "hole in the middle": pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
+    "hole in front": pack({"a": entry(1, 4)}, b"1234"),
+    "hole at the end": pack({"a": entry(0, 3)}, b"1234"),
+    "bytes and no tensor": pack({}, b"1234"),
+    "not UTF-8 in a name": pack(b'{"\xff":%b}' % ONE.encode(), b"1234"),
+    "not UTF-8 behind a backslash": pack(b'{"\\u00e9\xff":%b}' % ONE.encode(), b"1234"),
+    "surrogate in UTF-8": pack(b'{"\xed\xa0\x80":%b}' % ONE.encode(), b"1234"),
+    "half a surrogate pair": pack(f'{{"\\ud800":{ONE}}}'.encode(), b"1234"),
+    "half a surrogate pair in a key": described('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":"\\udc00"}'),
+    "bare NUL in a name": pack(b'{"\0":%b}' % ONE.encode(), b"1234"),
+    "bare line break in a name": pack(b'{"\n":%b}' % ONE.encode(), b"1234"),
+    "bad escape": pack(b'{"\\x":%b}' % ONE.encode(), b"1234"),
+    "NaN in another key": described('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
+    "metadata that is a text": with_metadata('"x"'),
+    "metadata that is a list": with_metadata("[]"),
+    "metadata that is 0": with_metadata("0"),
+    "metadata of numbers": with_metadata('{"x":1}'),
+    "metadata of lists": with_metadata('{"x":["y"]}'),
+    "half a surrogate pair in metadata": with_metadata('{"x":"\\ud800"}'),
+    "metadata with a tensor's description": pack({"__metadata__": entry(0, 4)}, b"1234"),
+}
+
+# What safetensors reads and we do not: nobody has a use for it, and it says two things or takes much memory.
+REFUSED_BY_US_ALONE = {
+    "name twice": pack(f'{{"a":{ONE},"a":{ONE}}}'.encode(), b"1234"),
+    "name twice, once in escapes": pack(f'{{"a":{ONE},"\\u0061":{ONE}}}'.encode(), b"1234"),
+    "key of metadata twice": with_metadata('{"x":"1","x":"2"}'),
+    "metadata in escapes": pack(f'{{"__metadat\\u0061__":{{}},"a":{ONE}}}'.encode(), b"1234"),
+    "another key with a list": described('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":[]}'),
+    "a million dimensions": with_shape(f"[{'1,' * MANY}4]"),
+    "name of 100,000 letters in escapes": pack({"\n" * 100_000: entry(0, 4)}, b"1234"),
+}
+
+# What looks strange and is read.
+STRANGE: dict[str, bytes] = {
+    "no tensors": pack({}),
+    "no metadata": with_metadata("null"),
+    "empty metadata": with_metadata("{}"),
+    "space everywhere": pack(json.dumps({"__metadata__": {"a": "b"}, "x": entry(0, 4)}, indent="\t").encode(), b"1234"),
+    "another order of keys": described('{"data_offsets":[0,4],"shape":[4],"dtype":"U8"}'),
+    "another key": described('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":"y"}'),
+    "an empty name": pack({"": entry(0, 4)}, b"1234"),
+    "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
+    "name beyond ASCII": pack('{"é日😀":'.encode() + ONE.encode() + b"}", b"1234"),
+    "long name": pack({"a" * MANY: entry(0, 4)}, b"1234"),
+    "30,000 dimensions": with_shape(f"[{'1,' * 30_000}4]"),
+    "20 dimensions": with_shape(f"[{'1,' * 20}4]"),
+    "empty tensors": pack({"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"),
+    "tensors of 4 bits": described('{"dtype":"F4","shape":[8],"data_offsets":[0,4]}'),
+    "a text of 200,000 letters": with_metadata(json.dumps({"x": "é\n" * 100_000, "y": "z"}, ensure_ascii=False)),
+}
+
+
+def cased(files: dict[str, bytes]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("content", files.values(), ids=files)
+
+
+def reads(content: bytes, reader: Callable[[Path], Any]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        path.write_bytes(content)
+        try:
+            reader(path)
+        except (CheckpointError, SafetensorError):
+            return False
+        return True
+
+
+def theirs(path: Path) -> None:
+    """Open a file as safetensors does."""
+    with safe_open(path, "np") as file:
+        list(file.keys())
+
+
+@cased(HOSTILE | REFUSED_BY_US_ALONE)
+def test_open_tensor_file_refuses_a_hostile_header_within_a_second(content: bytes) -> None:
+    began = time.perf_counter()
+    assert not reads(content, open_tensor_file)
+    assert time.perf_counter() - began < PATIENCE
+
+
+@cased(HOSTILE)
+def test_safetensors_refuses_them_too(content: bytes) -> None:
+    assert not reads(content, theirs)
+
+
+@cased(STRANGE)
+def test_open_tensor_file_reads_what_safetensors_reads(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(content)
+    file = open_tensor_file(tmp_path / "a")
+    with safe_open(tmp_path / "a", "np") as other:
+        assert {*file.entries} == {*other.keys()}
+        assert (file.entries.metadata or {}) == (other.metadata() or {})
+        for name in other.keys():  # noqa: SIM118 - it is no mapping
+            assert [*file.entries[name].shape] == other.get_slice(name).get_shape()
+
+
+def test_open_tensor_file_refuses_ten_million_tensors_within_a_second(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.write((10_000_000 * 50).to_bytes(8, "little") + b'{"a":')
+        file.truncate(10_000_000 * 50 + 8)
+    began = time.perf_counter()
+    with pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"):
+        open_tensor_file(path)
+    assert time.perf_counter() - began < PATIENCE
+
+
+def many(count: int) -> bytes:
+    names = (
+        f'"layer.{i}.weight":{{"dtype":"F32","shape":[{i % 900}],"data_offsets":[0,{i % 900 * 4}]}}'
+        for i in range(count)
+    )
+    return f"{{{','.join(names)}}}".encode()
+
+
+def pairs(count: int) -> bytes:
+    return json.dumps({"__metadata__": {f"{i}": "" for i in range(count)}}).encode()
+
+
+def unusual(count: int) -> bytes:
+    return json.dumps({f"{i}": entry(0, 4) | {"x": 1} for i in range(count)}, indent=1).encode()
+
+
+@pytest.mark.parametrize("make", [many, pairs, unusual])
+def test_read_entries_takes_time_and_memory_in_proportion_to_the_header(make: Callable[[int], bytes]) -> None:
+    def cost(count: int) -> tuple[float, float]:
+        text = make(count)
+        seconds = []
+        for _ in range(3):
+            began = time.process_time()
+            read_entries(text)
+            seconds.append(time.process_time() - began)
+        tracemalloc.start()
+        read_entries(text)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return min(seconds) / len(text), peak / len(text)
+
+    (time_of_few, memory_of_few), (time_of_many, memory_of_many) = cost(2_000), cost(10_000)
+    assert time_of_many < 2.5 * time_of_few
+    assert memory_of_many < 1.5 * memory_of_few
+    assert memory_of_many < 2.5
+
+
+SEED = random.Random(8)
+
+
+def damaged(content: bytes, draw: random.Random) -> bytes:
+    """Flip, cut, double and insert bytes, most of them in the header."""
+    data = bytearray(content)
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        end = len(data) if draw.random() < 0.2 else min(len(data), 400)
+        start = draw.randrange(max(end, 1))
+        stop = min(start + draw.choice((1, 1, 4, 30)), len(data))
+        piece = data[start:stop]
+        data[start:stop] = draw.choice(
+            (
+                bytes(byte ^ 1 << draw.randrange(8) for byte in piece),
+                b"",
+                piece + piece,
+                piece + draw.randbytes(3),
+                draw.choice((b'"', b"{", b"}", b"[", b"]", b",", b":", b"0", b"9" * 20, b"-", b"\\u", b"null", b" ")),
+            )
+        )
+    return bytes(data)
+
+
+JUNK = st.recursive(
+    st.sampled_from(
+        [None, True, 0, -1, 4, 2**31, 2**63, 2**64, 10**400, 0.5, "", "F32", "U8", "F4", "\ud800", "a\0\x1b"]
+    )
+    | st.integers()
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value, as the keys that lead there."""
+    inner = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def put(value: Any, path: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
+    if not path:
+        return change(value)
+    copy = value.copy()
+    copy[path[0]] = put(value[path[0]], path[1:], change)
+    return copy
+
+
+@st.composite
+def headers(draw: Any) -> bytes:
+    """A sound header in which some values were exchanged, at any depth, and its bytes."""
+    header: Any = {
+        "__metadata__": {"format": "pt"},
+        "wpe.weight": entry(0, 64, "F32", [4, 4]),
+        "b": entry(64, 72, "F16", [2, 2]),
+        "c": entry(72, 72, "I64", [0]),
+    }
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(places(header)))
+        kind, junk = draw(st.sampled_from(["replace", "add", "remove", "rename", "nudge"])), draw(JUNK)
+
+        def change(value: Any, kind: str = kind, junk: Any = junk) -> Any:
+            if kind == "nudge" and type(value) is int:
+                return value + 1
+            if kind == "add" and isinstance(value, dict):
+                return value | {"extra": junk}
+            if kind == "remove" and isinstance(value, dict | list) and value:
+                return dict(list(value.items())[1:]) if isinstance(value, dict) else value[1:]
+            if kind == "rename" and isinstance(value, dict):
+                return {f"{key}\n": inner for key, inner in value.items()}
+            return junk
+
+        header = put(header, path, change)
+    text = json.dumps(header, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1])))
+    return pack(text.encode("utf-8", "surrogatepass"), bytes(draw(st.sampled_from([72, 72, 72, 71, 80]))))
+
+
+SOUND = pack(
+    {"__metadata__": {"format": "pt"}, "wpe.weight": entry(0, 64, "F32", [4, 4]), "b": entry(64, 72, "F16", [2, 2])},
+    bytes(72),
+)
+
+
+def check_both(content: bytes) -> None:
+    """Open a file; what we read safetensors must read, and say the same of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        path.write_bytes(content)
+        try:
+            file = open_tensor_file(path)
+        except CheckpointError:
+            return
+        assert isinstance(file, TensorFile)
+        assert file.entries.size == file.size - file.data_start
+        with safe_open(path, "np") as other:
+            assert {*file.entries} == {*other.keys()}
+            assert (file.entries.metadata or {}) == (other.metadata() or {})
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False))
+def test_open_tensor_file_of_damaged_bytes_reads_no_more_than_safetensors(draw: random.Random) -> None:
+    check_both(damaged(SOUND, draw))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(headers())
+def test_open_tensor_file_of_another_structure_reads_no_more_than_safetensors(content: bytes) -> None:
+    check_both(content)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose weights are damaged in place."""
+    folder = tmp_path_factory.mktemp("whole") / "gpt2"
+    pico.make(folder, "gpt2")
+    return folder
+
+
+def resized_or_refused(folder: Path, content: bytes) -> None:
+    """Resize a checkpoint with these weights: it succeeds, and safetensors reads the output, or is refused."""
+    (folder / "model.safetensors").write_bytes(content)
+    output = Path("output")
+    try:
+        plan_resize(folder, 32).execute(output)
+    except CtxextendError:
+        assert not output.exists()
+        return
+    theirs(output / "model.safetensors")
+    shutil.rmtree(output)
+
+
+IN_A_FOLDER = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@IN_A_FOLDER
+@given(st.randoms(use_true_random=False))
+def test_resize_of_damaged_weights_succeeds_or_refuses(whole: Path, draw: random.Random) -> None:
+    sound = whole.with_name("sound.safetensors")
+    if not sound.exists():
+        sound.write_bytes((whole / "model.safetensors").read_bytes())
+    resized_or_refused(whole, damaged(sound.read_bytes(), draw))
+
+
+@IN_A_FOLDER
+@given(data=st.data(), kind=st.sampled_from(["extra", "order", "name", "junk"]))
+def test_resize_of_a_header_of_another_structure_succeeds_or_refuses(whole: Path, data: Any, kind: str) -> None:
+    sound = whole.with_name("sound.safetensors")
+    if not sound.exists():
+        sound.write_bytes((whole / "model.safetensors").read_bytes())
+    content = sound.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    names = [name for name in header if name != "__metadata__"]
+    name, junk = data.draw(st.sampled_from(names)), data.draw(JUNK)
+    if kind == "extra":
+        header[name] |= {"extra": junk}
+    elif kind == "order":
+        header = {key: dict(reversed(header[key].items())) for key in reversed(header)}
+    elif kind == "name":
+        header[data.draw(st.text(max_size=5))] = header.pop(name)
+    else:
+        header = put(header, data.draw(st.sampled_from(places(header))), lambda value: junk)
+    text = json.dumps(header).encode("utf-8", "surrogatepass")
+    resized_or_refused(whole, pack(text, content[8 + length :]))
+
+
+NAMES = {
+    "nul": "pos\0nul",
+    "line break": "pos\nError: a line of its own",
+    "colour": "pos\x1b[31mred\x1b]0;title\x07",
+    "one-byte escape": "pos\x9b31m",
+    "turned": "pos\u202egnp.exe",
+    "isolated": "pos\u2067a\u2069\u200f\u061c",
+    "separated": "pos\u2028\u2029\u0085\r\t",
+}
+
+
+def hostile_model(folder: Path) -> Path:
+    """A GPT-2 beside whose table stand others of its length with hostile names."""
+    from safetensors.numpy import load_file
+
+    pico.make(folder, "gpt2")
+    more = {name: np.zeros((16, 4), np.float32) for name in NAMES.values()}
+    save_file(load_file(folder / "model.safetensors") | more, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def shown(*arguments: str) -> str:
+    done = CliRunner().invoke(app, list(arguments))
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    return done.stdout + done.stderr
+
+
+BY_HAND = ("--table", "transformer.wpe.weight", "--config-key", "n_positions")
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_commands_show_hostile_names_escaped(name: str, tmp_path: Path) -> None:
+    folder = str(hostile_model(tmp_path / "model"))
+    config = tmp_path / "model" / "config.json"
+    config.write_text(config.read_text().replace('"gpt2"', '"mystery"'))
+    given = ("--table", name, "--config-key", "n_positions")
+    plain = str(tmp_path / "plain")
+    pico.make(Path(plain), "gpt2")
+    said = [
+        shown("inspect", folder),  # an error with candidates
+        shown("inspect", folder, *given),  # a table
+        shown("resize", folder, *given, "--to", "32", "--dry-run"),  # a plan
+        shown("resize", folder, *given, "--to", "32", "-o", "out"),  # notes
+        shown("resize", folder, *BY_HAND, "--to", "32", "-o", "other"),  # warnings
+        shown("verify", folder, "out", *given),  # a proof
+        shown("verify", folder, plain, *BY_HAND),  # faults
+        shown("verify", plain, folder),
+        shown("resize", folder, *BY_HAND[:2], "--config-key", name, "--to", "32"),
+    ]
+    bad = {character for character in name if not character.isprintable()} - {"\n", "\t"}
+    for text in said:
+        assert not bad & set(text)
+        assert not any(line.startswith("Error: a line") for line in text.splitlines())
+    assert any(one_line(name) in text for text in said)
