@@ -103,9 +103,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
             source, output = Path(temporary) / "source", Path(temporary) / "out"
             headers = make(source)
-            seconds, peak = measure(resizing(source, rows, output))
+            seconds, mebibytes = measure(resizing(source, rows, output))
             shutil.rmtree(output)
-        promised = bound(headers, rows, width)
+        promised, peak = bound(headers, rows, width), mebibytes * 1.048576
         print(f"| {name} | {headers / 1e6:.1f} | {promised:.0f} | {peak:.0f} | {seconds:.1f} |", flush=True)
 
 

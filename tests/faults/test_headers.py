@@ -10,12 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from ctxextend.checkpoints.headers import read_entries
@@ -24,7 +22,6 @@ from ctxextend.cli.app import app
 from ctxextend.cli.output import one_line
 from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.plan import plan_resize
-from tests import pico
 
 # Seconds after which a refusal is one too late.
 PATIENCE = 1.0
@@ -276,13 +273,10 @@ def test_read_entries_takes_time_and_memory_in_proportion_to_the_header(make: Ca
         tracemalloc.stop()
         return min(seconds) / len(text), peak / len(text)
 
-    (time_of_few, memory_of_few), (time_of_many, memory_of_many) = cost(2_000), cost(10_000)
+    (time_of_few, memory_of_few), (time_of_many, memory_of_many) = cost(1_000), cost(5_000)
     assert time_of_many < 2.5 * time_of_few
     assert memory_of_many < 1.5 * memory_of_few
     assert memory_of_many < 2.5
-
-
-SEED = random.Random(8)
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
@@ -332,6 +326,23 @@ def put(value: Any, path: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
     return copy
 
 
+# What may become of a value; what does not fit it leaves it as it is.
+CHANGES: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "replace": lambda junk: lambda value: junk,
+    "nudge": lambda junk: lambda value: value + 1 if type(value) is int else value,
+    "reverse": lambda junk: lambda value: dict(reversed(value.items())) if isinstance(value, dict) else value,
+    "add": lambda junk: lambda value: value | {"extra": junk} if isinstance(value, dict) else value,
+    "remove": lambda junk: lambda value: value[1:] if isinstance(value, list) else value,
+    "lose": lambda junk: lambda value: dict(list(value.items())[1:]) if isinstance(value, dict) else value,
+    "rename": lambda junk: (
+        lambda value: (
+            {f"{junk}{key}"[-20:]: inner for key, inner in value.items()} if isinstance(value, dict) else value
+        )
+    ),
+    "spell": lambda junk: lambda value: f"{value}\0\n\u202e" if isinstance(value, str) else value,
+}
+
+
 @st.composite
 def headers(draw: Any) -> bytes:
     """A sound header in which some values were exchanged, at any depth, and its bytes."""
@@ -342,21 +353,8 @@ def headers(draw: Any) -> bytes:
         "c": entry(72, 72, "I64", [0]),
     }
     for _ in range(draw(st.integers(1, 3))):
-        path = draw(st.sampled_from(places(header)))
-        kind, junk = draw(st.sampled_from(["replace", "add", "remove", "rename", "nudge"])), draw(JUNK)
-
-        def change(value: Any, kind: str = kind, junk: Any = junk) -> Any:
-            if kind == "nudge" and type(value) is int:
-                return value + 1
-            if kind == "add" and isinstance(value, dict):
-                return value | {"extra": junk}
-            if kind == "remove" and isinstance(value, dict | list) and value:
-                return dict(list(value.items())[1:]) if isinstance(value, dict) else value[1:]
-            if kind == "rename" and isinstance(value, dict):
-                return {f"{key}\n": inner for key, inner in value.items()}
-            return junk
-
-        header = put(header, path, change)
+        path, junk = draw(st.sampled_from(places(header))), draw(JUNK)
+        header = put(header, path, CHANGES[draw(st.sampled_from(list(CHANGES)))](junk))
     text = json.dumps(header, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1])))
     return pack(text.encode("utf-8", "surrogatepass"), bytes(draw(st.sampled_from([72, 72, 72, 71, 80]))))
 
@@ -383,24 +381,30 @@ def check_both(content: bytes) -> None:
             assert (file.entries.metadata or {}) == (other.metadata() or {})
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.randoms(use_true_random=False))
 def test_open_tensor_file_of_damaged_bytes_reads_no_more_than_safetensors(draw: random.Random) -> None:
     check_both(damaged(SOUND, draw))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(headers())
 def test_open_tensor_file_of_another_structure_reads_no_more_than_safetensors(content: bytes) -> None:
     check_both(content)
 
 
+def model(folder: Path, content: bytes, model_type: str = "gpt2") -> Path:
+    """A folder that holds these weights, of 4 positions."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type, "n_positions": 4}))
+    (folder / "model.safetensors").write_bytes(content)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint whose weights are damaged in place."""
-    folder = tmp_path_factory.mktemp("whole") / "gpt2"
-    pico.make(folder, "gpt2")
-    return folder
+    return model(tmp_path_factory.mktemp("whole"), SOUND)
 
 
 def resized_or_refused(folder: Path, content: bytes) -> None:
@@ -408,7 +412,7 @@ def resized_or_refused(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
     output = Path("output")
     try:
-        plan_resize(folder, 32).execute(output)
+        plan_resize(folder, 8).execute(output)
     except CtxextendError:
         assert not output.exists()
         return
@@ -417,40 +421,20 @@ def resized_or_refused(folder: Path, content: bytes) -> None:
 
 
 IN_A_FOLDER = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
 @IN_A_FOLDER
 @given(st.randoms(use_true_random=False))
 def test_resize_of_damaged_weights_succeeds_or_refuses(whole: Path, draw: random.Random) -> None:
-    sound = whole.with_name("sound.safetensors")
-    if not sound.exists():
-        sound.write_bytes((whole / "model.safetensors").read_bytes())
-    resized_or_refused(whole, damaged(sound.read_bytes(), draw))
+    resized_or_refused(whole, damaged(SOUND, draw))
 
 
 @IN_A_FOLDER
-@given(data=st.data(), kind=st.sampled_from(["extra", "order", "name", "junk"]))
-def test_resize_of_a_header_of_another_structure_succeeds_or_refuses(whole: Path, data: Any, kind: str) -> None:
-    sound = whole.with_name("sound.safetensors")
-    if not sound.exists():
-        sound.write_bytes((whole / "model.safetensors").read_bytes())
-    content = sound.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    names = [name for name in header if name != "__metadata__"]
-    name, junk = data.draw(st.sampled_from(names)), data.draw(JUNK)
-    if kind == "extra":
-        header[name] |= {"extra": junk}
-    elif kind == "order":
-        header = {key: dict(reversed(header[key].items())) for key in reversed(header)}
-    elif kind == "name":
-        header[data.draw(st.text(max_size=5))] = header.pop(name)
-    else:
-        header = put(header, data.draw(st.sampled_from(places(header))), lambda value: junk)
-    text = json.dumps(header).encode("utf-8", "surrogatepass")
-    resized_or_refused(whole, pack(text, content[8 + length :]))
+@given(headers())
+def test_resize_of_a_header_of_another_structure_succeeds_or_refuses(whole: Path, content: bytes) -> None:
+    resized_or_refused(whole, content)
 
 
 NAMES = {
@@ -464,33 +448,22 @@ NAMES = {
 }
 
 
-def hostile_model(folder: Path) -> Path:
-    """A GPT-2 beside whose table stand others of its length with hostile names."""
-    from safetensors.numpy import load_file
-
-    pico.make(folder, "gpt2")
-    more = {name: np.zeros((16, 4), np.float32) for name in NAMES.values()}
-    save_file(load_file(folder / "model.safetensors") | more, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
 def shown(*arguments: str) -> str:
     done = CliRunner().invoke(app, list(arguments))
     assert isinstance(done.exception, SystemExit | None), done.exception
     return done.stdout + done.stderr
 
 
-BY_HAND = ("--table", "transformer.wpe.weight", "--config-key", "n_positions")
+BY_HAND = ("--table", "wpe.weight", "--config-key", "n_positions")
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_commands_show_hostile_names_escaped(name: str, tmp_path: Path) -> None:
-    folder = str(hostile_model(tmp_path / "model"))
-    config = tmp_path / "model" / "config.json"
-    config.write_text(config.read_text().replace('"gpt2"', '"mystery"'))
+    sound = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
+    hostile = sound | {name: entry(64, 128, "F32", [4, 4])}
+    folder = str(model(tmp_path / "model", pack(hostile, bytes(128)), "mystery"))
+    plain = str(model(tmp_path / "plain", pack(sound, bytes(64)), "mystery"))
     given = ("--table", name, "--config-key", "n_positions")
-    plain = str(tmp_path / "plain")
-    pico.make(Path(plain), "gpt2")
     said = [
         shown("inspect", folder),  # an error with candidates
         shown("inspect", folder, *given),  # a table
