@@ -5,6 +5,7 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -81,14 +82,17 @@ class Checkpoint:
         """The index of its shards, parsed; None for a single file."""
         return self.stored.index
 
-    @property
+    @cached_property
     def names(self) -> Names:
         """The names of all of its tensors."""
         return Names(self.weights)
 
     def holder(self, name: str) -> WeightsFile:
         """Return the file that holds the tensor of exactly that name."""
-        return next(file for file in self.weights if name in file.entries)
+        found = self.names.find(name)
+        if found is None:
+            raise KeyError(name)
+        return self.weights[found[0]]
 
     def relative(self, file: WeightsFile) -> str:
         """Return a weights file's path below the root."""

@@ -30,7 +30,7 @@ from ctxextend.checkpoints.headertext import (
     walk,
 )
 
-__all__ = ["BITS", "FLOAT_DTYPES", "Entries", "TensorEntry", "compact_metadata", "counted", "read_entries"]
+__all__ = ["BITS", "FLOAT_DTYPES", "Entries", "TensorEntry", "compact_metadata", "counted", "name_hash", "read_entries"]
 
 FLOAT_DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
@@ -129,7 +129,7 @@ class Entries(Mapping[str, TensorEntry]):
     def number(self, name: str) -> int | None:
         """Return which tensor of the header has a name, counted from 0; None where none has."""
         wanted = name.encode("utf-8", "surrogatepass")
-        hashed = hash(wanted)
+        hashed = name_hash(name)
         first, behind = (int(np.searchsorted(self.hashes, hashed, side)) for side in ("left", "right"))
         found = self.numbers[first:behind].tolist()
         return next((number for number in found if name_at(self.text, self.places[number]) == wanted), None)
@@ -190,6 +190,11 @@ def compact_metadata(entries: Entries) -> bytes:
     walk(entries.text, place, append)
     pieces[:1] = b"{"
     return bytes(pieces or b"{") + b"}"
+
+
+def name_hash(name: str) -> int:
+    """Return the hash of a tensor's name, as in `Entries.hashes`."""
+    return hash(name.encode("utf-8", "surrogatepass"))
 
 
 def counted(numbers: NDArray[Any]) -> Iterable[int]:

@@ -4,13 +4,14 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.headers import name_hash
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
 from ctxextend.checkpoints.noweights import no_weights
@@ -58,7 +59,28 @@ class Names(Collection[str]):
         return (name for file in self.files for name in file.entries)
 
     def __contains__(self, name: object) -> bool:
-        return any(name in file.entries for file in self.files)
+        return isinstance(name, str) and self.find(name) is not None
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """Return which file holds a tensor, and its number there; None where none does."""
+        found = ((file, self.files[file].entries.number(name)) for file in self._candidates(name))
+        return next(((file, number) for file, number in found if number is not None), None)
+
+    def _candidates(self, name: str) -> list[int]:
+        if len(self.files) == 1:
+            return [0]
+        hashes, files = self._index
+        first, behind = (int(np.searchsorted(hashes, name_hash(name), side)) for side in ("left", "right"))
+        found: list[int] = files[first:behind].tolist()
+        return found
+
+    @cached_property
+    def _index(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """The hashes of all names, sorted, and the file that each is from."""
+        hashes = np.concatenate([file.entries.hashes for file in self.files])
+        files = np.repeat(np.arange(len(self.files)), [len(file.entries) for file in self.files])
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], files[order]
 
 
 @dataclass(frozen=True)
