@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from ctxextend.checkpoints.hub import asking
+from ctxextend.checkpoints.hubfailures import explain, http_answer, quoted
+from ctxextend.checkpoints.redaction import redacted
 from ctxextend.errors import CtxextendError, DataError
 
 __all__ = ["PREFIX", "HubText", "named", "read_data_set"]
@@ -14,6 +17,8 @@ __all__ = ["PREFIX", "HubText", "named", "read_data_set"]
 # By which a data set is told from a file, whatever files there are.
 PREFIX = "hf:"
 SPELLING = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
+# In seconds, between two rows: the Hub counts requests by five minutes, and a training that waits is not lost.
+LONGEST_WAIT = 300
 PATTERN = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(?P<revision>.+))?"
 )
@@ -52,7 +57,7 @@ def named(word: str) -> HubText:
     """
     found = PATTERN.fullmatch(word)
     if found is None:
-        raise DataError(f"{word} names no data set of the Hub.", f"Spell it {SPELLING}.")
+        raise DataError(f"{redacted(word)} names no data set of the Hub.", f"Spell it {SPELLING}.")
     if find_spec("datasets") is None:
         raise DataError(f"{word} needs datasets to be read.", "Install it: pip install 'ctxextend[train]'.")
     return HubText(found["repo"], found["config"], found["split"] or "train", found["revision"])
@@ -68,14 +73,16 @@ def read_data_set(source: HubText, text_field: str) -> Iterator[str]:
             no text.
     """
     with _explained(source):
-        rows = _open(source)
+        with asking(give_up=_give_up):
+            rows = _open(source)
         if rows.column_names is not None:
             _check_column(rows.column_names, text_field, source)
             rows = rows.select_columns([text_field])  # what is not asked for is not decoded
-        for row in rows:
-            _check_column(row, text_field, source)
-            if row[text_field] is not None:
-                yield _text(row[text_field], text_field, source)
+        with asking(LONGEST_WAIT, _give_up):
+            for row in rows:
+                _check_column(row, text_field, source)
+                if row[text_field] is not None:
+                    yield _text(row[text_field], text_field, source)
 
 
 def _open(source: HubText) -> Any:
@@ -86,6 +93,19 @@ def _open(source: HubText) -> Any:
     return datasets.load_dataset(address, source.config, split=source.split, revision=revision, streaming=True)
 
 
+def _give_up(answer: Any) -> None:
+    """Raise what the libraries do not take for a reason to wait."""
+    raise _RefusedError(answer)
+
+
+class _RefusedError(Exception):
+    """A server asked to wait for longer than anyone would."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__()
+        self.response = response
+
+
 @contextmanager
 def _explained(source: HubText) -> Iterator[None]:
     """Turn what the libraries raise into a DataError with what to do next."""
@@ -94,8 +114,19 @@ def _explained(source: HubText) -> Iterator[None]:
     except CtxextendError:
         raise
     except Exception as error:  # each format and each way to fail has its own
-        said = " ".join(str(error).split())[:400].rstrip(".")
-        raise DataError(f"{source} cannot be read: {said or type(error).__name__}.", _hint(error)) from error
+        raise DataError(*_failure(source, error)) from error
+
+
+def _failure(source: HubText, error: Exception) -> tuple[str, str]:
+    from datasets.exceptions import DatasetNotFoundError
+
+    answer = http_answer(error)
+    is_missing = answer is not None and answer.status_code == 404 and not hasattr(error, "response")
+    if answer is not None and not is_missing and not isinstance(error, DatasetNotFoundError):
+        found, hint = explain(error)
+        return f"{source} cannot be read: {found}.", hint + quoted(error)
+    words = " ".join(redacted(str(error)).split())[:400].rstrip(".")
+    return f"{source} cannot be read: {words or type(error).__name__}.", _hint(error)
 
 
 def _hint(error: Exception) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ctxextend.checkpoints.destination import MARKS
+from ctxextend.checkpoints.redaction import redacted
 from ctxextend.errors import DataError
 from ctxextend.hubtexts import PREFIX, HubText, named, read_data_set
 from ctxextend.textfiles import SUFFIXES, cut, read_file, read_file_in_pieces
@@ -87,7 +88,7 @@ def _files(path: Path) -> list[Path]:
     if path.exists() and not is_folder:
         raise DataError(f"{path} is neither a file nor a folder.", "Write its text to a file, and name that.")
     if not is_folder:
-        raise DataError(f"There is no file or folder {path}.", "Name text that is there: --data FILE.")
+        raise DataError(redacted(f"There is no file or folder {path}."), "Name text that is there: --data FILE.")
     found = sorted(file for file in path.rglob("*") if _is_text(file, path))
     if not found:
         raise DataError(f"The folder {path} holds no text.", f"Files that end in {', '.join(SUFFIXES)} are read.")

@@ -33,8 +33,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 counts[name][value] += 1
             elif name == "classes resized":
                 counts[name]["in all"] += value
+            elif name == "faults injected":
+                counts[name][value[0]] += value[1]
     for name, found in counts.items():
-        walked = f"{sum(found.values())} walked, " if name != "classes resized" else ""
+        walked = f"{sum(found.values())} walked, " if name in ("model types", "base classes") else ""
         terminalreporter.write_line(f"{name}: {walked}{', '.join(f'{count} {what}' for what, count in found.items())}")
 
 

@@ -1,7 +1,8 @@
-"""A small server on loopback that speaks as much of the Hub's API as huggingface_hub's client asks for."""
+"""A small server on loopback that speaks as much of the Hub's API as huggingface_hub's client asks for, well or ill."""
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
 
 from tests.pico import contents
 
@@ -24,22 +27,56 @@ class Repo:
         revisions: Names that stand for its one commit.
         gated: Whether access is refused.
         cut: How many downloads of weights break off in the middle; -1 for all.
+        sent: What is sent in place of some files, while everything stated of them stays true of the files.
     """
 
     files: dict[str, bytes]
     revisions: tuple[str, ...] = ("main", SHA)
     gated: bool = False
     cut: int = 0
+    sent: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass
+class Fault:
+    """An answer in place of the right one.
+
+    Attributes:
+        asked: A pattern found in the requests that it is given to, such as ``HEAD .*config.json``.
+        status: Its status; 0 for none at all, however long one waits.
+        headers: Its headers; ``{authorization}`` in them or in the body becomes what the request brought.
+        body: Its body.
+        times: To how many requests it is given; -1 for all.
+    """
+
+    asked: str
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+    times: int = -1
 
 
 @dataclass
 class Hub:
-    """The server's content and what it was asked."""
+    """The server's content, what it does wrong, and what it was asked.
+
+    Attributes:
+        endpoint: Its address.
+        repos: Its repositories; data sets are called ``datasets/OWNER/NAME``.
+        faults: The first that fits is given; where none does, the right answer.
+        storage: Another server, to which it sends those who ask for weights; empty for none.
+        requests: Method and path of each request.
+        tokens: What each request showed to be let in.
+        sent: Of each file sent, its name, the first byte and how many there were.
+    """
 
     endpoint: str = ""
     repos: dict[str, Repo] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    storage: str = ""
     requests: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
+    sent: list[tuple[str, int, int]] = field(default_factory=list)
 
     def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
         """Publish a folder."""
@@ -55,13 +92,26 @@ class Hub:
         }
 
 
+def git_hash(data: bytes) -> str:
+    """What git calls a file, and the Hub a small one."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def large(name: str, data: bytes) -> dict[str, object]:
+    """What the Hub tells of a file that git keeps elsewhere; nothing of the others."""
+    if not name.endswith((".safetensors", ".bin")):
+        return {}
+    return {"lfs": {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
+
+
 @contextmanager
 def serve() -> Iterator[Hub]:
     """Run a Hub on a free port of loopback."""
-    hub = Hub()
+    hub, closed = Hub(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a body would wait 40 ms for its headers to be acknowledged
 
         def log_message(self, *arguments: object) -> None:
             pass
@@ -79,6 +129,12 @@ def serve() -> Iterator[Hub]:
             path = unquote(urlsplit(self.path).path).strip("/")
             hub.requests.append(f"{self.command} {path}")
             hub.tokens.append(self.headers.get("Authorization", ""))
+            fault = next(
+                (fault for fault in hub.faults if fault.times and re.search(fault.asked, hub.requests[-1])), None
+            )
+            if fault is not None:
+                self.fail_by(fault, with_body)
+                return
             is_api = path.startswith(("api/models/", "api/datasets/"))
             rest = path.removeprefix("api/models/").removeprefix("api/")
             repo_id = next((name for name in hub.repos if rest == name or rest.startswith(f"{name}/")), None)
@@ -96,9 +152,18 @@ def serve() -> Iterator[Hub]:
             else:
                 self.send_file(repo, parts[2], with_body)
 
+        def fail_by(self, fault: Fault, with_body: bool) -> None:
+            fault.times -= 1
+            if not fault.status:
+                closed.wait()
+                return
+            shown = self.headers.get("Authorization", "")
+            headers = {name: value.replace("{authorization}", shown) for name, value in fault.headers.items()}
+            self.reply(fault.status, fault.body.replace("{authorization}", shown).encode(), headers, with_body)
+
         def describe(self, repo_id: str, repo: Repo, parts: list[str], with_body: bool) -> None:
             tree: list[dict[str, object]] = [
-                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                {"type": "file", "path": name, "size": len(data), "oid": git_hash(data), **large(name, data)}
                 for name, data in sorted(repo.files.items())
             ]
             folders = {str(folder) for name in repo.files for folder in PurePosixPath(name).parents} - {"."}
@@ -120,15 +185,24 @@ def serve() -> Iterator[Hub]:
             if name not in repo.files:
                 self.fail(404, "EntryNotFound", "Entry not found")
                 return
-            data, start = repo.files[name], 0
+            true, start = repo.files[name], 0
+            data = repo.sent.get(name, true) if with_body else true
             if with_body and (asked := self.headers.get("Range")):
                 start = int(asked.removeprefix("bytes=").split("-")[0])
-            headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
+            etag = hashlib.sha256(true).hexdigest() if large(name, true) else git_hash(true)
+            headers = {"ETag": f'"{etag}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
+            if hub.storage and large(name, true):
+                headers |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(true))}
+                headers["Location"] = hub.storage + self.path
+                self.reply(302, b"", headers, with_body)
+                return
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
             cut = with_body and repo.cut and name.endswith(".safetensors")
             if cut:
                 repo.cut -= 1
+            if with_body:
+                hub.sent.append((name, start, (len(data) - start) // (2 if cut else 1)))
             self.reply(206 if start else 200, data[start:], headers, with_body, cut=bool(cut))
 
         def fail(self, status: int, code: str, message: str) -> None:
@@ -154,9 +228,22 @@ def serve() -> Iterator[Hub]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield hub
     finally:
+        closed.set()
         server.shutdown()
         server.server_close()
+
+
+def ask_from_here(endpoint: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let huggingface_hub, in this process, ask a Hub and keep what it fetches in a folder."""
+    from huggingface_hub import constants
+
+    template = re.sub("^https?://[^/]+", endpoint, constants.HUGGINGFACE_CO_URL_TEMPLATE)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from ctxextend import CheckpointError, CtxextendError, ResizeError, SourceError, plan_resize, resize
 from ctxextend.cli.app import app
 from tests import pico, test_nanogpt
-from tests.hub_server import SHA, Hub, serve
+from tests.hub_server import SHA, Hub, ask_from_here, serve
 
 MakePico = Callable[..., pico.Pico]
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -364,14 +364,8 @@ def test_resize_of_a_variants_pickle(by_name: bool, make_pico: MakePico) -> None
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hub that huggingface_hub asks in this process, with a cache of the test's own."""
-    from huggingface_hub import constants
-
     with serve() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", re.sub("^https?://[^/]+", hub.endpoint, template))
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        ask_from_here(hub.endpoint, tmp_path / "cache", monkeypatch)
         yield hub
 
 

@@ -2,21 +2,18 @@
 
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeVar
+from typing import Literal
 
-from ctxextend.checkpoints.filenames import NOT_FETCHED, PLAIN, VARIANTS
+from ctxextend.checkpoints.filenames import NOT_FETCHED, NOT_OURS, PLAIN, VARIANTS
+from ctxextend.checkpoints.hub import fetch, listed
+from ctxextend.checkpoints.redaction import redacted
 from ctxextend.checkpoints.weightnames import READABLE, SAFETENSORS, stays_inside, with_variant
 from ctxextend.errors import SourceError
 
 __all__ = ["BUNDLED", "Source", "bundled_source", "resolve_source"]
-
-T = TypeVar("T")
 
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
 
@@ -89,7 +86,9 @@ def resolve_source(
             raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
         return _resolve(text, revision, subfolder, variant)
     except OSError as error:
-        raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
+        raise SourceError(
+            redacted(f"{text} cannot be read: {error}."), "Check the path and its permissions."
+        ) from error
 
 
 def _resolve(text: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
@@ -109,7 +108,7 @@ def _resolve(text: str, revision: str | None, subfolder: str | None, variant: st
         raise SourceError(f"{text} is neither a folder nor a regular file.", "Name a checkpoint's folder.")
     if not HUB_ID.fullmatch(text):
         raise SourceError(
-            f"There is no folder {text}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
+            f"There is no folder {redacted(text)}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
         )
     return _download(text, revision, subfolder, variant)
 
@@ -169,110 +168,18 @@ def _download(hub_id: str, revision: str | None, subfolder: str | None, variant:
     """Fetch a model's files: safetensors and what lies beside them, and pickles only where there are no safetensors."""
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
     skipped = NOT_FETCHED if variant is None else [*(set(NOT_FETCHED) - set(VARIANTS)), *PLAIN]
-    folder = _fetch(hub_id, revision, [f"{below}*"] if below else None, [f"{below}{name}" for name in skipped])
+    unwanted = [f"{below}{name}" for name in skipped] + [
+        f"{above}{name}/*" for name in NOT_OURS for above in ("", "*/")
+    ]
+    folder = fetch(hub_id, revision, [f"{below}*"] if below else None, unwanted)
     snapshot = CACHE_SNAPSHOT.search(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
-    listed = _listed(hub_id, sha or revision)
+    files = listed(hub_id, sha or revision)
     names = PICKLES if variant is None else [name.format(variant) for name in PICKLE_VARIANTS]
     pickles = [f"{below}{name}" for name in names]
     has_safetensors = any((folder / below / with_variant(name, variant)).is_file() for name in SAFETENSORS)
-    if not has_safetensors and any(fnmatch(file, pattern) for file in listed for pattern in pickles):
-        folder = _fetch(hub_id, sha or revision, pickles, [])
-    not_fetched = tuple(file for file in listed if not (folder / file).exists())
+    if not has_safetensors and any(fnmatch(file, pattern) for file in files for pattern in pickles):
+        folder = fetch(hub_id, sha or revision, pickles, [])
+    not_fetched = tuple(file for file in files if not (folder / file).exists())
     source = Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
     return _below(source, subfolder)
-
-
-def _fetch(hub_id: str, revision: str | None, wanted: list[str] | None, skipped: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-
-    with _bars_on_terminals_only():
-        return Path(
-            _explained(
-                lambda: snapshot_download(
-                    hub_id, revision=revision, allow_patterns=wanted, ignore_patterns=skipped or None
-                ),
-                hub_id,
-                revision,
-            )
-        )
-
-
-def _listed(hub_id: str, revision: str | None) -> list[str]:
-    """Return the files of a repository; none where the Hub cannot be asked, since all that is needed is here."""
-    from huggingface_hub import HfApi
-
-    try:
-        return list(HfApi().list_repo_files(hub_id, revision=revision))
-    except _transport_errors():
-        return []
-
-
-@contextmanager
-def _bars_on_terminals_only() -> Iterator[None]:
-    """Silence the client's progress bars where stderr is a pipe."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if sys.stderr.isatty() or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
-
-
-def _explained(download: Callable[[], T], hub_id: str, revision: str | None) -> T:
-    """Run a download and turn what the Hub's client raises into what the user should do."""
-    from huggingface_hub import errors
-
-    try:
-        return download()
-    except errors.GatedRepoError as error:
-        raise SourceError(
-            f"Access to {hub_id} on the Hub is restricted, and this account was not let in.",
-            f"Ask for access on its page, then run `hf auth login` or set HF_TOKEN. The Hub said: {_said(error)}",
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise SourceError(
-            f"{hub_id} has no revision {revision!r} on the Hub.", "Check its branches and tags."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise SourceError(
-            f"There is no folder {hub_id} here, and no model {hub_id} on the Hub that this account may see.",
-            "Check the spelling; for a private model run `hf auth login` or set HF_TOKEN.",
-        ) from error
-    except errors.LocalEntryNotFoundError as error:
-        raise _unreachable(hub_id, error) from error
-    except _transport_errors() as error:
-        raise SourceError(
-            f"{hub_id} could not be fetched from the Hub: {_said(error)}",
-            "Run the same command again: files that were fetched whole are kept.",
-        ) from error
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return what a broken transfer raises: OSError, and the error of whichever HTTP library the client stands on."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    bases = (base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception))
-    return (*bases, OSError, ValueError)
-
-
-def _unreachable(hub_id: str, error: Exception) -> SourceError:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        return SourceError(
-            f"There is no folder {hub_id} here, and the Hub's cache does not hold it.",
-            "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
-        )
-    return SourceError(
-        f"There is no folder {hub_id} here, and the Hub could not be reached: {_said(error)}",
-        "Check the connection and HF_ENDPOINT, then run the same command again.",
-    )
-
-
-def _said(error: Exception) -> str:
-    """Return the first line of an error, which may be long and hold URLs, but never a token."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip()

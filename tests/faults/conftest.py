@@ -1,12 +1,13 @@
 """A small checkpoint that uses all that an output can have, and processes to resize it in."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import pico
+from tests.faults import tracing
 from tests.faults.nursery import Nursery, open_nursery
 
 
@@ -18,6 +19,15 @@ def make_source(folder: Path) -> Path:
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text("{}")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _counted(record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """Note how many faults a test injects."""
+    before = tracing.injected.copy()
+    yield
+    for fault, count in (tracing.injected - before).items():
+        record_property("faults injected", (fault, count))
 
 
 @pytest.fixture(scope="session")

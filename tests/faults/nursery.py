@@ -1,7 +1,8 @@
 """Commands in processes of their own, each forked from one that has imported what they need.
 
 A command begins in some milliseconds so, which is what makes it possible to run it once for every system call that it
-makes. `python -m tests.faults.nursery ARGUMENT...` runs the command with these arguments, and then serves.
+makes. `python -m tests.faults.nursery MAIN ARGUMENT...` runs a function, named as an entry point is, with these
+arguments, and then serves.
 """
 
 import contextlib
@@ -14,12 +15,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 # Seconds after which a command is taken to hang.
 PATIENCE = 60.0
+MAIN = "ctxextend.cli.app:main"
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,11 @@ class Nursery:
 
 
 @contextlib.contextmanager
-def open_nursery(*arguments: object) -> Iterator[Nursery]:
+def open_nursery(*arguments: object, main: str = MAIN) -> Iterator[Nursery]:
     """Give a process that has run a command once, and forks others from there."""
     with tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.nursery", *map(str, arguments)],
+            [sys.executable, "-m", "tests.faults.nursery", main, *map(str, arguments)],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -83,14 +86,14 @@ def open_nursery(*arguments: object) -> Iterator[Nursery]:
             server.wait()
 
 
-def _serve() -> None:
+def _serve(main: str) -> None:
     for line in sys.stdin:
         request = json.loads(line)
-        answer = _wait(request["process"]) if "process" in request else _fork(**request)
+        answer = _wait(request["process"]) if "process" in request else _fork(main, **request)
         print(json.dumps(answer), flush=True)  # noqa: T201
 
 
-def _fork(arguments: list[str], folder: str, says: str, stopped: bool) -> int:
+def _fork(main: str, arguments: list[str], folder: str, says: str, stopped: bool) -> int:
     process = os.fork()
     if process:
         return process
@@ -103,14 +106,13 @@ def _fork(arguments: list[str], folder: str, says: str, stopped: bool) -> int:
     sys.argv[1:] = arguments
     if stopped:
         os.kill(os.getpid(), signal.SIGSTOP)
-    os._exit(_run())
+    os._exit(_run(main))
 
 
-def _run() -> int:
-    from ctxextend.cli.app import main
-
+def _run(main: str) -> int:
+    module, function = main.split(":")
     try:
-        main()
+        getattr(import_module(module), function)()
     except SystemExit as stop:
         return int(stop.code or 0)
     except BaseException:
@@ -138,8 +140,9 @@ def _wait(process: int) -> int:
 if __name__ == "__main__":
     stdout = os.dup(1)
     os.dup2(2, 1)  # what the first command prints is no answer
-    if sys.argv[1:] and _run():
+    main = sys.argv.pop(1)
+    if _run(main):
         sys.exit("the first command failed")
     sys.stdout.flush()
     os.dup2(stdout, 1)
-    _serve()
+    _serve(main)

@@ -4,6 +4,9 @@ What is killed before a call has made all that come before it, so that this is a
 a command comes to its end by itself.
 """
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,15 @@ def test_resize_force_stopped_anywhere_leaves_the_old_or_the_new(
         ended = stop(resizing, call, (*RESIZE, "--force"), "TERM", *injections)
         assert ended.code == 143, (call, ended)
         assert (found() in (old, new), leftovers()) == (True, []), call
+
+
+@pytest.mark.parametrize("name", ["fsync", "rename"])
+def test_resize_killed_as_users_start_it_leaves_nothing(name: str, source: Path) -> None:
+    command = [sys.executable, "-m", "ctxextend", *map(str, RESIZE)]
+    kill = ["strace", "-f", "-o", "log", "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when=1"]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    assert subprocess.run([*kill, *command], env=environment, check=False, capture_output=True).returncode == -9
+    assert found() is None
+    assert leftovers() != []
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert (found() is not None, leftovers()) == (True, [])

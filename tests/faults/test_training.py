@@ -1,4 +1,4 @@
-"""`train` stopped and failed at system calls that change files: its saves, and how its output gets its name.
+"""`train`, `run` and `compare` stopped and failed at system calls that change files.
 
 Some of them here, and all of them in `python -m benchmarks.soak`.
 """
@@ -11,7 +11,7 @@ import pytest
 
 from tests import trainings
 from tests.faults.nursery import Ended, Nursery, open_nursery
-from tests.faults.tracing import Call, calls, needs_strace, traced
+from tests.faults.tracing import Call, calls, needs_strace, some, traced
 from tests.pico import contents, tensor_bytes
 
 pytestmark = needs_strace
@@ -60,11 +60,11 @@ def check_again(nursery: Nursery, wanted: Tensors) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "out", "peace", "source"]
 
 
-def tried(nursery: Nursery, begin: int, step: int) -> list[Call]:
-    """Each step-th of the calls of a training that is not stopped, from one on."""
+def tried(nursery: Nursery, first: int, step: int) -> list[Call]:
+    """Some of the calls of a training that is not stopped."""
     found = calls(nursery, *TRAIN)
     clear()
-    return [call for call in found if not is_print(call)][begin::step]
+    return some([call for call in found if not is_print(call)], first, step)
 
 
 def is_print(call: Call) -> bool:
@@ -96,11 +96,11 @@ def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: T
         clear()
 
 
-@pytest.mark.parametrize(("error", "begin"), [("ENOSPC", 12), ("EIO", 26)])
+@pytest.mark.parametrize(("error", "first"), [("ENOSPC", 12), ("EIO", 26)])
 def test_train_where_a_call_fails_says_so_and_goes_on(
-    error: str, begin: int, training: Nursery, trained: Tensors
+    error: str, first: int, training: Nursery, trained: Tensors
 ) -> None:
-    for call in tried(training, begin, 40):
+    for call in tried(training, first, 40):
         ended, _ = traced(training, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if ended.code == 0:
             assert tensor_bytes(OUTPUT) == trained, call
@@ -109,3 +109,45 @@ def test_train_where_a_call_fails_says_so_and_goes_on(
             assert not OUTPUT.exists(), call
             check_again(training, trained)
         clear()
+
+
+RECIPE = """
+source: source
+resize: {to: 40, method: copy}
+train: {data: book.txt, steps: 2, save_every: 1, batch_size: 4}
+output: out
+"""
+
+
+def test_run_killed_anywhere_goes_on_from_its_last_save(training: Nursery, gpt2: Path, book: None) -> None:
+    shutil.copytree(gpt2, "source")
+    Path("recipe.yaml").write_text(RECIPE)
+    found = [call for call in calls(training, "run", "recipe.yaml") if not is_print(call)]
+    wanted = tensor_bytes(OUTPUT)
+    for call in some(found, 30, 60):
+        clear()
+        ended, _ = traced(training, ("run", "recipe.yaml"), f"{call.name}:signal=KILL:when={call.k}")
+        assert ended.code == -9, call
+        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == wanted, call
+        force = ["--force"] if OUTPUT.exists() else []
+        assert training.run("run", "recipe.yaml", "--resume", *force).code == 0, call
+        assert tensor_bytes(OUTPUT) == wanted
+        assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "out", "recipe.yaml", "source"]
+
+
+COMPARE = ("compare", "source", "--to", 40, "--data", "book.txt", "--methods", "copy,last", "--report", "page.html")
+
+
+def test_compare_killed_anywhere_leaves_the_old_page_or_the_new(training: Nursery, gpt2: Path, book: None) -> None:
+    shutil.copytree(gpt2, "source")
+    found = [call for call in calls(training, *COMPARE) if not is_print(call)]
+    page = Path("page.html")
+    new = page.read_bytes()
+    for call in some(found, 2, 5):
+        page.write_bytes(b"old")
+        ended, _ = traced(training, COMPARE, f"{call.name}:signal=KILL:when={call.k}")
+        assert ended.code == -9, call
+        assert page.read_bytes() in (b"old", new), call
+        assert training.run(*COMPARE).code == 0, call
+        assert page.read_bytes() == new, call
+        assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "page.html", "source"]

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,12 @@ CHANGING = (
     *("fallocate", "fsync", "fdatasync", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat"),
     *("symlink", "unlink", "unlinkat", "rmdir", "chmod", "fchmod", "fchmodat", "utimensat", "flock", "ioctl"),
 )
+# What is logged of a signal that was sent, but not of the stop in which tracing began.
+STOPPED = "SIGSTOP {"
+# Whether a test tries every call, though that takes minutes; `python -m benchmarks.soak` sets it.
+IS_SOAK = bool(os.environ.get("CTXEXTEND_SOAK"))
+# How often each fault was injected, such as ``signal=KILL``.
+injected: Counter[str] = Counter()
 LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<given>.*)")
 
 
@@ -48,6 +54,11 @@ def why_not() -> str | None:
 
 
 needs_strace = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def some(calls: list[Call], first: int, step: int) -> list[Call]:
+    """Each step-th of the calls, from one on; all of them where there is time."""
+    return calls if IS_SOAK else calls[first::step]
 
 
 def calls(
@@ -99,10 +110,10 @@ def traced(
 
 def attach(process: int, log: Path, *injections: str, of: Sequence[str] = CHANGING) -> "subprocess.Popen[str]":
     """Trace a process that begins stopped, and let it go on."""
-    while _state(process) != "T":
-        time.sleep(0.001)
+    wait_for_stop(process)
+    injected.update(injection.split(":")[1] for injection in injections)
     asked = [part for injection in injections for part in ("-e", f"inject={injection}")]
-    watched = ["-e", f"trace={','.join(of)}", "-e", "signal=none"]
+    watched = ["-e", f"trace={','.join(of)}", "-e", "signal=STOP"]
     tracer = subprocess.Popen(
         ["strace", "-f", "-y", "-o", log, *watched, *asked, "-p", str(process)], stderr=subprocess.PIPE, text=True
     )
@@ -113,5 +124,35 @@ def attach(process: int, log: Path, *injections: str, of: Sequence[str] = CHANGI
     return tracer
 
 
-def _state(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+def wait_for_stop(process: int) -> None:
+    """Wait until a process that stops itself has done so."""
+    while Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        time.sleep(0.001)
+
+
+def paused(
+    nursery: Nursery, arguments: Sequence[object], injection: str, act: Callable[[], None], of: Sequence[str]
+) -> Ended:
+    """Run a command that stops at one of its calls, do something meanwhile, and let it go on.
+
+    Args:
+        nursery: As in `traced`.
+        arguments: As in `traced`.
+        injection: Sends it SIGSTOP, as in `traced`.
+        act: What is done meanwhile.
+        of: As in `traced`.
+    """
+    process = nursery.begin(*arguments, stopped=True)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        tracer = attach(process, log, injection, of=of)
+        while tracer.poll() is None:
+            if STOPPED in log.read_text():
+                act()
+                os.kill(process, signal.SIGCONT)
+                break
+            time.sleep(0.001)
+        ended = nursery.end(process)
+        tracer.wait()
+        assert STOPPED in log.read_text(), injection
+        return ended

@@ -1,0 +1,100 @@
+"""A source that is replaced, deleted or written to while it is read: an error, or one whole content, no mixture."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.nursery import Nursery
+from tests.faults.outcomes import RESIZE, found, leftovers, made, put_none
+from tests.faults.tracing import Call, calls, needs_strace, paused, some
+from tests.pico import contents
+
+pytestmark = needs_strace
+
+READING = ("openat", "read", "pread64", "copy_file_range", "newfstatat", "getdents64")
+
+
+def other_source(source: Path) -> Path:
+    """Another checkpoint whose files are as long, each with another content."""
+    other = Path("other")
+    shutil.copytree(source, other)
+    for path in other.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    path = other / "config.json"
+    path.write_text(path.read_text().replace('"n_head": 2', '"n_head": 4'))
+    return other
+
+
+def replaced() -> None:
+    Path("source").rename("gone")
+    shutil.copytree("other", "source")
+
+
+def deleted() -> None:
+    Path("source").rename("gone")
+
+
+def overwritten() -> None:
+    for path in Path("other").rglob("*"):
+        if path.is_file():
+            shutil.copyfile(path, "source" / path.relative_to("other"))
+
+
+def shortened() -> None:
+    for path in Path("source").glob("*.safetensors"):
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - 8)
+
+
+CHANGES = (replaced, deleted, overwritten, shortened)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_resize_of_a_source_that_changes_is_an_error_or_whole(
+    change: Callable[[], None], resizing: Nursery, source: Path
+) -> None:
+    before, wanted = contents(source), [made(resizing, 32)]
+    other_source(source)
+    shutil.copytree(source, "kept")
+    shutil.rmtree("source")
+    shutil.copytree("other", "source")
+    wanted.append(made_again(resizing))
+    assert wanted[0] != wanted[1]
+    outcomes = set()
+    for call in some(reading(resizing), CHANGES.index(change), 4):
+        reset(before)
+        ended = paused(resizing, RESIZE, f"{call.name}:signal=STOP:when={call.k}", change, of=READING)
+        assert "Traceback" not in ended.stderr, (call, ended)
+        assert leftovers() == [], call
+        if ended.code:
+            assert (ended.code, found()) == (1, None), (call, ended)
+            assert "Error: " in ended.stderr
+        else:
+            assert found() in wanted, call
+        outcomes.add(ended.code)
+    assert outcomes == {0, 1}
+
+
+def made_again(nursery: Nursery) -> dict[str, bytes]:
+    shutil.rmtree("peace-32")
+    return made(nursery, 32)
+
+
+def reset(content: dict[str, bytes]) -> None:
+    put_none()
+    for name in ("source", "gone"):
+        shutil.rmtree(name, ignore_errors=True)
+    for name, data in content.items():
+        path = Path("source") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def reading(nursery: Nursery) -> list[Call]:
+    """The calls of a run by which it looks at its source."""
+    reset(contents(Path("kept")))
+    return [call for call in calls(nursery, *RESIZE, of=READING) if "source" in call.given]
