@@ -3,6 +3,7 @@
 Some of them here, and all of them in `python -m benchmarks.soak`.
 """
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.pico import contents, tensor_bytes
 pytestmark = needs_strace
 
 OUTPUT, WORK = Path("out"), Path("out.training")
+# What a training writes while it takes steps.
+WRITTEN_BY_STEPS = ("out.training/saves/", "out.training/train_log")
 TRAIN = ("train", "source", "--data", "book.txt", "--steps", 3, "--save-every", 1, "--batch-size", 4, "-o", OUTPUT)
 
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -96,6 +99,15 @@ def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: T
         clear()
 
 
+def says_what_is_left(ended: Ended) -> bool:
+    """Whether a command says which save is whole, what a save needs, and how to go on."""
+    whole = re.search(
+        r"(the save before it, out\.training/saves/checkpoint-\d, is whole|there was none before it)\.", ended.stderr
+    )
+    room = re.search(r"A save needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", ended.stderr)
+    return bool(whole and room and "Free some space, then go on with --resume" in ended.stderr)
+
+
 @pytest.mark.parametrize(("error", "first"), [("ENOSPC", 12), ("EIO", 26)])
 def test_train_where_a_call_fails_says_so_and_goes_on(
     error: str, first: int, training: Nursery, trained: Tensors
@@ -107,6 +119,7 @@ def test_train_where_a_call_fails_says_so_and_goes_on(
         else:
             assert is_known(ended), (call, ended)
             assert not OUTPUT.exists(), call
+            assert says_what_is_left(ended) == any(name in call.given for name in WRITTEN_BY_STEPS), (call, ended)
             check_again(training, trained)
         clear()
 
