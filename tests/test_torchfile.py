@@ -1,5 +1,6 @@
 import functools
 import io
+import json
 import pickle
 import tempfile
 import zipfile
@@ -114,13 +115,13 @@ def test_open_torch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
     )
     path = save(state, tmp_path / "a.bin")
     file = open_torch_file(path)
-    assert file.header == {
+    assert json.loads(file.entries.text) == {
         "__metadata__": {"format": "pt"},
         "b": {"dtype": "F32", "shape": [2, 3], "data_offsets": [8, 32]},
         "a": {"dtype": "F16", "shape": [5], "data_offsets": [32, 42]},
         "c": {"dtype": "I64", "shape": [], "data_offsets": [0, 8]},
     }
-    assert list(file.header) == ["__metadata__", "b", "a", "c"]
+    assert list(json.loads(file.entries.text)) == ["__metadata__", "b", "a", "c"]
     assert (file.data_start, file.size, file.modified_ns) == (0, path.stat().st_size, path.stat().st_mtime_ns)
     assert not any(tensor.requires_grad for tensor in file.tensors.values())
 

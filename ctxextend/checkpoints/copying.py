@@ -51,7 +51,7 @@ NOT_POSSIBLE = {
 def copy_range(
     source: BinaryIO, destination: BinaryIO, start: int, length: int, progress: Progress = lambda moved: None
 ) -> None:
-    """Append a byte range of one file to another.
+    """Append a byte range of one file to another; large holes of a sparse file stay holes.
 
     Args:
         source: An unbuffered file open for reading.
@@ -64,15 +64,51 @@ def copy_range(
         CheckpointError: `source` ends too early.
         OSError: Reading or writing failed.
     """
+    is_sparse = _is_sparse(source)
     for move in (_copy_file_range, _sendfile, _copy_blocks):
         while length:
-            moved = move(source, destination, start, min(length, CHUNK))
+            hole, data = _extents(source, start, length) if is_sparse else (0, length)
+            moved = _leave_hole(destination, hole) or move(source, destination, start, min(data, CHUNK))
             if moved is None:
                 break
             if moved == 0:
                 raise CheckpointError(f"{source.name} became shorter while it was copied.", "Run the command again.")
             start, length = start + moved, length - moved
             progress(moved)
+
+
+def _is_sparse(file: BinaryIO) -> bool:
+    """Whether a file takes less of the disk than it is long, and the system says where it does not."""
+    status = os.fstat(file.fileno())
+    return hasattr(os, "SEEK_DATA") and status.st_blocks * 512 < status.st_size
+
+
+def _extents(source: BinaryIO, start: int, length: int) -> tuple[int, int]:
+    """Return how many bytes from `start` on are a hole that is worth keeping, or else how many to copy before one."""
+    try:
+        data = _seek(source, start, os.SEEK_DATA)
+        if data - start >= BLOCK:
+            return min(data - start, length), 0
+        return 0, min(max(_seek(source, data, os.SEEK_HOLE) - start, BLOCK), length)
+    except OSError:  # of a file system that cannot tell
+        return 0, length
+
+
+def _seek(source: BinaryIO, start: int, what: int) -> int:
+    """Return where data or a hole begins, not before `start`; the file's end where neither does."""
+    try:
+        return os.lseek(source.fileno(), start, what)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return max(os.fstat(source.fileno()).st_size, start)
+
+
+def _leave_hole(destination: BinaryIO, length: int) -> int:
+    """Make a file longer by bytes that take no room and are read as 0."""
+    if length:
+        destination.truncate(destination.seek(length, os.SEEK_CUR))
+    return length
 
 
 def _copy_file_range(source: BinaryIO, destination: BinaryIO, start: int, length: int) -> int | None:

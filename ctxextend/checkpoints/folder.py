@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,7 +15,7 @@ from ctxextend.checkpoints.jsontext import check_depth, load_object, parse_json,
 from ctxextend.checkpoints.noweights import model_class
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
-from ctxextend.checkpoints.weights import Weights, WeightsFile, find_weights
+from ctxextend.checkpoints.weights import Names, Weights, WeightsFile, find_weights
 from ctxextend.errors import CheckpointError
 
 __all__ = ["ADAPTER_PREFIX", "Checkpoint", "WeightsFile", "open_checkpoint"]
@@ -80,14 +81,17 @@ class Checkpoint:
         """The index of its shards, parsed; None for a single file."""
         return self.stored.index
 
-    @property
-    def names(self) -> tuple[str, ...]:
+    @cached_property
+    def names(self) -> Names:
         """The names of all of its tensors."""
-        return tuple(name for file in self.weights for name in file.entries)
+        return Names(self.weights)
 
     def holder(self, name: str) -> WeightsFile:
         """Return the file that holds the tensor of exactly that name."""
-        return next(file for file in self.weights if name in file.entries)
+        found = self.names.find(name)
+        if found is None:
+            raise KeyError(name)
+        return self.weights[found[0]]
 
     def relative(self, file: WeightsFile) -> str:
         """Return a weights file's path below the root."""

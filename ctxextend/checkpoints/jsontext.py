@@ -169,6 +169,8 @@ def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
 
 def delete(text: str, path: Keys, names: Collection[str]) -> str:
     """Return the text without some members of the object at `path`."""
+    if not names:
+        return text
     members = list(_members(text, _object_start(text, path)))
     kept = [i for i, member in enumerate(members) if member.key not in names]
     if len(kept) == len(members):
@@ -181,7 +183,7 @@ def delete(text: str, path: Keys, names: Collection[str]) -> str:
     return text[: members[0].start] + "".join(pieces) + text[members[-1].value_end :]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Member:
     """One member of an object: its key, and where key and value stand in the text."""
 

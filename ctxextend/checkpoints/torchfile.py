@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.headers import Entries, read_entries
+from ctxextend.checkpoints.headertext import compact
 from ctxextend.checkpoints.pickles import SAVE_TENSORS, is_zip
-from ctxextend.checkpoints.tensorfile import TensorEntry, float_dtype
+from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -68,8 +70,7 @@ class TorchFile:
 
     Attributes:
         path: Where it is.
-        header: What the safetensors header would be, in the order of the tensors here.
-        entries: The tensors by name, in that order, one behind the other.
+        entries: What the safetensors header would be: the tensors by name, in their order here.
         data_start: 0: no header stands in front of the tensors here.
         size: Bytes of the file on disk.
         modified_ns: Its modification time before it was read.
@@ -79,8 +80,7 @@ class TorchFile:
     """
 
     path: Path
-    header: Mapping[str, Any]
-    entries: Mapping[str, TensorEntry]
+    entries: Entries
     data_start: int
     size: int
     modified_ns: int
@@ -97,12 +97,18 @@ def torch_file(path: Path, tensors: Mapping[str, "torch.Tensor"], status: os.sta
         tensors: By name, of any strides, as `find_tensors` lets them pass.
         status: Of that file, from before it was read.
         ties: Whether names that share their numbers, and that transformers ties again, are written once.
+
+    Raises:
+        CheckpointError: A name is longer than a safetensors header can say.
     """
     tied = _ties(tensors) if ties else {}
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
-    entries = _entries(kept)
-    header = {"__metadata__": {"format": "pt"}, **{name: _described(entry) for name, entry in entries.items()}}
-    return TorchFile(path, header, entries, 0, status.st_size, status.st_mtime_ns, kept, tied, is_zip(path))
+    header = {"__metadata__": {"format": "pt"}, **_described(kept)}
+    try:
+        entries = read_entries(compact(header))
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
+    return TorchFile(path, entries, 0, status.st_size, status.st_mtime_ns, kept, tied, is_zip(path))
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, "torch.Tensor"]:
@@ -240,16 +246,12 @@ def _ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, str]:
     return tied
 
 
-def _entries(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, TensorEntry]:
+def _described(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, dict[str, Any]]:
     """Lay tensors out as safetensors does: the widest dtypes first, so that each stands at a multiple of its size."""
-    entries, start = {}, 0
+    described, start = {}, 0
     for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):
         dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
         end = start + tensor.numel() * tensor.element_size()
-        entries[name] = TensorEntry(name, dtype, tuple(tensor.shape), start, end)
+        described[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
-    return {name: entries[name] for name in tensors}
-
-
-def _described(entry: TensorEntry) -> dict[str, Any]:
-    return {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": [entry.start, entry.end]}
+    return {name: described[name] for name in tensors}

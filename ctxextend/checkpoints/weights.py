@@ -1,15 +1,18 @@
 """The files that hold a checkpoint's weights: which they are, how they are read, and what they will be called."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.contents import holds
+from ctxextend.checkpoints.headers import name_hash
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
 from ctxextend.checkpoints.noweights import no_weights
@@ -34,10 +37,51 @@ from ctxextend.errors import CheckpointError
 if TYPE_CHECKING:
     from ctxextend.checkpoints.source import Source
 
-__all__ = ["Weights", "WeightsFile", "find_weights", "read_floats"]
+__all__ = ["Names", "Weights", "WeightsFile", "find_weights", "read_floats"]
 
 
 WeightsFile = TensorFile | TorchFile
+
+
+@dataclass(frozen=True)
+class Names(Collection[str]):
+    """The names of the tensors in all files, in the files' order; they are read where they are asked for.
+
+    Attributes:
+        files: The files.
+    """
+
+    files: tuple[WeightsFile, ...]
+
+    def __len__(self) -> int:
+        return sum(len(file.entries) for file in self.files)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for file in self.files for name in file.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.find(name) is not None
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """Return which file holds a tensor, and its number there; None where none does."""
+        found = ((file, self.files[file].entries.number(name)) for file in self._candidates(name))
+        return next(((file, number) for file, number in found if number is not None), None)
+
+    def _candidates(self, name: str) -> list[int]:
+        if len(self.files) == 1:
+            return [0]
+        hashes, files = self._index
+        first, behind = (int(np.searchsorted(hashes, name_hash(name), side)) for side in ("left", "right"))
+        found: list[int] = files[first:behind].tolist()
+        return found
+
+    @cached_property
+    def _index(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """The hashes of all names, sorted, and the file that each is from."""
+        hashes = np.concatenate([file.entries.hashes for file in self.files])
+        files = np.repeat(np.arange(len(self.files)), [len(file.entries) for file in self.files])
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], files[order]
 
 
 @dataclass(frozen=True)
@@ -182,7 +226,7 @@ def _sharded(folder: Path, name: str, source: "Source", ties: bool) -> Weights:
 def _converted(index: Mapping[str, Any], files: Mapping[str, WeightsFile]) -> dict[str, Any]:
     """Return the index of shards that were pickles, as it is once they are safetensors."""
     metadata = index.get("metadata")
-    size = sum(entry.size for file in files.values() for entry in file.entries.values())
+    size = sum(file.entries.size for file in files.values())
     weight_map = {tensor: name for name, file in files.items() for tensor in file.entries}
     return {
         "metadata": (metadata if isinstance(metadata, dict) else {}) | {"total_size": size},
@@ -207,6 +251,7 @@ def _shards(path: Path, index: Mapping[str, Any], source: "Source") -> list[str]
     return names
 
 
+@lru_cache(1 << 14)
 def _normal(name: str) -> str:
     return PurePosixPath(name).as_posix()
 
@@ -223,8 +268,10 @@ def _check_index(path: Path, index: Mapping[str, Any], files: tuple[WeightsFile,
 
 
 def _check_unique(files: tuple[WeightsFile, ...]) -> None:
+    hashes = np.sort(np.concatenate([file.entries.hashes for file in files]))
+    repeated = hashes[1:][hashes[1:] == hashes[:-1]]
     seen: dict[str, WeightsFile] = {}
-    for file in files:
+    for file in files if repeated.size else ():
         for name in file.entries:
             if name in seen:
                 raise CheckpointError(

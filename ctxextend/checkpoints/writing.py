@@ -30,7 +30,7 @@ def staged_output(checkpoint: Checkpoint, output: Path, files: Mapping[str, Exte
     Raises:
         OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
     """
-    above = next(path for path in output.absolute().parents if path.exists())
+    above = next((path for path in output.absolute().parents if path.exists()), output.absolute())
     room = partial(shortage, above, files, always=True)
     with explained(output, room), stage(output, checkpoint.guarded, force, files) as staged:
         check_room(staged.parent, files)

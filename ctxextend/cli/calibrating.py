@@ -44,7 +44,7 @@ def calibrate_plan(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tup
     for note in found.notes:
         if note not in plan.notes:
             sink.note(note)
-    sink.note(calibration_text(found))
+    sink.note(*calibration_text(found).splitlines())
     return plan_checkpoint(replace(plan.recipe, resize=found.settings), plan.checkpoint), found.as_dict()
 
 

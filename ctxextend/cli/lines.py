@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ctxextend.cli.chart import Pieces
+from ctxextend.cli.output import one_line
 
 __all__ = ["Cell", "Screen", "end_of", "flowed", "labelled", "table", "wrapped"]
 
@@ -39,7 +40,7 @@ class Screen:
 
 def wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pieces]:
     """Yield a text in lines, those behind the first indented by two characters more."""
-    behind = indent + "  "
+    behind, text = indent + "  ", one_line(text)
     for sign in SIGNS:
         text = text.replace(f" {sign} ", f"\0{sign}\0")
     # Hyphens stand in ranges and names, which stay whole.
@@ -50,7 +51,7 @@ def wrapped(indent: str, text: str, width: int, style: str = "") -> Iterator[Pie
 def labelled(items: Iterable[tuple[str, str]], width: int, margin: int = MARGIN) -> Iterator[Pieces]:
     """Yield texts, each beside its label, in a column behind a margin."""
     for label, text in items:
-        lines = textwrap.wrap(text, max(width - margin, NARROWEST_TEXT), break_on_hyphens=False) or [""]
+        lines = textwrap.wrap(one_line(text), max(width - margin, NARROWEST_TEXT), break_on_hyphens=False) or [""]
         yield [(f"{label:<{margin}}", "label"), (lines[0], "")]
         yield from ([(" " * margin + line, "")] for line in lines[1:])
 

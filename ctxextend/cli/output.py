@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ctxextend.errors import CtxextendError, OutputError
+from ctxextend.errors import CtxextendError, OutputError, RecipeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +24,7 @@ __all__ = [
     "in_colour",
     "is_other_process",
     "nowhere",
+    "one_line",
     "plain",
     "print_styled",
     "screen_lines",
@@ -52,12 +53,14 @@ STYLES = {
 # Texts cannot be wrapped any narrower and still be read.
 LEAST_WIDTH = 40
 
-# Control characters could move the cursor or recolour the terminal; names in a checkpoint may hold any.
+# Control characters could move the cursor or recolour the terminal, and others turn the order of letters; names in a
+# checkpoint may hold any.
+TURNING = (0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+CONTROL |= {code: f"\\u{code:04x}" for code in TURNING}
 
-# In what is one line, also what begins another, and what turns the order of letters.
-TURNING = (*range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-ONE_LINE = CONTROL | {ord("\n"): "\\n", ord("\t"): "\\t"} | {code: f"\\u{code:04x}" for code in TURNING}
+# In what is one line, also what begins another.
+ONE_LINE = CONTROL | {ord("\n"): "\\n", ord("\t"): "\\t"}
 
 
 @dataclass(frozen=True)
@@ -100,10 +103,10 @@ class Output:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
             _print(json.dumps(frame | dict(values), indent=2))
 
-    def note(self, text: str) -> None:
-        """Print a line for people."""
+    def note(self, *lines: str) -> None:
+        """Print lines for people; a line break inside one, as a name may hold, is written out."""
         if not (self.quiet or self.silent):
-            _say(text)
+            _say(*lines)
 
     def warning(self, text: str) -> None:
         """Print a line that people should not miss."""
@@ -120,7 +123,8 @@ class Output:
         if self.as_json:
             print(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2))
         else:
-            _say(f"Error: {message}" + (f"\n{hint}" if hint else ""))
+            lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
+            _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
 
     @contextmanager
     def progress(self, what: str, of: str = "bytes") -> Iterator[Move]:
@@ -175,10 +179,10 @@ def _print(text: str) -> None:
         raise OutputError(f"The result could not be printed: {error.strerror}.", "The work itself is done.") from error
 
 
-def _say(text: str) -> None:
-    """Print to stderr; no run fails because nobody can hear what it says."""
+def _say(*lines: str) -> None:
+    """Print lines to stderr; no run fails because nobody can hear what it says."""
     try:
-        print(plain(text), file=sys.stderr, flush=True)
+        print("\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = nowhere()
 

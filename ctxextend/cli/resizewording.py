@@ -4,6 +4,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.cli.output import one_line
+
 if TYPE_CHECKING:
     from ctxextend.plan import ResizePlan, ResizeResult
     from ctxextend.recipe import Recipe
@@ -92,7 +94,7 @@ def plan_text(plan: "ResizePlan", output: Path) -> str:
     lines += [("write", f"{plan.bytes_to_write:,} bytes")]
     shown, previous = [], ""
     for label, text in lines:
-        shown.append(f"{'' if label == previous else label:<10}{text}")
+        shown.append(one_line(f"{'' if label == previous else label:<10}{text}"))
         previous = label or previous
     return "\n".join(shown)
 

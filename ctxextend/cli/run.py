@@ -99,7 +99,7 @@ def _show(sink: Output, plan: "RunPlan", result: "RunResult") -> None:
         if warning not in plan.warnings:  # which were shown before
             sink.warning(warning)
     if result.training is not None:
-        sink.note(losses_text(result.training))
+        sink.note(*losses_text(result.training).splitlines())
     if result.output is not None:
         sink.data(str(result.output))
     if result.evaluation is not None:

@@ -55,7 +55,7 @@ def _show(sink: Output, result: "TrainResult", told: Sequence[str]) -> None:
     for warning in result.warnings:
         if warning not in told:
             sink.warning(warning)
-    sink.note(losses_text(result))
+    sink.note(*losses_text(result).splitlines())
     sink.data(str(result.output))
     output = shlex.quote(str(result.output))
     sink.note(f"Next, to measure: ctxextend evaluate {output} --data TEXT; to look: ctxextend inspect {output}")

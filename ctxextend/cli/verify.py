@@ -19,7 +19,7 @@ from ctxextend.cli.options import (
     Variant,
     usage_errors,
 )
-from ctxextend.cli.output import Output, Pieces, terminal_width
+from ctxextend.cli.output import Output, Pieces, one_line, terminal_width
 
 if TYPE_CHECKING:
     from ctxextend.proof.claims import Claim, Proof
@@ -91,7 +91,7 @@ def _claim_lines(claim: "Claim") -> list[Pieces]:
     more = len(claim.evidence) - SHOWN
     evidence = [*claim.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
     room = terminal_width() - MARGIN if sys.stdout.isatty() else sys.maxsize
-    first, *others = (line for text in evidence for line in textwrap.wrap(text, max(room, 20)))
+    first, *others = (line for text in evidence for line in textwrap.wrap(one_line(text), max(room, 20)))
     head: Pieces = [(f"{mark}  ", style), (f"{claim.name:<9}", "label"), (first, "")]
     return [head, *([(f"{'':{MARGIN}}{text}", "")] for text in others)]
 

@@ -69,7 +69,7 @@ def open_files(subject: Subject, hashes: Mapping[str, str] | None = None, source
     check_tables(checkpoint, subject, hashes or {})
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     architecture = recognize(checkpoint, subject)
-    place, name = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))[0]
+    place, name = find_tables(architecture, checkpoint.names, str(checkpoint.root))[0]
     rows = describe_table(checkpoint, name)[0][0]
     check_rows(place, rows, name, has_config=True)
     tokenizer = _tokenizer(checkpoint)

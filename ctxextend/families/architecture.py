@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ctxextend.errors import CheckpointError
@@ -128,7 +129,14 @@ class Place:
 
     def buffer(self, name: str) -> Buffer | None:
         """Return the buffer of exactly that name, with or without a prefix, or None."""
+        if not name.endswith(self._endings):
+            return None
         return next((buffer for buffer in self.table.buffers if self._has(buffer, name)), None)
+
+    @cached_property
+    def _endings(self) -> tuple[str, ...]:
+        """How the buffers' names end: of the names in a file, which may be a million, nearly all end otherwise."""
+        return tuple(buffer.name.rpartition("*")[2] for buffer in self.table.buffers)
 
     def _has(self, buffer: Buffer, name: str) -> bool:
         before, star, after = buffer.name.partition("*")

@@ -77,7 +77,7 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
     """
     checkpoint = open_subject(subject)
     architecture = recognize(checkpoint, subject)
-    found = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))
+    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
     names_chosen = {name for _, name in of_part(found, part)}
     every = [_measured(checkpoint, place, name) for place, name in found]
     chosen = [table for table in every if table.name in names_chosen]

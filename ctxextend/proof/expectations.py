@@ -155,7 +155,7 @@ def _by_trying(base: Checkpoint, subject: Subject, extended: Checkpoint, *notes:
 
 def _tables(base: Checkpoint, subject: Subject, extended: Checkpoint) -> str:
     """Say what each table was and is."""
-    found = find_tables(recognize(base, subject), frozenset(base.names), str(base.root))
+    found = find_tables(recognize(base, subject), base.names, str(base.root))
     before = {name: base.holder(name).entries[name] for _, name in found}
     after = {name: extended.holder(name).entries[name] if name in extended.names else None for name in before}
     return "; ".join(
@@ -180,7 +180,7 @@ def _words(plan: ResizePlan) -> str:
 
 def _plans_by_length(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Iterator[ResizePlan]:
     """Yield the resizes, by `copy`, that give every table of the original the rows that it has in the other."""
-    found = find_tables(recognize(base, subject), frozenset(base.names), str(base.root))
+    found = find_tables(recognize(base, subject), base.names, str(base.root))
     before = {name: base.holder(name).entries[name] for _, name in found}
     there = {name: extended.holder(name).entries[name] for name in before if name in extended.names}
     after = {name: entry.shape[0] for name, entry in there.items() if len(entry.shape) == 2}

@@ -76,7 +76,7 @@ def _index(extended: Checkpoint) -> Iterator[str]:
     yield from (f"{extended.index_file} does not list {name}" for name in unlisted)
     metadata = index.get("metadata")
     stated = metadata.get("total_size") if isinstance(metadata, Mapping) else None
-    size = sum(entry.size for file in extended.weights for entry in file.entries.values())
+    size = sum(file.entries.size for file in extended.weights)
     if stated is not None and stated != size:
         yield f"{extended.index_file} states a total_size of {stated}, and the tensors have {size} bytes"
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,38 +29,70 @@ THREADS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """A stretch of bytes that two checkpoints should share.
+class _Stretch:
+    """Tensors that stand one behind the other in two files, and should be the same.
 
     Attributes:
-        name: The tensor that it belongs to.
-        base: The file that holds it in the original.
-        extended: The file that holds it in the other.
-        start: Its first byte, counted from the tensor's.
-        size: Its bytes.
+        base: The file that holds them in the original.
+        extended: The file that holds them in the other.
+        numbers: Which tensors of `base` these are, in the order of their bytes.
+        start: The first byte in `extended`, counted from the end of its header.
     """
 
-    name: str
     base: WeightsFile
     extended: WeightsFile
+    numbers: NDArray[np.intp]
+    start: int
+
+    @property
+    def first(self) -> int:
+        """The first byte in `base`, counted from the end of its header."""
+        return int(self.base.entries.starts[self.numbers[0]])
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in each."""
+        return int(self.base.entries.ends[self.numbers[-1]]) - self.first
+
+    def difference(self, start: int, size: int) -> int | None:
+        """Return the first byte that differs in a part of it, counted from the stretch's first; None without one."""
+        if isinstance(self.base, TensorFile) and isinstance(self.extended, TensorFile):
+            ours = self.base.path, self.base.data_start + self.first + start
+            theirs = self.extended.path, self.extended.data_start + self.start + start
+            found = first_difference(ours, theirs, size)
+            return None if found is None else start + found
+        name = self.base.entries.entry(int(self.numbers[0])).name
+        one, other = (_bytes(file, name) for file in (self.base, self.extended))
+        return None if np.array_equal(one, other) else int((one != other).argmax())
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a stretch that is compared at once: its first byte, counted from the stretch's, and its bytes."""
+
+    stretch: _Stretch
     start: int
     size: int
 
-    def differs(self) -> int | None:
-        """Return the first byte of the tensor that differs here; None where none does."""
-        if isinstance(self.base, TensorFile) and isinstance(self.extended, TensorFile):
-            first = first_difference(self._range(self.base), self._range(self.extended), self.size)
-            return None if first is None else self.start + first
-        ours, theirs = (_bytes(file, self.name) for file in (self.base, self.extended))
-        return None if np.array_equal(ours, theirs) else int((ours != theirs).argmax())
+    def differs(self) -> bool:
+        """Whether any byte does."""
+        return self.stretch.difference(self.start, self.size) is not None
 
-    def _range(self, file: TensorFile) -> tuple[Path, int]:
-        return file.path, file.data_start + file.entries[self.name].start + self.start
+    def differing(self) -> Iterator[tuple[TensorEntry, int]]:
+        """Yield each tensor that differs in this part, with the first byte of it that does."""
+        stretch, entries = self.stretch, self.stretch.base.entries
+        for number in stretch.numbers:
+            begin, end = (int(column[number]) - stretch.first for column in (entries.starts, entries.ends))
+            start, stop = max(begin, self.start), min(end, self.start + self.size)
+            if start < stop and (byte := stretch.difference(start, stop - start)) is not None:
+                yield entries.entry(int(number)), byte - begin
 
 
 def bytes_to_compare(plan: ResizePlan) -> int:
     """Return how many bytes of the original `check_tensors` reads."""
-    return sum(entry.size for entry in _kept(plan).values())
+    base = plan.checkpoint
+    changed = sum(base.holder(name).entries[name].size for name in _changed(plan))
+    return sum(file.entries.size for file in base.weights) - changed
 
 
 def check_tensors(plan: ResizePlan, extended: Checkpoint, progress: Progress = lambda moved, total: None) -> Claim:
@@ -75,40 +106,72 @@ def check_tensors(plan: ResizePlan, extended: Checkpoint, progress: Progress = l
     Raises:
         CheckpointError: A file cannot be read, or shrank meanwhile.
     """
-    kept = _kept(plan)
-    there = {entry.name: entry for file in extended.weights for entry in file.entries.values()}
-    wrong = [*_misdescribed(kept, there), *_unexpected(plan, kept, there), *_buffers(plan, extended)]
-    wrong += _metadata(plan.checkpoint, extended)
-    same = [entry for name, entry in kept.items() if name in there and _described(entry) == _described(there[name])]
-    wrong += _different(plan.checkpoint, extended, same, progress)
-    size = sum(entry.size for entry in same)
-    total = f"{len(same):,} tensors, {size:,} bytes of each read and compared"
+    wrong, stretches = _same(plan, extended)
+    wrong += [*_unexpected(plan, extended), *_buffers(plan, extended), *_metadata(plan.checkpoint, extended)]
+    wrong += _different(stretches, progress)
+    size, count = sum(stretch.size for stretch in stretches), sum(stretch.numbers.size for stretch in stretches)
+    total = f"{count:,} tensors, {size:,} bytes of each read and compared"
     fine = f"every other tensor has its name, dtype, shape and bytes: {total}"
     return Claim("tensors", not wrong, (*wrong, total) if wrong else (fine,))
 
 
-def _kept(plan: ResizePlan) -> dict[str, TensorEntry]:
-    """Return the tensors that a resize leaves as they are."""
-    changed = {table.name for table in plan.tables} | {*plan.dropped} | {buffer.name for buffer in plan.remade}
-    entries = (entry for file in plan.checkpoint.weights for entry in file.entries.values())
-    return {entry.name: entry for entry in entries if entry.name not in changed}
+def _changed(plan: ResizePlan) -> frozenset[str]:
+    """Return the tensors that a resize does not leave as they are."""
+    return frozenset((*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.remade)))
 
 
 def _described(entry: TensorEntry) -> tuple[str, tuple[int, ...]]:
     return entry.dtype, entry.shape
 
 
-def _misdescribed(kept: dict[str, TensorEntry], there: dict[str, TensorEntry]) -> Iterator[str]:
-    yield from (f"{name} is missing" for name in kept if name not in there)
-    for name, entry in kept.items():
-        if name in there and _described(entry) != _described(there[name]):
-            ours, theirs = (f"{one.dtype} {list(one.shape)}" for one in (entry, there[name]))
-            yield f"{name} is {theirs}, and was {ours}"
+def _same(plan: ResizePlan, extended: Checkpoint) -> tuple[list[str], list[_Stretch]]:
+    """Return what is wrong with the headers' words of the tensors that stay, and those of which they say the same."""
+    missing, misdescribed, stretches = list[str](), list[str](), list[_Stretch]()
+    changed = _changed(plan)
+    for file in plan.checkpoint.weights:
+        holders, starts = np.full(len(file.entries), -1, np.int32), np.zeros(len(file.entries), np.int64)
+        for number, entry in enumerate(file.entries.values()):
+            place = None if entry.name in changed else extended.names.find(entry.name)
+            if place is not None:
+                theirs = extended.weights[place[0]].entries.entry(place[1])
+                if _described(entry) == _described(theirs):
+                    holders[number], starts[number] = place[0], theirs.start
+                else:
+                    ours, other = (f"{one.dtype} {list(one.shape)}" for one in (entry, theirs))
+                    misdescribed.append(f"{entry.name} is {other}, and was {ours}")
+            elif entry.name not in changed:
+                missing.append(f"{entry.name} is missing")
+        stretches += _stretches(file, extended.weights, holders, starts)
+    return [*missing, *misdescribed], stretches
 
 
-def _unexpected(plan: ResizePlan, kept: dict[str, TensorEntry], there: dict[str, TensorEntry]) -> Iterator[str]:
-    known = {*kept, *(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.remade)}
-    yield from (f"{name} is not in the original" for name in there if name not in known)
+def _stretches(
+    file: WeightsFile, others: Sequence[WeightsFile], holders: NDArray[np.int32], starts: NDArray[np.int64]
+) -> Iterator[_Stretch]:
+    """Yield the tensors of a file that others hold too, those together that stand so in both.
+
+    Args:
+        file: The file.
+        others: The others.
+        holders: Which of them holds each tensor, shape (n,); -1 for those that are not compared.
+        starts: The first byte of each there, shape (n,).
+    """
+    order = file.entries.in_order_of_bytes()
+    order = order[holders[order] >= 0]
+    sizes = (file.entries.ends - file.entries.starts)[order]
+    begins = np.diff(holders[order]) != 0
+    for places in (file.entries.starts, starts):
+        begins |= np.diff(places[order]) != sizes[:-1]
+    if any(isinstance(one, TorchFile) for one in (file, *others)):
+        begins[:] = True  # a tensor of a torch file is not on the disk in one piece, and is compared as a whole
+    for numbers in np.split(order, np.flatnonzero(begins) + 1):
+        if numbers.size:
+            yield _Stretch(file, others[holders[numbers[0]]], numbers, int(starts[numbers[0]]))
+
+
+def _unexpected(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
+    names = plan.checkpoint.names
+    yield from (f"{name} is not in the original" for name in extended.names if name not in names)
 
 
 def _buffers(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
@@ -125,9 +188,9 @@ def _buffers(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
 
 def _metadata(base: Checkpoint, extended: Checkpoint) -> Iterator[str]:
     """Yield the files whose __metadata__ is another: transformers reads the format of the tensors from it."""
-    there = {extended.relative(file): file.header.get("__metadata__") for file in extended.weights}
+    there = {extended.relative(file): file.entries.metadata for file in extended.weights}
     for file in base.weights:
-        name, wanted = base.output_name(file), file.header.get("__metadata__")
+        name, wanted = base.output_name(file), file.entries.metadata
         if there.get(name, wanted) != wanted:
             yield f"{name} has the __metadata__ {there[name]}, and should have {wanted}"
 
@@ -138,35 +201,28 @@ def _is_made(buffer: BufferPlan, file: WeightsFile) -> bool:
     return _described(entry) == (buffer.dtype, buffer.shape) and np.array_equal(_bytes(file, buffer.name), wanted)
 
 
-def _different(
-    base: Checkpoint, extended: Checkpoint, entries: Sequence[TensorEntry], progress: Progress
-) -> Iterator[str]:
+def _different(stretches: Sequence[_Stretch], progress: Progress) -> Iterator[str]:
     """Yield the tensors whose bytes differ, each with where it first does."""
-    first: dict[str, int] = {}
-    total = sum(entry.size for entry in entries)
-    pairs = _pairs(base, extended, entries)
+    first: dict[str, str] = {}
+    total = sum(stretch.size for stretch in stretches)
+    pieces = _pieces(stretches)
     with ThreadPoolExecutor(THREADS) as pool:
-        # So many at once: the list of all chunks of a large checkpoint would be submitted before any is read.
-        while batch := list(islice(pairs, 4 * THREADS)):
-            for pair, found in zip(batch, pool.map(_Pair.differs, batch), strict=True):
-                progress(pair.size, total)
-                if found is not None:
-                    first.setdefault(pair.name, found)
-    shapes = {entry.name: entry for entry in entries}
-    for name, byte in first.items():
-        number = byte * math.prod(shapes[name].shape) // shapes[name].size
-        yield f"{name} differs, first in its byte {byte:,} (number {number:,})"
+        # So many at once: the list of all pieces of a large checkpoint would be submitted before any is read.
+        while batch := list(islice(pieces, 4 * THREADS)):
+            for piece, differs in zip(batch, pool.map(_Piece.differs, batch), strict=True):
+                progress(piece.size, total)
+                for entry, byte in piece.differing() if differs else ():
+                    number = byte * math.prod(entry.shape) // entry.size
+                    first.setdefault(entry.name, f"first in its byte {byte:,} (number {number:,})")
+    yield from (f"{name} differs, {where}" for name, where in first.items())
 
 
-def _pairs(base: Checkpoint, extended: Checkpoint, entries: Sequence[TensorEntry]) -> Iterator[_Pair]:
-    holders = {name: file for file in extended.weights for name in file.entries}
-    originals = {name: file for file in base.weights for name in file.entries}
-    for entry in entries:
-        name = entry.name
-        # A tensor of a torch file is not on the disk in one piece, and is compared as a whole.
-        step = entry.size if isinstance(originals[name], TorchFile) or isinstance(holders[name], TorchFile) else CHUNK
-        for start in range(0, entry.size, max(step, 1)):
-            yield _Pair(name, originals[name], holders[name], start, min(step, entry.size - start))
+def _pieces(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:
+    for stretch in stretches:
+        is_whole = isinstance(stretch.base, TorchFile) or isinstance(stretch.extended, TorchFile)
+        step = stretch.size if is_whole else CHUNK
+        for start in range(0, stretch.size, max(step, 1)):
+            yield _Piece(stretch, start, min(step, stretch.size - start))
 
 
 def _bytes(file: WeightsFile, name: str) -> NDArray[np.uint8]:

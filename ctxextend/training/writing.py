@@ -113,11 +113,8 @@ class TrainedOutput:
         metadata = (checkpoint.index or {}).get("metadata")
         if self.dtype is None or not isinstance(metadata, Mapping) or "total_size" not in metadata:
             return {}
-        size = sum(
-            part.size
-            for file in checkpoint.weights
-            for part in getattr(self.layouts.get(checkpoint.output_name(file)), "placements", file.entries.values())
-        )
+        new = {name: layout.tensor_bytes for name, layout in self.layouts.items()}
+        size = sum(new.get(checkpoint.output_name(file), file.entries.size) for file in checkpoint.weights)
         text = edit(checkpoint.text(checkpoint.index_file), {("metadata", "total_size"): size})
         return {checkpoint.index_file: text.encode()}
 
