@@ -18,7 +18,7 @@ from ctxextend.changes import Changes
 from ctxextend.checkpoints.disk import check_writable, explained
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
-from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.rewriting import rewrite, room_of
 from ctxextend.checkpoints.room import Extent, check_room
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.staging import check_stage
@@ -74,7 +74,8 @@ class ResizePlan(Changes):
         """The room that each file of the output takes."""
         root, stamps = self.checkpoint.root, self.checkpoint.stamps
         copied = {name: Extent.of_copy(root / name, stamps[name][0]) for name in self.copied}
-        rewritten = {name: Extent(layout.size) for name, layout in self.layouts.items()}
+        files = {self.checkpoint.output_name(file): file for file in self.checkpoint.weights}
+        rewritten = {name: room_of(files[name], layout) for name, layout in self.layouts.items()}
         return copied | rewritten | {name: Extent(len(text)) for name, text in output_texts(self, {}).items()}
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
