@@ -1,16 +1,26 @@
 """What the user should know of a resize, before it and after it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ctxextend.changes import Changes
+from ctxextend.checkpoints.contents import OUTSIDE, as_copied
+from ctxextend.checkpoints.filenames import is_code
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.jsontext import load_object
+from ctxextend.errors import CheckpointError
 from ctxextend.outputtexts import limits_below
 from ctxextend.tableplan import TablePlan
 from ctxextend.tables.resizing import nonfinite_rows
 
-__all__ = ["cautions", "nonfinite"]
+__all__ = ["cautions", "cautions_of_files", "nonfinite"]
+
+# Files whose auto_map names the code that transformers runs in the place of its own, where it is told to trust it.
+MAPPED = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+NAMES_SHOWN = 5
 
 
 def cautions(changes: Changes) -> Iterator[str]:
@@ -20,7 +30,48 @@ def cautions(changes: Changes) -> Iterator[str]:
     yield from _without_config(changes)
     yield from _of_an_adapter(changes)
     yield from _left_alone(changes)
-    yield from _code_files(changes)
+    yield from cautions_of_files(changes.checkpoint)
+
+
+def cautions_of_files(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield a sentence for links that lead out of a folder, for code in it, and for what names code."""
+    outside = [name for name, why in checkpoint.omitted.items() if why == OUTSIDE]
+    if outside:
+        are = "are links that lead" if len(outside) > 1 else "is a link that leads"
+        yield f"{_listed(outside)} {are} out of the folder, and left out. {as_copied(checkpoint.root)}"
+    copied = [name for name in checkpoint.copied if is_code(PurePosixPath(name))]
+    if copied:
+        yield f"The folder holds code, which was not run and is copied: {_listed(copied)}."
+    if checkpoint.code:
+        yield (
+            f"The folder holds code, which was not run and is left out: {_listed(checkpoint.code)}. Keep it with "
+            "--keep-code."
+        )
+    mapped = list(dict.fromkeys(_mapped(checkpoint)))
+    if mapped:
+        yield (
+            f"The configs' auto_map still names code, {_listed(mapped)}: whoever loads the output with "
+            "trust_remote_code=True runs it, wherever it lies."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _mapped(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the classes that auto_map names, such as ``modeling_x.XModel`` or ``owner/repo--modeling_x.XModel``."""
+    for name in checkpoint.copied:
+        if PurePosixPath(name).name not in MAPPED:
+            continue
+        try:
+            mapped = load_object(checkpoint.root / name).get("auto_map")
+        except CheckpointError:  # its reader, where it has one, says so
+            continue
+        values = list(mapped.values()) if isinstance(mapped, Mapping) else []
+        for value in values:
+            yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str))
 
 
 def _equal_length(changes: Changes) -> Iterator[str]:
@@ -57,12 +108,6 @@ def _left_alone(changes: Changes) -> Iterator[str]:
         for entry in file.entries.values():
             if entry.name not in names and "pos" in entry.name and lengths & set(entry.shape):
                 yield f"{entry.name} {list(entry.shape)} may follow the length too, and is left as it is."
-
-
-def _code_files(changes: Changes) -> Iterator[str]:
-    code = [name for name in changes.copied if name.endswith(".py")]
-    if code:
-        yield f"The folder holds code, which was not run and is copied: {', '.join(code)}."
 
 
 def nonfinite(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:

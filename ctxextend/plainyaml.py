@@ -3,12 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ctxextend.checkpoints.jsontext import open_brackets
 from ctxextend.errors import RecipeError
 
-__all__ = ["Entries", "Place", "Value", "plain", "plain_loader", "read_value"]
+__all__ = ["MOST_CHARACTERS", "Entries", "Place", "Value", "plain", "plain_loader", "read_value"]
 
-# Far more than a recipe needs, its provenance included; what is longer would take long to be refused.
+# Far more than a recipe needs, its provenance included; what is longer would take long to be refused. Longer numbers
+# are some that Python itself refuses to read or to print.
 MOST_CHARACTERS = 200_000
+MOST_VALUES = 10_000
+DEEPEST = 100
+MOST_DIGITS = 100
 
 TAG = "tag:yaml.org,2002:"
 SCALARS = ("null", "bool", "int", "float", "str")
@@ -61,17 +66,41 @@ def plain(value: Value) -> Any:
 
 
 def plain_loader() -> Any:
-    """Return a safe loader of PyYAML that refuses aliases: by them, a few lines stand for what no memory holds."""
+    """Return a safe loader of PyYAML that refuses what takes long to read, or more memory than its lines."""
     import yaml  # at use: most commands need none
 
     class Loader(yaml.SafeLoader):
-        """A loader without aliases, which recipes do not need."""
+        """A loader without aliases, by which a few lines stand for what no memory holds, and without other excess."""
+
+        values = depth = 0
+
+        def __init__(self, stream: str) -> None:
+            super().__init__(stream)
+            if open_brackets(stream) > DEEPEST:  # which PyYAML would look through again for each
+                raise yaml.YAMLError("it is nested too deep")
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
+            self.values, self.depth = self.values + 1, self.depth + 1
+            wrong = {
+                "it refers to itself by aliases": self.check_event(yaml.AliasEvent),
+                "it is nested too deep": self.depth > DEEPEST,
+                f"it holds more than {MOST_VALUES:,} values": self.values > MOST_VALUES,
+            }
+            self._refuse([problem for problem, holds in wrong.items() if holds])
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def compose_scalar_node(self, anchor: Any) -> Any:
+            node: Any = super().compose_scalar_node(anchor)
+            is_number = node.tag in (f"{TAG}int", f"{TAG}float")
+            self._refuse(["it holds a number that is too long"] if is_number and len(node.value) > MOST_DIGITS else [])
+            return node
+
+        def _refuse(self, problems: list[str]) -> None:
+            if problems:
                 mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-                raise yaml.MarkedYAMLError(problem="it refers to itself by aliases", problem_mark=mark)
-            return super().compose_node(parent, index)
+                raise yaml.MarkedYAMLError(problem=problems[0], problem_mark=mark)
 
     return Loader
 
@@ -150,7 +179,7 @@ class _Reader:
     def _scalar(self, node: Any, kind: str) -> Any:
         try:
             return self.loader.construct_object(node)
-        except (ValueError, KeyError):  # a tag that was typed, or more digits than Python reads
+        except (ValueError, LookupError, ArithmeticError):  # a tag that was typed, or a number past a float's range
             raise self._error(node, f"{node.value[:40]!r} is no {kind}") from None
 
     def _error(self, node: Any, problem: str) -> Exception:

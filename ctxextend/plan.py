@@ -18,7 +18,7 @@ from ctxextend.changes import Changes
 from ctxextend.checkpoints.disk import check_writable, explained
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
-from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.rewriting import rewrite, room_of
 from ctxextend.checkpoints.room import Extent, check_room
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.staging import check_stage
@@ -74,7 +74,8 @@ class ResizePlan(Changes):
         """The room that each file of the output takes."""
         root, stamps = self.checkpoint.root, self.checkpoint.stamps
         copied = {name: Extent.of_copy(root / name, stamps[name][0]) for name in self.copied}
-        rewritten = {name: Extent(layout.size) for name, layout in self.layouts.items()}
+        files = {self.checkpoint.output_name(file): file for file in self.checkpoint.weights}
+        rewritten = {name: room_of(files[name], layout) for name, layout in self.layouts.items()}
         return copied | rewritten | {name: Extent(len(text)) for name, text in output_texts(self, {}).items()}
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
@@ -246,6 +247,7 @@ def plan_resize(
     config_key: str | None = None,
     offset: int = 0,
     mend_limits: bool = False,
+    keep_code: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
@@ -271,6 +273,7 @@ def plan_resize(
         config_key: With `table`: the key that states its length, with dots where configs are nested.
         offset: With `table`: its rows in front of position 0.
         mend_limits: Make config, tokenizer and side files state the table's length even where it stays.
+        keep_code: Copy code that lies in the folder too, which is left out else; nothing in it is run.
         revision: A branch, tag or commit of the Hub.
         subfolder: The folder below `reference` that holds the checkpoint.
         variant: Which copy of the weights, such as ``fp16``.
@@ -283,7 +286,7 @@ def plan_resize(
         ResizeError: The length, the method or a flag cannot be served.
     """
     own = scope, alpha, seed, sigma, repeat, gain
-    settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits)
+    settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits, keep_code)
     return plan_recipe(Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family)))
 
 
@@ -307,6 +310,7 @@ def plan_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> ResizePlan:
     Raises:
         CtxextendError: As `plan_resize`, but for the SourceError.
     """
+    checkpoint = checkpoint.with_code() if recipe.resize.keep_code else checkpoint
     architecture = recognize(checkpoint, recipe.subject)
     found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
     tables = plan_tables(checkpoint, found, recipe.resize)

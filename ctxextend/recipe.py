@@ -1,5 +1,6 @@
 """One typed description of a run; recipetext.py writes it as the YAML that lies beside every output."""
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ __all__ = [
 
 DEFAULT_METHOD = "copy"
 
+# More rows than any file holds: a longer number may even be one that Python refuses to print.
+MOST_POSITIONS = 2**63
+
 # What lies beside every output.
 RECIPE_FILE = "ctxextend.yaml"
 
@@ -57,6 +61,7 @@ class Resize:
         offset: Its rows in front of position 0; goes with `table`.
         mend_limits: Whether config, tokenizer and side files must state the table's length even where it stays, and
             whatever they state now.
+        keep_code: Whether code that lies in the folder is copied, and not left out.
 
     Raises:
         ResizeError: A value that no checkpoint could serve.
@@ -77,6 +82,7 @@ class Resize:
     config_key: str | None = None
     offset: int = 0
     mend_limits: bool = False
+    keep_code: bool = False
 
     def __post_init__(self) -> None:
         if self.table is not None and self.part is not None:
@@ -89,6 +95,8 @@ class Resize:
             object.__setattr__(self, "repeat", _span(self.repeat))
         if isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 1:
             raise ResizeError(f"--to {self.to!r} is no length.", "Give a whole number of token positions, 1 or more.")
+        if self.to >= MOST_POSITIONS:
+            raise ResizeError("--to is more positions than any table can have.", "Give a smaller --to.")
         _ = self.options
 
     @property
@@ -122,7 +130,10 @@ def _whole(value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     """Return whatever is a number, numpy's too, as Python's; anything else as it is."""
-    return float(value) if hasattr(value, "__float__") and not isinstance(value, bool) else value
+    try:
+        return float(value) if hasattr(value, "__float__") and not isinstance(value, bool) else value
+    except OverflowError:
+        return math.inf
 
 
 def _span(value: Any) -> tuple[int, int]:
@@ -214,6 +225,11 @@ class Run:
     train: Train | None = None
     evaluate: Evaluate | None = None
     output: str | None = None
+
+    @property
+    def keeps_code(self) -> bool:
+        """Whether code that lies beside what is resized or trained is copied."""
+        return any(step is not None and step.keep_code for step in (self.resize, self.train))
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def run_values(run: Run, *, makes_rows: bool = True) -> dict[str, Any]:
 def _resize_values(resize: Resize, *, makes_rows: bool) -> dict[str, Any]:
     options, given = resize.options, _given(resize)
     method = {"method": options.method, "keep_first": options.kept_first, "drop_last": options.drop_last}
-    described = ("part", "table", "config_key", "offset", "mend_limits")
+    described = ("part", "table", "config_key", "offset", "mend_limits", "keep_code")
     return {
         "to": resize.to,
         **(method | dict(options.flags) if makes_rows else {}),

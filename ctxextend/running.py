@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoints.contents import OUTSIDE, as_copied
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 
@@ -44,8 +45,12 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         hint: What to do instead.
 
     Raises:
-        CheckpointError: It is an adapter, or has no config.
+        CheckpointError: It is an adapter, has no config, or holds a link that leads out of the folder.
     """
+    outside = next((name for name, why in checkpoint.omitted.items() if why == OUTSIDE), None)
+    if outside is not None:
+        path = checkpoint.root / outside
+        raise CheckpointError(f"{path} is {OUTSIDE}, and transformers would follow it.", as_copied(checkpoint.root))
     if checkpoint.is_adapter or not checkpoint.has_config:
         what = "an adapter" if checkpoint.is_adapter else "a weights file without a config.json"
         raise CheckpointError(f"{checkpoint.root} is {what}, which transformers cannot load alone.", hint)

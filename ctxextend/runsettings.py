@@ -93,6 +93,7 @@ class Train:
         report_to: Where else the losses are shown, as transformers calls it: ``none``, ``tensorboard``, …
         original: What the model was made of, which an encoder learns from; None is what the recipe beside it says.
         dtype: The dtype of the weights written: ``fp32``, ``bf16`` or ``fp16``; None is the source's.
+        keep_code: As in `Resize`.
 
     Raises:
         ResizeError: A value that no training could have.
@@ -117,6 +118,7 @@ class Train:
     report_to: str = "none"
     original: str | None = None
     dtype: str | None = None
+    keep_code: bool = False
 
     def __post_init__(self) -> None:
         if not self.data:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
-from ctxextend.plainyaml import plain_loader
+from ctxextend.plainyaml import MOST_CHARACTERS, plain_loader
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
 from ctxextend.tables.learned import still_learned
 from ctxextend.tables.registry import METHODS
@@ -26,7 +26,7 @@ RESIZE_TYPES = {
     **dict.fromkeys(("method", "scope", "part", "table", "config_key"), str),
     **dict.fromkeys(("alpha", "sigma", "gain"), float),
     "repeat": list,
-    "mend_limits": bool,
+    **dict.fromkeys(("mend_limits", "keep_code"), bool),
 }
 
 
@@ -142,9 +142,12 @@ def read_recipe(text: str, where: str) -> WrittenRecipe:
     """
     import yaml
 
+    faults = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError, CtxextendError)
     try:
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"it holds {len(text):,} characters, which no recipe needs")
         return _written(yaml.load(text, plain_loader()))
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError, CtxextendError) as error:
+    except (yaml.YAMLError, *faults) as error:
         message = f"{where} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
 

@@ -75,10 +75,10 @@ def test_open_checkpoint_follows_links_to_files_and_to_nothing_else(
     make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
     folder = make_pico("gpt2").folder
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / "vocab").write_bytes(b"words")
-    (folder / "vocab.txt").symlink_to(tmp_path / "blobs" / "vocab")
-    (folder / "linked").symlink_to(tmp_path / "blobs")
+    (folder / "kept").mkdir()
+    (folder / "kept" / "vocab").write_bytes(b"words")
+    (folder / "vocab.txt").symlink_to(folder / "kept" / "vocab")
+    (folder / "linked").symlink_to(folder / "kept")
     (folder / "dangling").symlink_to(tmp_path / "nothing")
     os.mkfifo(folder / "pipe")
     checkpoint = opened(folder)

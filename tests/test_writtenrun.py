@@ -176,8 +176,8 @@ def test_read_run_refuses_a_value_or_key_of_a_section(line: str, said: str) -> N
         ("? [a]\n: b", "recipe.yaml, line 1: it is no plain YAML: a list or a mapping stands where a key should."),
         ("a: 1\n---\nb: 1", "recipe.yaml, line 2: it is no plain YAML: but found another document."),
         ("\x00", "recipe.yaml: it is no plain YAML: unacceptable character"),
-        ("[" * 1_000, "recipe.yaml: it is nested too deep."),
-        ("a: " + "9" * 5_000, "recipe.yaml, line 1: it is no plain YAML: '9999"),
+        ("[" * 1_000, "recipe.yaml: it is no plain YAML: it is nested too deep."),
+        ("a: " + "9" * 5_000, "recipe.yaml, line 1: it is no plain YAML: it holds a number that is too long."),
         ("a" * (MOST_CHARACTERS + 1), "recipe.yaml: it holds 200,001 characters, which no recipe needs."),
     ],
 )

@@ -4,10 +4,15 @@ import re
 
 import yaml
 
+from ctxextend.checkpoints.jsontext import open_brackets
+
 __all__ = ["model_card"]
 
 # Where the Hub's own reader finds it: white space and a byte order mark may stand before it.
 FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
+# Reading more would take long; such front matter is left as it is.
+MOST_CHARACTERS = 100_000
+DEEPEST = 100
 # The key and whatever is indented below it or listed at its own level.
 BASE_MODEL = re.compile(r"^base_model:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
@@ -45,7 +50,10 @@ def _with_base_model(card: str, line: str, replace: bool) -> str:
 
 
 def _is_mapping(text: str) -> bool:
+    """Whether YAML is a mapping, seen without building its values: a stranger wrote them."""
+    if len(text) > MOST_CHARACTERS or open_brackets(text) > DEEPEST:
+        return False
     try:
-        return isinstance(yaml.safe_load(text), dict)
-    except yaml.YAMLError:
+        return isinstance(yaml.compose(text), yaml.MappingNode)
+    except (yaml.YAMLError, RecursionError):
         return False

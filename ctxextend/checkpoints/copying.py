@@ -8,6 +8,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
+from ctxextend.checkpoints.holes import extents, is_sparse, leave_hole
 from ctxextend.errors import CheckpointError
 
 __all__ = [
@@ -31,6 +32,8 @@ Progress = Callable[[int], None]
 # Moved by one call, so that progress is seen and Ctrl-C is heard.
 CHUNK = 1 << 26
 BLOCK = 1 << 20
+# The blocks of nearly all disks; file systems that clone share them whole.
+DISK_BLOCK = 4096
 
 # What file systems, kernels and sandboxes answer when a call is not for them; or, of an error of the disk, not which of
 # the two files has it, which copying by blocks tells.
@@ -64,11 +67,11 @@ def copy_range(
         CheckpointError: `source` ends too early.
         OSError: Reading or writing failed.
     """
-    is_sparse = _is_sparse(source)
+    has_holes = is_sparse(source)
     for move in (_copy_file_range, _sendfile, _copy_blocks):
         while length:
-            hole, data = _extents(source, start, length) if is_sparse else (0, length)
-            moved = _leave_hole(destination, hole) or move(source, destination, start, min(data, CHUNK))
+            hole, data = extents(source, start, length) if has_holes else (0, length)
+            moved = leave_hole(destination, hole) or move(source, destination, start, _step(start, data))
             if moved is None:
                 break
             if moved == 0:
@@ -77,38 +80,9 @@ def copy_range(
             progress(moved)
 
 
-def _is_sparse(file: BinaryIO) -> bool:
-    """Whether a file takes less of the disk than it is long, and the system says where it does not."""
-    status = os.fstat(file.fileno())
-    return hasattr(os, "SEEK_DATA") and status.st_blocks * 512 < status.st_size
-
-
-def _extents(source: BinaryIO, start: int, length: int) -> tuple[int, int]:
-    """Return how many bytes from `start` on are a hole that is worth keeping, or else how many to copy before one."""
-    try:
-        data = _seek(source, start, os.SEEK_DATA)
-        if data - start >= BLOCK:
-            return min(data - start, length), 0
-        return 0, min(max(_seek(source, data, os.SEEK_HOLE) - start, BLOCK), length)
-    except OSError:  # of a file system that cannot tell
-        return 0, length
-
-
-def _seek(source: BinaryIO, start: int, what: int) -> int:
-    """Return where data or a hole begins, not before `start`; the file's end where neither does."""
-    try:
-        return os.lseek(source.fileno(), start, what)
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        return max(os.fstat(source.fileno()).st_size, start)
-
-
-def _leave_hole(destination: BinaryIO, length: int) -> int:
-    """Make a file longer by bytes that take no room and are read as 0."""
-    if length:
-        destination.truncate(destination.seek(length, os.SEEK_CUR))
-    return length
+def _step(start: int, length: int) -> int:
+    """Return how many bytes to move at once: up to a block's begin, from where on file systems can share blocks."""
+    return min(length, -start % DISK_BLOCK or CHUNK)
 
 
 def _copy_file_range(source: BinaryIO, destination: BinaryIO, start: int, length: int) -> int | None:

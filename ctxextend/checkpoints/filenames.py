@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-__all__ = ["NOT_FETCHED", "NOT_OURS", "PLAIN", "STALE", "VARIANTS", "is_known", "matches"]
+__all__ = ["NOT_FETCHED", "NOT_OURS", "PLAIN", "STALE", "VARIANTS", "is_code", "is_known", "matches"]
 
 # A copy of the weights in another precision, and the copy that needs no name.
 VARIANTS = ("model.*.safetensors", "model.safetensors.index.*.json")
@@ -37,6 +37,10 @@ STALE = {
     ),
     "checkpoint-*/*": "another checkpoint, not rewritten",
 }
+
+# What Python imports, systems load, and shells and interpreters run.
+RUN = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
+CODE = tuple(f"**/*.{suffix}" for suffix in RUN)
 
 # What version control, download tools and desktops keep for themselves, at any depth.
 NOT_OURS = {
@@ -75,6 +79,11 @@ def is_known(path: PurePosixPath) -> bool:
     if len(path.parts) == 2 and fnmatchcase(path.parts[0], MODULE_FOLDER):
         return any(fnmatchcase(path.name, pattern) for pattern in (*KNOWN, *MODULE_FILES))
     return any(matches(path, pattern) for pattern in KNOWN)
+
+
+def is_code(path: PurePosixPath) -> bool:
+    """Whether a file of that name is code, at any depth."""
+    return any(matches(path, pattern) for pattern in CODE)
 
 
 def matches(path: PurePosixPath, pattern: str) -> bool:

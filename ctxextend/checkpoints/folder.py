@@ -2,17 +2,16 @@
 
 import json
 import shlex
-import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ctxextend.checkpoints.contents import CODE, holds, leads_out, reason_to_omit, sort_files
 from ctxextend.checkpoints.copying import check_stamp, stamp
-from ctxextend.checkpoints.disk import walk
-from ctxextend.checkpoints.filenames import NOT_OURS, STALE, is_known, matches
-from ctxextend.checkpoints.jsontext import load_object, read_text
+from ctxextend.checkpoints.filenames import is_known
+from ctxextend.checkpoints.jsontext import check_depth, load_object, parse_json, read_text
 from ctxextend.checkpoints.noweights import model_class
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
@@ -137,6 +136,18 @@ class Checkpoint:
         """
         return self.made[name] if name in self.made else read_text(self.root / name)
 
+    @property
+    def code(self) -> tuple[str, ...]:
+        """Its files of code, which an output leaves out unless it is to keep them."""
+        return tuple(name for name, why in self.omitted.items() if why == CODE)
+
+    def with_code(self) -> "Checkpoint":
+        """Return it with its code among the files that are copied."""
+        omitted = {name: why for name, why in self.omitted.items() if why != CODE}
+        stamps = {name: found for name in self.code if (found := stamp(self.root / name))}
+        copied = tuple(sorted((*self.copied, *self.code)))
+        return replace(self, copied=copied, omitted=omitted, stamps={**self.stamps, **stamps})
+
     def check_unchanged(self) -> None:
         """Raise CheckpointError where one of its files is no longer what it was when it was opened."""
         for name, before in self.stamps.items():
@@ -162,26 +173,26 @@ def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
 
 def _open(source: Source, variant: str | None) -> Checkpoint:
     root = source.folder
-    model = _model_folder(root)
+    model = _model_folder(source)
     config: Mapping[str, Any] | None = None
-    if (root / model / CONFIG).is_file():
+    if holds(source, root / model / CONFIG):
         config = load_object(root / model / CONFIG)
-    if config is None and (root / ADAPTER_CONFIG).is_file():
-        config = _base_config(_base(root))
+    if config is None and holds(source, root / ADAPTER_CONFIG):
+        config = _base_config(_base(source))
     alone = config is None and source.file is not None
-    if config is None and not alone and not (root / NANOGPT_FILE).is_file():
+    if config is None and not alone and not holds(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
     stored = find_weights(root / model, config, source, variant)
     used = {(model / name).as_posix() for name in stored.used}
-    copied, omitted = ((), {}) if alone else _sort_files(root, model, used)
+    copied, omitted = ((), {}) if alone else sort_files(source, model, used)
     if source.file is not None:
         others = {name: OTHER for name in copied if _is_alike(PurePosixPath(name), PurePosixPath(source.file))}
         copied, omitted = tuple(name for name in copied if name not in others), omitted | others
-    omitted |= {name: why for name in source.not_fetched if (why := _reason_to_omit(PurePosixPath(name), model))}
+    omitted |= {name: why for name in source.not_fetched if (why := reason_to_omit(PurePosixPath(name), model))}
     stamps = {name: found for name in (*sorted(used), *copied) if (found := stamp(root / name))}
     made = _made(model, stored)
     known = stored.config if config is None else config
-    base = _base(root) if any(name.startswith("adapter_model.") for name in stored.used) else None
+    base = _base(source) if any(name.startswith("adapter_model.") for name in stored.used) else None
     return Checkpoint(source, model, known or {}, stored, made, copied, omitted, stamps, base)
 
 
@@ -199,9 +210,10 @@ def _made(model: PurePosixPath, stored: Weights) -> dict[str, str]:
     return made
 
 
-def _base(root: Path) -> str:
+def _base(source: Source) -> str:
     """Return the name of an adapter's base model."""
-    adapter = load_object(root / ADAPTER_CONFIG) if (root / ADAPTER_CONFIG).is_file() else {}
+    path = source.folder / ADAPTER_CONFIG
+    adapter = load_object(path) if holds(source, path) else {}
     return str(adapter.get("base_model_name_or_path") or "its base model")
 
 
@@ -211,12 +223,13 @@ def _base_config(base: str) -> Mapping[str, Any]:
     return load_object(config) if config.is_file() else {}
 
 
-def _model_folder(root: Path) -> PurePosixPath:
+def _model_folder(source: Source) -> PurePosixPath:
     """Return where sentence-transformers' modules.json puts the transformer, or the root itself."""
-    if not (root / "modules.json").is_file():
+    root = source.folder
+    if not holds(source, root / "modules.json"):
         return PurePosixPath(".")
     # Old folders have a config.json at the top that holds sentence-transformers' own version and no model.
-    if (root / CONFIG).is_file() and "model_type" in load_object(root / CONFIG):
+    if holds(source, root / CONFIG) and "model_type" in load_object(root / CONFIG):
         return PurePosixPath(".")
     modules = load_modules(root / "modules.json")
     paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
@@ -234,17 +247,16 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: It is not a JSON list of objects.
     """
-    try:
-        modules = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}.", "Fetch the file again.") from None
+    modules = parse_json(read_text(path), str(path))
+    check_depth([modules], str(path))
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Fetch the file again.")
     return modules
 
 
 def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
-    below = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}") if "model_type" in load_object(path))
+    inside = (path for path in folder.glob(f"*/{CONFIG}") if path.is_file() and not leads_out(folder, path))
+    below = sorted(path.parent.name for path in inside if "model_type" in load_object(path))
     advice = (
         f"Choose one that is in it: {' or '.join(f'--subfolder {shlex.quote(name)}' for name in below)}."
         if below
@@ -252,44 +264,3 @@ def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
     )
     hint = " ".join((*notes, advice))
     return CheckpointError(f"{folder} holds no config.json.", hint)
-
-
-def _sort_files(root: Path, model: PurePosixPath, used: set[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Part the folder's other files into those that are copied and those that are left out, with the reason."""
-    copied, omitted = [], {}
-    for name, mode in _walk(root):
-        if name in used:
-            continue
-        regular = stat.S_ISREG(mode) or PurePosixPath(name).name in NOT_OURS
-        reason = _reason_to_omit(PurePosixPath(name), model) if regular else _what_it_is(mode)
-        if reason:
-            omitted[name] = reason
-        else:
-            copied.append(name)
-    return tuple(copied), omitted
-
-
-def _walk(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield every file below the root, and every folder that is not walked into, with its mode, in sorted order."""
-    for folder, folders, files in walk(root):
-        here = Path(folder)
-        skipped = [name for name in folders if name in NOT_OURS or (here / name).is_symlink()]
-        folders[:] = sorted(set(folders) - set(skipped))
-        for name in sorted([*files, *skipped]):
-            path = here / name
-            try:
-                mode = path.stat().st_mode
-            except OSError:
-                mode = 0
-            yield path.relative_to(root).as_posix(), mode
-
-
-def _what_it_is(mode: int) -> str:
-    return "a linked folder" if stat.S_ISDIR(mode) else "not a regular file"
-
-
-def _reason_to_omit(path: PurePosixPath, model: PurePosixPath) -> str | None:
-    if path.name in NOT_OURS:
-        return f"{NOT_OURS[path.name]}, not part of the checkpoint"
-    below = [path, *([path.relative_to(model)] if model in path.parents else [])]
-    return next((why for pattern, why in STALE.items() if any(matches(part, pattern) for part in below)), None)

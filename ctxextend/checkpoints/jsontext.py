@@ -2,22 +2,42 @@
 
 import json
 import re
+import stat
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from ctxextend.errors import CheckpointError
 
-__all__ = ["delete", "edit", "load_object", "parse_json", "parse_object", "read_bytes", "read_member", "read_text"]
+__all__ = [
+    "check_depth",
+    "delete",
+    "edit",
+    "load_object",
+    "open_brackets",
+    "parse_json",
+    "parse_object",
+    "read_bytes",
+    "read_member",
+    "read_text",
+]
 
 Keys = Sequence[str]
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SCALAR = re.compile(r"[^\s,\]}]+")
-_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+# A quotation mark alone begins a string that does not end: looking for others behind it would take n * n steps.
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
+_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+# Far more than any side file holds, and what safetensors allows for a header.
+MOST_BYTES = 100_000_000
+# Objects and lists in each other, far more than any config has.
+DEEPEST = 100
 
 
 def read_text(path: Path) -> str:
@@ -36,9 +56,17 @@ def read_bytes(path: Path) -> bytes:
     """Read a whole file.
 
     Raises:
-        CheckpointError: It is missing or unreadable.
+        CheckpointError: It is missing or unreadable, no regular file, or longer than any text of a checkpoint.
     """
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, and a device never ends
+            raise CheckpointError(f"{path} is not a regular file.", "Put the file itself there.")
+        if status.st_size > MOST_BYTES:
+            raise CheckpointError(
+                f"{path} has {status.st_size:,} bytes; no such file needs more than {MOST_BYTES:,}.",
+                "Fetch the file again.",
+            )
         return path.read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from None
@@ -54,7 +82,20 @@ def load_object(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: It is missing, unreadable, not UTF-8, not JSON, or not an object.
     """
-    return parse_object(read_text(path), str(path))
+    value = parse_object(read_text(path), str(path))
+    check_depth(value, str(path))
+    return value
+
+
+def check_depth(value: Any, where: str) -> None:
+    """Raise CheckpointError where a JSON value is nested deeper than functions can follow it."""
+    level = [value]
+    for _ in range(DEEPEST):
+        inside = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise CheckpointError(f"{where} is not valid JSON: it is nested too deeply.", "Fetch the file again.")
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
@@ -90,6 +131,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+def open_brackets(text: str) -> int:
+    """Return how many brackets of JSON or YAML are open at once at most, quotes not regarded."""
+    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
+    return max(accumulate(steps), default=0)
+
+
 def read_member(text: str, key: str, where: str) -> Any:
     """Return the value of one key of the outermost object, or None, without parsing the rest of the text.
 
@@ -100,9 +147,12 @@ def read_member(text: str, key: str, where: str) -> Any:
         if not text.rstrip().endswith("}"):
             raise ValueError("it is cut short")
         found = _find(text, _object_start(text, ()), key)
-        return None if found is None else _DECODER.raw_decode(text, found.value_start)[0]
+        value = None if found is None else _DECODER.raw_decode(text, found.value_start)[0]
+        check_depth([value], where)
+        return value
     except (ValueError, IndexError, RecursionError) as error:
-        raise CheckpointError(f"{where} is not valid JSON: {error}.", "Fetch the file again.") from None
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.") from None
 
 
 def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
@@ -201,7 +251,9 @@ def _value_end(text: str, start: int) -> int:
         return scalar.end()
     depth = 0
     for token in _BRACKETS.finditer(text, start):
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token.group(), 0)
+        if token.group() == '"':
+            break
+        depth += _STEPS.get(token.group(), 0)
         if depth == 0:
             return token.end()
     raise ValueError(f"the value at character {start} does not end")

@@ -54,11 +54,14 @@ class Layout:
         header: Its first bytes: length, JSON, padding.
         runs: What stands behind it, in the order of the bytes.
         size: Bytes of the whole file.
+        shareable: Bytes of it in whole blocks that stand at the same place of a block as in the old file, which file
+            systems that clone need not write.
     """
 
     header: bytes
     runs: tuple[Run, ...]
     size: int
+    shareable: int
 
     @property
     def tensor_bytes(self) -> int:
@@ -106,7 +109,19 @@ def plan_layout(
     places = _place(entries, {_number(entries, name): kind for name, kind in new.items()}, dropped)
     runs = tuple(_runs(entries, places))
     header = _header(file, places, runs)
-    return Layout(header, runs, len(header) + sum(run.size for run in runs))
+    size = len(header) + sum(run.size for run in runs)
+    return Layout(header, runs, size, _shareable(runs, len(header), file.data_start))
+
+
+def _shareable(runs: tuple[Run, ...], place: int, data_start: int) -> int:
+    """Return the bytes of whole blocks that keep their place in them, the first run's new place being `place`."""
+    found = 0
+    for run in runs:
+        before = data_start + run.start
+        if run.shape is None and (place - before) % BLOCK == 0:
+            found += max((before + run.size) // BLOCK * BLOCK - -(-before // BLOCK) * BLOCK, 0)
+        place += run.size
+    return found
 
 
 def _number(entries: Entries, name: str) -> int:

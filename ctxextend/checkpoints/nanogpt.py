@@ -4,6 +4,7 @@ Source: https://github.com/karpathy/nanoGPT, model.py; its `from_pretrained` goe
 """
 
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -100,7 +101,7 @@ def _sizes(arguments: Mapping[str, Any], path: Path) -> _Sizes:
     strange = next((name for name in arguments if name not in _Sizes.__dataclass_fields__), None)
     if strange is not None:
         # Forks add arguments that change what the same tensors compute.
-        raise CheckpointError(f"{path}: model_args holds {strange!r:.200}, which nanoGPT does not know.", HINT)
+        raise CheckpointError(f"{path}: model_args holds {reprlib.repr(strange)}, which nanoGPT does not know.", HINT)
     # Before it had these arguments, nanoGPT always had biases, and dropout is of no matter but in training.
     sizes = _Sizes(**{"bias": True, "dropout": 0.0, **dict.fromkeys(LENGTHS), **arguments})
     for name in LENGTHS:
@@ -122,7 +123,7 @@ def _same(head: "torch.Tensor", embeddings: "torch.Tensor | None") -> bool:
 
 
 def _wrong(path: Path, name: str, value: Any, what: str) -> CheckpointError:
-    return CheckpointError(f"{path}: model_args says {name} = {value!r:.50}, which is {what}.", HINT)
+    return CheckpointError(f"{path}: model_args says {name} = {reprlib.repr(value)}, which is {what}.", HINT)
 
 
 def _shapes(sizes: _Sizes, is_tied: bool) -> Iterator[tuple[str, tuple[int, ...]]]:

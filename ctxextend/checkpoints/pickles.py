@@ -17,6 +17,9 @@ SAFE_SINCE = (2, 6)
 # How torch's zip files begin; torch itself goes by it.
 ZIP_MAGIC = b"PK\x03\x04"
 
+# What torch calls files of its first versions when it refuses them.
+TAR = "legacy .tar format"
+
 FETCH = "Fetch or save it again."
 
 SAVE_TENSORS = (
@@ -103,6 +106,9 @@ def _refused(path: Path, error: Exception) -> CheckpointError:
             f"{path} asks for {asked[1].rstrip('.')}, which is no tensor; nothing in it was run.",
             f"Do not load it unless you know who wrote it. {SAVE_TENSORS}",
         )
+    if TAR in str(error):
+        message = f"{path} is no whole torch file, but perhaps a tar of before torch 0.1.10, which is not read."
+        return CheckpointError(message, SAVE_TENSORS)
     # What torch puts in front advises to load the file unsafely, and what it puts behind, to report it as a bug.
     said = str(error).split("WeightsUnpickler error:")[-1].strip()
     first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))

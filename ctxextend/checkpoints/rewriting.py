@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copying import CHUNK, Progress, copy_range, finish, open_source, write_all
 from ctxextend.checkpoints.layout import Layout, Run
+from ctxextend.checkpoints.room import Extent
 from ctxextend.checkpoints.tensorfile import TensorFile, check_unchanged
 from ctxextend.checkpoints.torchfile import TorchFile, tensor_bytes
 
-__all__ = ["rewrite"]
+__all__ = ["rewrite", "room_of"]
 
 
 def rewrite(
@@ -47,6 +48,13 @@ def rewrite(
                 copy_range(source, output, file.data_start + run.start, run.size, progress)
         check_unchanged(file)
         finish(output, file.path.stat().st_mode)
+
+
+def room_of(file: TensorFile | TorchFile, layout: Layout) -> Extent:
+    """Return the room that a rewritten file takes; of a torch file nothing stands in it as it stood."""
+    if isinstance(file, TorchFile):
+        return Extent(layout.size)
+    return Extent(layout.size, layout.shareable, file.path)
 
 
 def _name(file: TensorFile | TorchFile, run: Run) -> str:

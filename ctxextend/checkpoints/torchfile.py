@@ -6,6 +6,7 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serializ
 
 import os
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def _wrappers(path: Path, state: Mapping[Any, Any]) -> str:
     """Return what wrappers wrote in front of all names, one or several."""
     strange = next((key for key in state if not isinstance(key, str)), None)
     if strange is not None:
-        raise CheckpointError(f"{path} names a tensor {strange!r:.200}, which is no text.", SAVE_TENSORS)
+        raise CheckpointError(f"{path} names a tensor {reprlib.repr(strange)}, which is no text.", SAVE_TENSORS)
     prefix = ""
     while further := [part for part in WRAPPERS if all(key.startswith(prefix + part) for key in state)]:
         prefix += further[0]

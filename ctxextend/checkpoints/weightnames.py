@@ -1,5 +1,6 @@
 """What weights files are called: by transformers and PEFT, by variants of them, and once they are safetensors."""
 
+import os
 import re
 from pathlib import Path, PurePosixPath
 
@@ -31,11 +32,11 @@ VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d
 
 
 def first_weights(folder: Path, variant: str | None) -> str | None:
-    """Return the weights file or index that a folder is read by; None where it has none."""
+    """Return the weights file or index that a folder is read by, whatever has that name; None where nothing has."""
     names = [with_variant(name, variant) for name in NAMES]
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
-    return next((name for name in names if (folder / name).is_file()), None)
+    return next((name for name in names if os.path.lexists(folder / name)), None)
 
 
 def with_variant(name: str, variant: str | None) -> str:

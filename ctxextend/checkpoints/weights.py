@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.contents import holds
 from ctxextend.checkpoints.headers import name_hash
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
@@ -131,12 +132,12 @@ def find_weights(
     Raises:
         CheckpointError: There are none, or they are missing, malformed, or lead out of the folder.
     """
-    name = _index_of(folder, source.file) or source.file or first_weights(folder, variant)
-    if name is None:
+    name = _index_of(folder, source) or source.file or first_weights(folder, variant)
+    if name is None or not holds(source, folder / name):
         raise no_weights(folder, config, variant, source)
     ties = not _unties(config or {})
     if fnmatch(name, "*.index*.json"):
-        return _sharded(folder, name, ties)
+        return _sharded(folder, name, source, ties)
     if not name.endswith(".safetensors") and config is None:
         return _alone(folder, name)
     opened = _open(folder / name, ties)
@@ -158,12 +159,12 @@ def read_floats(file: WeightsFile, name: str) -> NDArray[Any]:
     return read_torch_tensor(file, name) if isinstance(file, TorchFile) else read_tensor(file, name)
 
 
-def _index_of(folder: Path, file: str | None) -> str | None:
-    """Return the index that lists a file as one of its shards, or None."""
+def _index_of(folder: Path, source: "Source") -> str | None:
+    """Return the index that lists the file that was named as one of its shards, or None."""
     known = ("model.safetensors.index*.json", "pytorch_model.bin.index*.json")
-    indices = sorted(path.name for pattern in known for path in folder.glob(pattern)) if file else []
-    maps = {name: load_object(folder / name).get("weight_map") for name in indices}
-    return next((name for name, map_ in maps.items() if isinstance(map_, dict) and file in map_.values()), None)
+    indices = sorted(path.name for pattern in known for path in folder.glob(pattern)) if source.file else []
+    maps = {name: load_object(folder / name).get("weight_map") for name in indices if holds(source, folder / name)}
+    return next((name for name, map_ in maps.items() if isinstance(map_, dict) and source.file in map_.values()), None)
 
 
 def _open(path: Path, ties: bool) -> WeightsFile:
@@ -203,9 +204,9 @@ def _notes(files: tuple[WeightsFile, ...]) -> tuple[str, ...]:
     )
 
 
-def _sharded(folder: Path, name: str, ties: bool) -> Weights:
+def _sharded(folder: Path, name: str, source: "Source", ties: bool) -> Weights:
     index = load_object(folder / name)
-    names = _shards(folder / name, index)
+    names = _shards(folder / name, index, source)
     files = tuple(_open(folder / shard, ties) for shard in names)
     _check_index(folder / name, index, files)
     _check_unique(files)
@@ -233,7 +234,7 @@ def _converted(index: Mapping[str, Any], files: Mapping[str, WeightsFile]) -> di
     }
 
 
-def _shards(path: Path, index: Mapping[str, Any]) -> list[str]:
+def _shards(path: Path, index: Mapping[str, Any], source: "Source") -> list[str]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path} has no weight_map.", "Fetch or save the checkpoint again.")
@@ -245,7 +246,7 @@ def _shards(path: Path, index: Mapping[str, Any]) -> list[str]:
             )
     names = sorted({_normal(name) for name in weight_map.values()})
     for name in names:
-        if not (path.parent / name).is_file():
+        if not holds(source, path.parent / name):
             raise CheckpointError(f"{path} names {name}, which is missing.", "Fetch or copy that shard too.")
     return names
 

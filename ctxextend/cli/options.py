@@ -20,6 +20,7 @@ __all__ = [
     "DryRun",
     "FamilyName",
     "Force",
+    "KeepCode",
     "LearningRate",
     "Model",
     "Offset",
@@ -241,6 +242,12 @@ LearningRate = Annotated[
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with a training that was stopped.", rich_help_panel=FILES)
+]
+KeepCode = Annotated[
+    bool,
+    typer.Option(
+        "--keep-code", help="Copy code in the folder (*.py and the like) too; it is not run.", rich_help_panel=FILES
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel=FILES)]
 

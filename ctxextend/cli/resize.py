@@ -16,6 +16,7 @@ from ctxextend.cli.options import (
     DryRun,
     FamilyName,
     Force,
+    KeepCode,
     Offset,
     PartName,
     Quiet,
@@ -171,6 +172,7 @@ def resize(
     revision: Revision = None,
     subfolder: Subfolder = None,
     variant: Variant = None,
+    keep_code: KeepCode = False,
     force: Force = False,
     verify: Annotated[
         bool,
@@ -210,7 +212,8 @@ def resize(
     sink = Output(as_json, quiet, silent=is_other_process())
     with usage_errors():
         own = scope, alpha, seed, sigma, _span(repeat), gain
-        settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits)
+        described = part, table, config_key, offset, mend_limits, keep_code
+        settings = Resize(to, method, keep_first, drop_last, *own, *described)
         recipe = Recipe(model, settings, Origin(revision, subfolder, variant, family))
         training = _training(train, steps, trainable, seq_len)
         if calibrate:

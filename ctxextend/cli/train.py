@@ -13,6 +13,7 @@ from ctxextend.cli.options import (
     AsJson,
     FamilyName,
     Force,
+    KeepCode,
     LearningRate,
     Model,
     PrecisionName,
@@ -131,6 +132,7 @@ def train(
         DtypeName | None,
         typer.Option(show_default="the source's", help="The dtype of the weights written.", rich_help_panel=FILES),
     ] = None,
+    keep_code: KeepCode = False,
     force: Force = False,
     family: FamilyName = None,
     revision: Revision = None,
@@ -175,6 +177,7 @@ def train(
             report_to=report_to,
             original=original,
             dtype=dtype,
+            keep_code=keep_code,
         )
     run = Run(model, Origin(revision, subfolder, variant, family), train=settings)
     result = run_training(sink, run, output, force=force, resume=resume)

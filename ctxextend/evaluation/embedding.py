@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.contents import leads_out
 from ctxextend.checkpoints.folder import load_modules
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.weightnames import stays_inside
@@ -183,7 +184,7 @@ def read_pooling(root: Path) -> tuple[str, ...]:
             f"{path} names {what}; vectors are made by a Transformer, one Pooling, and Normalize.",
             "Measure it with sentence-transformers itself.",
         )
-    if not stays_inside(poolings[0]):
+    if not stays_inside(poolings[0]) or leads_out(root, root / poolings[0]):
         raise CheckpointError(f"{path} puts its Pooling outside the folder, at {poolings[0]}.", "Fetch it again.")
     return tuple(_modes(root / poolings[0] / "config.json"))
 

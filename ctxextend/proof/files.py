@@ -9,7 +9,7 @@ from ctxextend.changes import CARD_FILE
 from ctxextend.checkpoints.copying import same_bytes
 from ctxextend.checkpoints.filenames import NOT_OURS, matches
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.jsontext import parse_json, read_bytes
+from ctxextend.checkpoints.jsontext import check_depth, parse_json, read_bytes
 from ctxextend.errors import CheckpointError
 from ctxextend.families.architecture import nested
 from ctxextend.outputtexts import output_texts
@@ -46,7 +46,8 @@ def check_files(plan: ResizePlan, extended: Checkpoint) -> Claim:
     not_compared = {base.output_name(file) for file in base.weights}
     if _shards(extended) != not_compared:  # saved in other shards, it has an index of its own
         not_compared.add(base.index_file)
-    checked = [name for name in sorted({*expected, *plan.copied} - not_compared) if not _is_harmless(name)]
+    kept = set(base.code) & set(extended.code)  # which an output may hold, and need not
+    checked = [name for name in sorted({*expected, *plan.copied, *kept} - not_compared) if not _is_harmless(name)]
     wrong = [*_index(extended), *_stale(extended), *_added(plan, extended), *_variant(plan, extended)]
     for name in checked:
         wrong += _faults(plan, extended, name, expected.get(name))
@@ -82,13 +83,14 @@ def _index(extended: Checkpoint) -> Iterator[str]:
 
 def _stale(extended: Checkpoint) -> Iterator[str]:
     for name, why in extended.omitted.items():
-        if PurePosixPath(name).name not in NOT_OURS:
+        if PurePosixPath(name).name not in NOT_OURS and name not in extended.code:
             yield f"{name} lies beside: {why}"
 
 
 def _added(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
-    for name in extended.copied:
-        if name not in plan.output_files and not _is_harmless(name) and not _is_wanted_config(plan, extended, name):
+    known = {*plan.output_files, *plan.checkpoint.code}
+    for name in (*extended.copied, *extended.code):
+        if name not in known and not _is_harmless(name) and not _is_wanted_config(plan, extended, name):
             yield f"{name} is not in the original"
 
 
@@ -115,11 +117,11 @@ def _faults(plan: ResizePlan, extended: Checkpoint, name: str, wanted: bytes | N
     try:
         if wanted is None and same_bytes(original, path):
             return
+        if wanted is None and path.suffix != ".json":
+            yield f"{name} is not what it was, byte for byte"
+            return
         wanted, found = read_bytes(original) if wanted is None else wanted, read_bytes(path)
         if wanted == found:
-            return
-        if path.suffix != ".json":
-            yield f"{name} is not what it was, byte for byte"
             return
         yield from _json_faults(plan, name, *(_parsed(text, name) for text in (wanted, found)))
     except CheckpointError as error:
@@ -128,7 +130,9 @@ def _faults(plan: ResizePlan, extended: Checkpoint, name: str, wanted: bytes | N
 
 def _parsed(text: bytes, name: str) -> Any:
     try:
-        return parse_json(text.decode("utf-8"), name)
+        value = parse_json(text.decode("utf-8"), name)
+        check_depth([value], name)
+        return value
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{name} is not UTF-8 text (byte {error.start}).") from None
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.cautions import cautions_of_files
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
 from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
@@ -128,12 +129,17 @@ def open_trained(run: Run, work: Work) -> Opened:
         here = Origin(variant=run.origin.variant, family=run.origin.family)
         subject = Subject(str(work.resized), here, command="train")
     files = open_files(subject)
+    if run.keeps_code:
+        files = replace(files, checkpoint=files.checkpoint.with_code())
     settings = fitted_settings(run, files)
     original = _original(run, files)
     rows = _new_rows(files, original) if settings.trainable == "new" else None
+    if run.resize is None:
+        warnings = tuple(cautions_of_files(files.checkpoint))
     notes = files.checkpoint.source.notes if run.resize is None else ()
     begun_for = work.begun_for if work.begun_for != settings.steps else None
-    return Opened(files, settings, original, rows, (*warnings, *_cautions(settings, begun_for)), notes, begun_for)
+    warnings = (*warnings, *_cautions(settings, begun_for))
+    return Opened(files, settings, original, rows, warnings, notes, begun_for)
 
 
 def _cautions(settings: Train, begun_for: int | None) -> Iterator[str]:

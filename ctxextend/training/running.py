@@ -175,6 +175,8 @@ def _work(run: Run, output: Path, devices: Devices, *, resume: bool, force: bool
         return
     subject = source_of(run)
     checkpoint = open_subject(subject)
+    if run.keeps_code:
+        checkpoint = checkpoint.with_code()
     with explained(output):
         check_stage(output, checkpoint.guarded, force, checkpoint.files)
     name = find_tables(recognize(checkpoint, subject), frozenset(checkpoint.names), str(checkpoint.root))[0][1]

@@ -30,7 +30,7 @@ SAVES = "saves"
 # How transformers calls its saves: the step follows.
 SAVE = "checkpoint-"
 # What may be another when a run goes on: but for the steps, by which learning rates go, nothing is learned by it.
-FREE = tuple(f"train.{name}" for name in ("steps", "micro_batch", "eval_every", "save_every", "report_to"))
+FREE = tuple(f"train.{name}" for name in ("steps", "micro_batch", "eval_every", "save_every", "report_to", "keep_code"))
 # Under which the first wish for steps is noted: the learning rates until the stop were those of so many.
 BEGUN_FOR = "begun for"
 

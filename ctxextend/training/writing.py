@@ -12,7 +12,7 @@ from ctxextend.checkpoints.copying import copy_file
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import edit
 from ctxextend.checkpoints.layout import Layout, plan_layout
-from ctxextend.checkpoints.rewriting import rewrite
+from ctxextend.checkpoints.rewriting import rewrite, room_of
 from ctxextend.checkpoints.room import Extent
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES
 from ctxextend.checkpoints.weights import WeightsFile, read_floats
@@ -90,7 +90,8 @@ class TrainedOutput:
         root, stamps = self.checkpoint.root, self.checkpoint.stamps
         copied = {name: Extent.of_copy(root / name, stamps[name][0]) for name in self.copied}
         beside = {name: Extent(path.stat().st_size) for name, path in self.beside.items()}
-        rewritten = {name: Extent(layout.size) for name, layout in self.layouts.items()}
+        files = {self.checkpoint.output_name(file): file for file in self.checkpoint.weights}
+        rewritten = {name: room_of(files[name], layout) for name, layout in self.layouts.items()}
         return copied | beside | rewritten | {name: Extent(len(text)) for name, text in self._all_texts.items()}
 
     @cached_property

@@ -1,0 +1,382 @@
+"""Folders as a stranger may send them: links that lead out, pipes, devices, odd names, and code."""
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from ctxextend import evaluate, inspect, plan_resize, resize, run, train, verify
+from ctxextend.checkpoints.contents import leads_out
+from ctxextend.checkpoints.filenames import is_code
+from ctxextend.errors import CheckpointError
+from tests import pico, trainings
+from tests.faults.limits import within
+
+MakePico = Callable[..., pico.Pico]
+
+NEW = 40
+SECRET = b'{"a secret": "of the user"}'
+
+
+def bind(path: Path) -> None:
+    """Put a socket there; its whole path may be longer than systems allow for one."""
+    here = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def link_out(path: Path, target: Path | None = None) -> None:
+    """Put a link there to a file of the user's, beside the folder."""
+    secret = path.absolute().parents[1] / "secret"
+    secret.write_bytes(SECRET)
+    path.symlink_to(target or secret)
+
+
+HOSTILE: dict[str, Callable[[Path], Any]] = {
+    "a pipe": os.mkfifo,
+    "a socket": bind,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+    "a circle": lambda path: path.symlink_to(path.name),
+    "a dangling link": lambda path: path.symlink_to("nothing"),
+    "a link out": link_out,
+    "a roundabout link out": lambda path: link_out(path, Path("..", path.parent.name, "..", "secret")),
+}
+
+
+def put(kind: str, path: Path) -> None:
+    """Put something hostile in the place of a file."""
+    path.unlink(missing_ok=True)
+    HOSTILE[kind](path)
+
+
+def refused(folder: Path) -> list[CheckpointError]:
+    """Let everything that opens a folder open one; return the errors, which each must raise."""
+    errors = []
+    for use in (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder)):
+        with within(2), pytest.raises(CheckpointError) as caught:
+            use()
+        errors.append(caught.value)
+    assert not Path("out").exists()
+    return errors
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_resize_refuses_what_is_no_file_of_the_folder(name: str, kind: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    put(kind, folder / name)
+    for error in refused(folder):
+        assert str(folder / name) in error.message
+        assert error.hint
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "a shard", "pytorch_model.bin"])
+def test_resize_refuses_weights_that_are_no_files_of_the_folder(name: str, kind: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    shards = pico.shard(folder)
+    if name == "pytorch_model.bin":
+        (folder / "model.safetensors.index.json").unlink()
+    put(kind, folder / (shards[1] if name == "a shard" else name))
+    refused(folder)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", ["modules.json", "0_Transformer/config.json", "0_Transformer"])
+def test_resize_refuses_modules_that_are_not_in_the_folder(
+    name: str, kind: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
+    if name == "0_Transformer":
+        (root / name).rename(tmp_path / "elsewhere")
+        (root / name).symlink_to(tmp_path / "elsewhere")
+    else:
+        put(kind, root / name)
+    refused(root)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_resize_refuses_an_adapters_config_that_is_no_file(kind: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "config.json").unlink()
+    put(kind, folder / "adapter_config.json")
+    refused(folder)
+
+
+SIDE_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "generation_config.json", "sentence_bert_config.json"),
+    *("README.md", "ctxextend.yaml", "vocab.txt", "LICENSE", ".git"),
+)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "a folder"])
+def test_resize_leaves_out_side_files_that_are_no_files_of_the_folder(kind: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    for name in SIDE_FILES:
+        put(kind, folder / name)
+    with within(2):
+        inspect(folder)
+        result = resize(folder, to=NEW, output="out")
+    assert set(SIDE_FILES) <= set(result.plan.checkpoint.omitted)
+    assert not any(SECRET in data for data in pico.contents(result.output).values())
+    assert {path.name for path in result.output.iterdir()} == {
+        *("config.json", "model.safetensors", "README.md", "ctxextend.yaml")
+    }
+    assert verify(folder, result.output).is_proved
+
+
+def test_resize_warns_of_links_that_lead_out_and_says_how_to_go_on(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2", name="a folder").folder
+    link_out(folder / "vocab.txt")
+    (warning,) = plan_resize(folder, to=NEW).warnings
+    assert warning.startswith("vocab.txt is a link that leads out of the folder, and left out.")
+    assert warning.endswith(f"cp -rL '{folder}' 'a folder-copied'")
+    copied = folder.with_name("a folder-copied")
+    shutil.copytree(folder, copied)  # which follows links
+    plan = plan_resize(copied, to=NEW)
+    assert not plan.warnings
+    assert "vocab.txt" in plan.copied
+
+
+def test_links_inside_a_folder_are_followed(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    folder = source.folder
+    (folder / "kept").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).rename(folder / "kept" / name)
+        (folder / name).symlink_to(f"kept/{name}")
+    output = resize(folder, to=NEW, output="out").output
+    assert not (output / "model.safetensors").is_symlink()
+    pico.logits(source.load(output), NEW)
+
+
+def cached(folder: Path, tmp_path: Path, *, below: str = "") -> Path:
+    """Move a folder's files where the Hub's client keeps them, and put its links in their place."""
+    cache = tmp_path / "models--owner--name"
+    snapshot = cache / "snapshots" / ("0" * 40) / below
+    snapshot.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(cache / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(os.path.relpath(cache / "blobs" / str(number), snapshot))
+    return snapshot
+
+
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_links_of_the_hubs_cache_are_followed(below: str, make_pico: MakePico, tmp_path: Path) -> None:
+    folder = cached(make_pico("gpt2").folder, tmp_path, below=below)
+    assert resize(folder, to=NEW, output="out").plan.copied == ("generation_config.json",)
+    link_out(folder / "vocab.txt")
+    assert "vocab.txt" in plan_resize(folder, to=NEW).checkpoint.omitted
+    Path("linked").symlink_to(folder)
+    assert "config.json" in plan_resize("linked", to=NEW).edited
+
+
+def test_blobs_that_are_themselves_links_lead_out(make_pico: MakePico, tmp_path: Path) -> None:
+    folder = cached(make_pico("gpt2").folder, tmp_path)
+    blobs = folder.parents[1] / "blobs"
+    assert not leads_out(folder, folder / "config.json")
+    blobs.rename(tmp_path / "home")
+    blobs.symlink_to(tmp_path / "home")
+    assert leads_out(folder, folder / "config.json")
+    refused(folder)
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "x" * 300, "a/" * 3000, "a\x00b", "\ud800", "sub", "."])
+def test_resize_refuses_an_index_of_names_that_no_file_has(name: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    names = pico.shard(folder)
+    (folder / "sub").mkdir()
+    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    index |= {tensor: name for tensor, shard in index.items() if shard == names[0]}
+    pico.edit_json(folder / "model.safetensors.index.json", weight_map=index)
+    refused(folder)
+
+
+ODD_NAMES = (
+    "x" * 255,
+    "a\nb.txt",
+    "\x1b[2J\x1b]0;owned\x07.txt",
+    "\u202etxt.exe ",
+    os.fsdecode(b"\xff\xfe.txt"),
+    "-rf",
+    "$(x)",
+)
+
+
+def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    for name in ODD_NAMES:
+        (folder / name).write_bytes(b"kept")
+        (folder / f"{name[:240]}.py").write_bytes(b"raise SystemExit(9)")
+        (folder / f"{name[:240]}.gguf").write_bytes(b"stale")
+    for flags in (("--dry-run",), ("-o", "out")):
+        command = [sys.executable, "-m", "ctxextend", "resize", str(folder), "--to", str(NEW), *flags]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
+    assert all((Path("out") / name).read_bytes() == b"kept" for name in ODD_NAMES)
+    assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
+    assert verify(folder, "out").is_proved
+
+
+# ---- code
+
+MODULE = """
+from pathlib import Path, PurePosixPath
+Path({marker!r}).touch()
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+class Config(GPT2Config): pass
+class Model(GPT2LMHeadModel): config_class = Config
+class Tokenizer(PreTrainedTokenizerFast): pass
+"""
+
+
+def plant(folder: Path, marker: Path) -> None:
+    """Give a folder code of its own, which leaves a marker where it is run."""
+    (folder / "modeling_x.py").write_text(MODULE.format(marker=str(marker)))
+    mapped = {"AutoConfig": "modeling_x.Config", "AutoModelForCausalLM": "modeling_x.Model", "AutoModel": "o/r--m.M"}
+    pico.edit_json(folder / "config.json", auto_map=mapped, custom_code=True)
+    pico.edit_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "modeling_x.Tokenizer"]})
+
+
+@pytest.mark.usefixtures("book")
+def test_no_command_runs_the_code_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker, folder = tmp_path / "marker", trainings.make_source(tmp_path / "source", "gpt2")
+    plant(folder, marker)
+    monkeypatch.setattr("builtins.input", lambda *_: "yes")  # which transformers asks where nothing was said
+    inspect(folder)
+    output = resize(folder, to=32, keep_code=True, output="out").output
+    inspect(output)
+    assert verify(folder, output, deep=True).is_proved
+    evaluate(output, "book.txt", tokens=512, measure=("position",))
+    trained = train(output, "book.txt", 1, batch_size=2, output="trained", keep_code=True).output
+    assert (trained / "modeling_x.py").exists()
+    assert not marker.exists()
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(output, trust_remote_code=True)
+    assert marker.exists()  # so that it would have been seen
+
+
+CODE = ("modeling_x.py", "deep/down/x.PY", "lib/x.so", "run.sh", "x.pyc", "x.dll", "libx.so.1")
+
+
+@pytest.fixture
+def with_code(make_pico: MakePico) -> Path:
+    """A folder that holds code of several kinds."""
+    folder = make_pico("gpt2").folder
+    for name in CODE:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"code of {name}")
+    (folder / "happy.txt").write_text("no code")
+    return folder
+
+
+def code_in(folder: Path) -> set[str]:
+    """The files of a folder that are among `CODE`."""
+    return set(pico.contents(folder)) & set(CODE)
+
+
+def test_resize_leaves_code_out_and_says_so(with_code: Path) -> None:
+    done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--json")
+    assert code_in(Path("out")) == set()
+    assert (Path("out") / "happy.txt").exists()
+    told = json.loads(done.stdout)
+    assert dict.fromkeys(CODE, "code, which was not run") == told["files"]["omitted"]
+    assert told["warnings"][0].endswith("Keep it with --keep-code.")
+    assert "modeling_x.py" in told["warnings"][0] in done.stderr.replace("Warning: ", "")
+
+
+def test_resize_keeps_code_where_it_is_told_to(with_code: Path) -> None:
+    done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--keep-code", "--verify")
+    assert code_in(Path("out")) == set(CODE)
+    assert "keep_code: true" in (Path("out") / "ctxextend.yaml").read_text()
+    assert "The folder holds code, which was not run and is copied: " in done.stderr
+    again = run("out/ctxextend.yaml", "again").output
+    assert again is not None
+    assert code_in(again) == set(CODE)
+    without = run("out/ctxextend.yaml", "without", changes=["resize.keep_code=false"]).output
+    assert without is not None
+    assert code_in(without) == set()
+
+
+def test_verify_accepts_code_that_was_kept_and_code_that_was_left_out(with_code: Path) -> None:
+    kept = resize(with_code, to=NEW, keep_code=True, output="kept").output
+    left = resize(with_code, to=NEW, output="left").output
+    assert verify(with_code, kept).is_proved
+    assert verify(with_code, left).is_proved
+    shutil.copy(with_code / "run.sh", left)
+    assert verify(with_code, left).is_proved
+    (left / "run.sh").write_text("other code")
+    assert "run.sh is not what it was" in str(verify(with_code, left).claims)
+    (left / "run.sh").unlink()
+    (left / "new.py").write_text("new code")
+    assert "new.py is not in the original" in str(verify(with_code, left).claims)
+    (kept / "run.sh").unlink()
+    assert "run.sh is missing" in str(verify(with_code, kept).claims)
+
+
+@pytest.mark.usefixtures("book")
+def test_train_leaves_code_out_and_keeps_it_where_it_is_told_to(gpt2: Path) -> None:
+    shutil.copytree(gpt2, "source")
+    Path("source/modeling_x.py").write_text("code")
+    done = trainings.train("source", "left", "--json", steps=1)
+    assert not Path("left/modeling_x.py").exists()
+    assert "Keep it with --keep-code." in str(json.loads(done.stdout)["warnings"])
+    trainings.train("source", "kept", "--keep-code", steps=1)
+    assert Path("kept/modeling_x.py").read_text() == "code"
+    trainings.train("source", "left", "--force", "--keep-code", steps=1)
+    assert Path("left/modeling_x.py").exists()
+    asked = ("source", "--data", "book.txt", "--steps", 1, "-o", "left", "--force")
+    assert "holds modeling_x.py" in trainings.invoke("train", *asked).stderr
+    assert not Path("left.training").exists()  # it was said before anything was trained
+
+
+def test_resize_warns_of_code_that_a_config_names(make_pico: MakePico, tmp_path: Path) -> None:
+    folder = make_pico("gpt2").folder
+    plant(folder, tmp_path / "marker")
+    left, named = plan_resize(folder, to=NEW).warnings
+    assert "is left out: modeling_x.py." in left
+    assert "auto_map still names code, modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer:" in named
+    for odd in (3, "x", [], [["x"]], {"a": {"b": "c"}}, {"a": [None, 3]}):
+        pico.edit_json(folder / "config.json", auto_map=odd)
+        pico.edit_json(folder / "tokenizer_config.json", auto_map=None)
+        assert [left] == list(plan_resize(folder, to=NEW).warnings)
+
+
+# ---- what transformers reads by itself
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "chat_template.jinja"])
+def test_evaluate_refuses_a_folder_whose_links_transformers_would_follow(name: str, gpt2: Path) -> None:
+    shutil.copytree(gpt2, "source")
+    Path("book.txt").write_text("w1 w2 " * 200)
+    put("a link out", Path("source") / name)
+    for use in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
+        with pytest.raises(CheckpointError, match=f"{name} is a link that leads out of the folder, and transformers"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "added_tokens.json"])
+def test_evaluate_does_not_wait_for_a_pipe(name: str, gpt2: Path) -> None:
+    shutil.copytree(gpt2, "source")
+    Path("book.txt").write_text("w1 w2 " * 200)
+    put("a pipe", Path("source") / name)
+    with within(20):
+        try:
+            evaluate("source", "book.txt", tokens=64, measure=("position",))
+        except CheckpointError as error:
+            assert "tokenizer" in error.message
+    assert stat.S_ISFIFO(Path("source", name).stat().st_mode)

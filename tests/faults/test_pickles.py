@@ -1,0 +1,217 @@
+"""Pickles that try to run code, to climb out of their file, or to fill the memory: refused, with nothing run."""
+
+import builtins
+import functools
+import importlib
+import io
+import os
+import pickle
+import subprocess
+import tarfile
+import zipfile
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ctxextend import evaluate, inspect, plan_resize, resize, train, verify
+from ctxextend.checkpoints.pickles import load_pickle
+from ctxextend.errors import CheckpointError
+from tests import pico, trainings
+from tests.faults.limits import within
+from tests.test_torchfile import open_torch_file, save, valid, write_legacy, write_pickle, write_zip
+
+MakePico = Callable[..., pico.Pico]
+
+
+class Call:
+    """Pickles as a call of a function, and of what is then to set the state of its result."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
+        self.call = (function, arguments) if state is None else (function, arguments, state)
+
+    def __call__(self) -> None:
+        """Pickle asks of what it is to call that it can be called."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+class Setting:
+    """Would run a command when its state is set."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        os.system(state["command"])
+
+
+def tensor_of(*arguments: Any) -> Call:
+    """A call of what makes tensors, which alone may be called."""
+    return Call(torch._utils._rebuild_tensor_v2, *arguments, 0, (1,), (1,), False, {})
+
+
+def array_of(command: str) -> Call:
+    """A numpy array whose dtype's state is a call."""
+    reconstruct = np.array(1).__reduce__()[0]
+    return Call(reconstruct, np.ndarray, (0,), b"b", state=(1, (1,), Call(os.system, command), False, b"x"))  # type: ignore[arg-type]
+
+
+HOSTILE: dict[str, Callable[[str], Any]] = {
+    "system": lambda command: Call(os.system, command),
+    "popen": lambda command: Call(subprocess.Popen, ["sh", "-c", command]),
+    "eval": lambda command: Call(eval, f"__import__('os').system({command!r})"),
+    "exec": lambda command: Call(exec, f"import os; os.system({command!r})"),
+    "chain": lambda command: Call(Call(getattr, Call(builtins.__import__, "os"), "system"), command),
+    "import": lambda command: Call(importlib.import_module, "antigravity"),
+    "partial": lambda command: Call(functools.partial, os.system, command),
+    "loaded": lambda command: Call(pickle.loads, pickle.dumps(Call(os.system, command))),
+    "hub": lambda command: Call(torch.hub.load, "owner/name", "model"),
+    "torch": lambda command: Call(torch.load, io.BytesIO(pickle.dumps(Call(os.system, command)))),
+    "tensor": lambda command: tensor_of(Call(os.system, command)),
+    "deep": lambda command: {"a": [{"b": ({"c": tensor_of(Call(os.system, command))},)}]},
+    "hooks": lambda command: Call(torch._utils._rebuild_parameter, torch.ones(1), False, Call(os.system, command)),
+    "state": Setting,
+    "set state": lambda command: Call(torch.nn.Parameter, torch.ones(1), state={"x": Call(os.system, command)}),
+    "object": lambda command: Namespace(command=command),
+    "module": lambda command: torch.nn.Linear(2, 2),
+    "scalar": lambda command: np.float64(1),
+    "array": array_of,
+}
+
+
+def write_tar(content: Any, path: Path) -> None:
+    """Write as torch did before 0.1.10: a tar of pickles."""
+    with tarfile.open(path, "w") as archive:
+        for name in ("sys_info", "pickle", "tensors", "storages"):
+            data = pickle.dumps(content, protocol=2)
+            record = tarfile.TarInfo(name)
+            record.size = len(data)
+            archive.addfile(record, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("write", [write_zip, write_legacy, write_pickle, write_tar])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_open_torch_file_runs_nothing(kind: str, write: Callable[[Any, Path], None], tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    path = save({"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}, tmp_path / "a.bin", write)
+    with (
+        within(2),
+        pytest.raises(CheckpointError, match="nothing in it was run|no whole torch file") as caught,
+    ):
+        open_torch_file(path)
+    assert str(path) in caught.value.message
+    assert "weights_only" not in str(caught.value)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "a shard", "adapter_model.bin", "ckpt.pt"])
+def test_no_command_runs_what_weights_hold(name: str, make_pico: MakePico, tmp_path: Path) -> None:
+    canary, folder = tmp_path / "canary", make_pico("gpt2").folder
+    (folder / "model.safetensors").unlink()
+    if name in ("adapter_model.bin", "ckpt.pt"):
+        (folder / "config.json").rename(folder / "adapter_config.json")
+    if name == "a shard":
+        name = "pytorch_model-00001-of-00001.bin"
+        pico.edit_json(folder / "pytorch_model.bin.index.json", weight_map={"transformer.wpe.weight": name})
+    save({"a": Call(os.system, f"touch {canary}")}, folder / name)
+    uses: tuple[Callable[[], Any], ...] = (
+        lambda: resize(folder, to=40),
+        lambda: resize(folder / name, to=40, family="gpt2"),
+        lambda: inspect(folder),
+        lambda: verify(folder, folder),
+    )
+    for use in uses:
+        with within(2), pytest.raises(CheckpointError, match="asks for .*system.*nothing in it was run"):
+            use()
+    assert not canary.exists()
+
+
+@pytest.mark.usefixtures("book")
+def test_no_command_reads_the_pickles_beside_the_weights(tmp_path: Path) -> None:
+    canary, source = tmp_path / "canary", trainings.make_source(tmp_path / "source", "gpt2")
+    beside = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "x.pkl")
+    for name in (*beside, "adapter_model.bin", "ckpt.pt"):
+        save({"a": Call(os.system, f"touch {canary}")}, source / name, write_pickle)
+    inspect(source)
+    output = resize(source, to=32, output="out").output
+    assert verify(source, output, deep=True).is_proved
+    evaluate(source, "book.txt", tokens=512, measure=("position",))
+    train(source, "book.txt", 1, batch_size=2, output="trained")
+    assert not canary.exists()
+
+
+def rezipped(data: bytes, change: Callable[[zipfile.ZipInfo, bytes], tuple[str, bytes]], **options: Any) -> bytes:
+    """Return a zip file whose records have other names or other bytes."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(written, "w", **options) as new:
+        for record in old.infolist():
+            new.writestr(*change(record, old.read(record)))
+    return written.getvalue()
+
+
+def repickled(change: Callable[[bytes], bytes]) -> bytes:
+    """Return a torch file whose pickle is another."""
+    return rezipped(
+        valid(), lambda record, data: (record.filename, change(data) if "data.pkl" in record.filename else data)
+    )
+
+
+@pytest.mark.parametrize("prefix", ["../../", "/tmp/", "archive/../../", "..\\..\\", "C:/"])
+def test_open_torch_file_of_a_zip_that_climbs_out_writes_nothing(prefix: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "a.bin").write_bytes(rezipped(valid(), lambda record, data: (prefix + record.filename, data)))
+    before = sorted(tmp_path.rglob("*"))
+    with suppress(CheckpointError):
+        assert list(open_torch_file(folder / "a.bin").tensors) == ["a"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_open_torch_file_refuses_compressed_records(tmp_path: Path) -> None:
+    bomb = rezipped(
+        valid(),
+        lambda record, data: (record.filename, bytes(1 << 26) if "/data/" in record.filename else data),
+        compression=zipfile.ZIP_DEFLATED,
+    )
+    assert len(bomb) < 1 << 17
+    (tmp_path / "a.bin").write_bytes(bomb)
+    with within(2), pytest.raises(CheckpointError, match="is compressed"):
+        open_torch_file(tmp_path / "a.bin")
+
+
+@pytest.mark.parametrize("numbers", [10_000, 10_000_000, 2**31 - 1])
+def test_open_torch_file_refuses_tensors_that_claim_more_than_there_is(numbers: int, tmp_path: Path) -> None:
+    claimed = b"J" + numbers.to_bytes(4, "little")  # in the places of 100: of the storage, and of the shape
+    (tmp_path / "a.bin").write_bytes(repickled(lambda data: data.replace(b"Kd", claimed)))
+    with within(2), pytest.raises(CheckpointError, match="no whole torch file"):
+        open_torch_file(tmp_path / "a.bin")
+
+
+def test_open_torch_file_of_a_long_value_that_few_bytes_stand_for_does_not_write_it_out(tmp_path: Path) -> None:
+    # A tuple of a tuple twice, of a tuple twice, ...: 400 bytes, and more than the universe holds when written out.
+    steps = b"".join(b"h%ch%c\x86q%c" % (step, step, step + 1) for step in range(100))
+    model = b"X\x05\x00\x00\x00model}s"
+    arguments = b"X\x0a\x00\x00\x00model_args}X\x0a\x00\x00\x00block_sizehdss."
+    content = repickled(lambda _: b"\x80\x02()q\x00" + steps + b"t}" + model + arguments)
+    (tmp_path / "ckpt.pt").write_bytes(content)
+    with within(2), pytest.raises(CheckpointError, match="model_args"):
+        plan_resize(tmp_path / "ckpt.pt", to=40)
+
+
+def test_load_pickle_refuses_a_torch_that_is_not_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+    for version in ("2.5.1+cu121", "1.13.1"):
+        monkeypatch.setattr(torch, "__version__", version)
+        for unopened in (path, tmp_path / "missing"):
+            with pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
+                load_pickle(unopened)
+    for version in ("2.6.0a0+git1", "2.10.0", "3.0.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        assert torch.equal(load_pickle(path)["a"], torch.ones(1))
