@@ -1,6 +1,7 @@
 """A small checkpoint that uses all that an output can have, and processes to resize it in."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,15 +32,19 @@ def _counted(record_property: Callable[[str, object], None]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def resizing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def resizing(_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """Processes that have resized a checkpoint before."""
-    folder = tmp_path_factory.mktemp("nursery")
-    source = make_source(folder / "source")
-    with open_nursery("resize", source, "--to", 20, "-o", folder / "first", "--quiet") as nursery:
+    first = tmp_path_factory.mktemp("nursery") / "first"
+    with open_nursery("resize", _made, "--to", 20, "-o", first, "--quiet") as nursery:
         yield nursery
 
 
+@pytest.fixture(scope="session")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("made") / "source")
+
+
 @pytest.fixture
-def source(_own_folder: None) -> Path:
+def source(_made: Path, _own_folder: None) -> Path:
     """The checkpoint, in the test's folder as ``source``."""
-    return make_source(Path("source"))
+    return Path(shutil.copytree(_made, "source"))
