@@ -12,7 +12,7 @@ from ctxextend.checkpoints.filenames import NOT_OURS, STALE, is_code, matches
 from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError
 
-__all__ = ["CODE", "OUTSIDE", "as_copied", "holds", "leads_out", "reason_to_omit", "sort_files"]
+__all__ = ["CODE", "OUTSIDE", "as_copied", "files_below", "holds", "leads_out", "reason_to_omit", "sort_files"]
 
 # Why files are left out that a stranger may have put there.
 CODE = "code, which was not run"
@@ -75,7 +75,7 @@ def sort_files(source: Source, model: PurePosixPath, used: Collection[str]) -> t
         OSError: A folder cannot be looked into.
     """
     copied, omitted = [], {}
-    for name, mode in _walk(source.folder):
+    for name, mode in files_below(source.folder):
         if name in used:
             continue
         reason = _reason(source.folder, PurePosixPath(name), model, mode)
@@ -99,7 +99,7 @@ def reason_to_omit(path: PurePosixPath, model: PurePosixPath) -> str | None:
     return next((why for pattern, why in STALE.items() if any(matches(part, pattern) for part in below)), None)
 
 
-def _walk(root: Path) -> Iterator[tuple[str, int]]:
+def files_below(root: Path) -> Iterator[tuple[str, int]]:
     """Yield every file below the root, and every folder that is not walked into, with its mode, in sorted order."""
     for folder, folders, files in walk(root):
         here = Path(folder)

@@ -247,6 +247,8 @@ def reading(path: Path | str) -> Iterator[None]:
     """Turn what the system says of a file of the source into a CheckpointError."""
     try:
         yield
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from None
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."

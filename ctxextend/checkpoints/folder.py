@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.contents import CODE, holds, leads_out, reason_to_omit, sort_files
+from ctxextend.checkpoints.contents import CODE, files_below, holds, leads_out, reason_to_omit, sort_files
 from ctxextend.checkpoints.copying import check_stamp, stamp
 from ctxextend.checkpoints.filenames import is_known
 from ctxextend.checkpoints.jsontext import check_depth, load_object, parse_json, read_text
@@ -172,7 +172,7 @@ def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
 
 
 def _open(source: Source, variant: str | None) -> Checkpoint:
-    root = source.folder
+    root, early = source.folder, _stamps(source)
     model = _model_folder(source)
     config: Mapping[str, Any] | None = None
     if holds(source, root / model / CONFIG):
@@ -189,11 +189,19 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
         others = {name: OTHER for name in copied if _is_alike(PurePosixPath(name), PurePosixPath(source.file))}
         copied, omitted = tuple(name for name in copied if name not in others), omitted | others
     omitted |= {name: why for name in source.not_fetched if (why := reason_to_omit(PurePosixPath(name), model))}
-    stamps = {name: found for name in (*sorted(used), *copied) if (found := stamp(root / name))}
+    stamps = {name: found for name in (*sorted(used), *copied) if (found := early.get(name) or stamp(root / name))}
     made = _made(model, stored)
     known = stored.config if config is None else config
     base = _base(source) if any(name.startswith("adapter_model.") for name in stored.used) else None
     return Checkpoint(source, model, known or {}, stored, made, copied, omitted, stamps, base)
+
+
+def _stamps(source: Source) -> dict[str, tuple[int, int]]:
+    """Return the stamp of every file in a folder, taken before any is read: what changes from here on is noticed."""
+    if source.file is not None and not (source.folder / CONFIG).exists():
+        return {}  # it may lie anywhere, and its neighbours are not looked at
+    names = (name for name, _ in files_below(source.folder))
+    return {name: found for name in names if (found := stamp(source.folder / name))}
 
 
 def _is_alike(path: PurePosixPath, file: PurePosixPath) -> bool:

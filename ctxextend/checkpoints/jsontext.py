@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.copying import reading
 from ctxextend.errors import CheckpointError
 
 __all__ = [
@@ -58,7 +59,7 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         CheckpointError: It is missing or unreadable, no regular file, or longer than any text of a checkpoint.
     """
-    try:
+    with reading(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, and a device never ends
             raise CheckpointError(f"{path} is not a regular file.", "Put the file itself there.")
@@ -68,12 +69,6 @@ def read_bytes(path: Path) -> bytes:
                 "Fetch the file again.",
             )
         return path.read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from None
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
-        ) from None
 
 
 def load_object(path: Path) -> dict[str, Any]:

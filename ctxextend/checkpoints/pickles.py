@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.copying import reading
 from ctxextend.errors import CheckpointError
 
 __all__ = ["SAVE_TENSORS", "is_zip", "load_pickle", "status_of"]
@@ -56,10 +57,8 @@ def status_of(path: Path) -> os.stat_result:
     Raises:
         CheckpointError: It cannot be read.
     """
-    try:
+    with reading(path):
         return path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def is_zip(path: Path) -> bool:
@@ -68,11 +67,8 @@ def is_zip(path: Path) -> bool:
     Raises:
         CheckpointError: It cannot be read, is empty, or stands for another.
     """
-    try:
-        with path.open("rb") as file:
-            prefix = file.read(8)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with reading(path), path.open("rb") as file:
+        prefix = file.read(8)
     if not prefix:
         raise CheckpointError(f"{path} is empty.", FETCH)
     if prefix == b"version ":
@@ -114,7 +110,3 @@ def _refused(path: Path, error: Exception) -> CheckpointError:
     first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))
     reason = f"{type(error).__name__}: {first:.200}" if first else type(error).__name__
     return CheckpointError(f"{path} is no whole torch file that holds tensors alone ({reason}).", FETCH)
-
-
-def _unreadable(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions.")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copying import check_stamp, read_range
+from ctxextend.checkpoints.copying import check_stamp, read_range, reading
 from ctxextend.checkpoints.headers import FLOAT_DTYPES, Entries, TensorEntry, read_entries
 from ctxextend.errors import CheckpointError
 
@@ -74,14 +74,9 @@ def open_tensor_file(path: Path) -> TensorFile:
     Raises:
         CheckpointError: It is missing, truncated or malformed.
     """
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            text = _header_text(path, file.read(8), status.st_size, file.read)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
-        ) from error
+    with reading(path), path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        text = _header_text(path, file.read(8), status.st_size, file.read)
     try:
         entries = read_entries(text)
     except ValueError as error:

@@ -13,7 +13,7 @@ from tests.faults.nursery import Nursery, open_nursery
 
 
 def make_source(folder: Path) -> Path:
-    """Save a GPT-2 in two shards, with a tokenizer's limit, a text that is edited, a module's folder and a link."""
+    """Save a GPT-2 in two shards, with a tokenizer's limit, a text that is edited, and a module's folder."""
     pico.make(folder, "gpt2")
     pico.shard(folder, "8KB")
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 16}))
