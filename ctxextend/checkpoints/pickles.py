@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.copying import reading
+from ctxextend.checkpoints.nesting import is_endless
 from ctxextend.errors import CheckpointError
 
 __all__ = ["SAVE_TENSORS", "is_zip", "load_pickle", "status_of"]
@@ -17,6 +18,9 @@ SAFE_SINCE = (2, 6)
 
 # How torch's zip files begin; torch itself goes by it.
 ZIP_MAGIC = b"PK\x03\x04"
+
+# How torch calls the record that says what is in a file.
+PICKLE = "data.pkl"
 
 # What torch calls files of its first versions when it refuses them.
 TAR = "legacy .tar format"
@@ -41,6 +45,7 @@ def load_pickle(path: Path) -> Any:
     try:
         if mapped:
             _check_stored(path)
+        _check_nesting(path, mapped)
         # What torch has to say of odd files stands in the error, or does not matter.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -93,6 +98,18 @@ def _check_stored(path: Path) -> None:
                 raise CheckpointError(
                     f"{path} is a zip file whose {record.filename!r} is compressed, so torch did not write it.", FETCH
                 )
+
+
+def _check_nesting(path: Path, mapped: bool) -> None:
+    """Refuse a file whose pickle would keep torch busy without end."""
+    with zipfile.ZipFile(path) if mapped else path.open("rb") as file:
+        if isinstance(file, zipfile.ZipFile):
+            names = [name for name in file.namelist() if name.endswith(f"/{PICKLE}")]
+            endless = any(is_endless(file.open(name)) for name in names)
+        else:
+            endless = is_endless(file)
+    if endless:
+        raise CheckpointError(f"{path} nests a value in itself over and over, as no tensors are kept.", FETCH)
 
 
 def _refused(path: Path, error: Exception) -> CheckpointError:
