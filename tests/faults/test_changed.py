@@ -67,7 +67,7 @@ def test_resize_of_a_source_that_changes_is_an_error_or_whole(
     outcomes = set()
     calls_made = reading(resizing)
     # The last always: behind it nothing is read that could be missed.
-    for call in dict.fromkeys([*some(calls_made, CHANGES.index(change), 4), calls_made[-1]]):
+    for call in dict.fromkeys([*some(calls_made, CHANGES.index(change), 6), calls_made[-1]]):
         reset(before)
         ended = paused(resizing, RESIZE, f"{call.name}:signal=STOP:when={call.k}", change, of=READING)
         assert "Traceback" not in ended.stderr, (call, ended)
