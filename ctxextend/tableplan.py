@@ -1,5 +1,6 @@
 """The position tables of one checkpoint: found, checked against its config, and given their new length."""
 
+import reprlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Any
@@ -297,8 +298,8 @@ def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -
         if rows != expected:
             how = "" if place.stated(key) is not None else " (transformers' default, since the key is missing)"
             raise CheckpointError(
-                f"config.json states {'.'.join((*place.path, key))} {value}{how}, so {name} should have {expected} "
-                f"rows, and it has {rows}.",
+                f"config.json states {'.'.join((*place.path, key))} {reprlib.repr(value)}{how}, so {name} should have "
+                f"{reprlib.repr(expected)} rows, and it has {rows}.",
                 "Correct config.json, or fetch config and weights again: they do not belong together.",
             )
     if place.positions(rows) < 1:

@@ -1,6 +1,7 @@
 """A recipe file of several steps, read with every fault in it found at once."""
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
@@ -88,7 +89,7 @@ def read_run_file(path: str | Path, changes: Sequence[str] = ()) -> WrittenRun:
         RecipeError: It cannot be read, or as `read_run`.
     """
     try:
-        with Path(path).expanduser().open(encoding="utf-8-sig") as stream:
+        with open(Path(path).expanduser(), encoding="utf-8-sig", opener=_open) as stream:
             text = stream.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError:
         raise RecipeError(f"{path} is not UTF-8, so it is no recipe.", "Name a YAML file.") from None
@@ -96,6 +97,14 @@ def read_run_file(path: str | Path, changes: Sequence[str] = ()) -> WrittenRun:
         why = getattr(error, "strerror", None) or error
         raise RecipeError(f"The recipe {path} cannot be read: {why}.", "Name a YAML file that is there.") from None
     return read_run(text, str(path), changes)
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file, or the pipe of a shell's ``<(…)``, and wait for no one who might write to a pipe one day."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def read_run(text: str, where: str, changes: Sequence[str] = ()) -> WrittenRun:

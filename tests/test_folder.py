@@ -1,11 +1,12 @@
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ctxextend.checkpoints import contents
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError
@@ -223,13 +224,39 @@ def test_check_unchanged_notices_every_file(make_pico: Callable[..., pico.Pico])
     folder = make_pico("gpt2").folder
     pico.shard(folder)
     (folder / "vocab.txt").write_text("words")
-    checkpoint = opened(folder)
-    checkpoint.check_unchanged()
-    for name in checkpoint.files:
+    for name in opened(folder).files:
+        checkpoint = opened(folder)
+        checkpoint.check_unchanged()
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(data + b" ")
         with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
             checkpoint.check_unchanged()
         (folder / name).write_bytes(data)
-        os.utime(folder / name, ns=(checkpoint.stamps[name][1],) * 2)
-    checkpoint.check_unchanged()
+
+
+def test_check_unchanged_notices_another_file_of_the_same_size_and_time(
+    make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    path = make_pico("gpt2").folder / "model.safetensors"
+    checkpoint = opened(path.parent)
+    other = tmp_path / "other"
+    other.write_bytes(path.read_bytes()[::-1])
+    os.utime(other, ns=(path.stat().st_mtime_ns,) * 2)
+    other.replace(path)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        checkpoint.check_unchanged()
+
+
+def test_open_checkpoint_of_a_file_that_goes_away_meanwhile_says_so(
+    make_pico: Callable[..., pico.Pico], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_pico("gpt2").folder
+    listed = contents.files_below
+
+    def list_more(root: Path) -> Iterator[tuple[str, int]]:
+        yield from listed(root)
+        yield "notes.tmp", 0o100644
+
+    monkeypatch.setattr(contents, "files_below", list_more)
+    with pytest.raises(CheckpointError, match=r"notes\.tmp went away while its folder was read"):
+        opened(source)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ctxextend.checkpoints.locks import hold
+from ctxextend.checkpoints import locks
+from ctxextend.checkpoints.locks import hold, lock
 from ctxextend.checkpoints.siblings import discard, scratch, siblings
 from ctxextend.errors import OutputError
 from tests.pico import contents
@@ -62,3 +63,20 @@ def test_discard_leaves_nothing_of_it(tmp_path: Path) -> None:
     discard(tmp_path / "saves")
     discard(tmp_path / "missing")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_hold_refuses_what_was_taken_away_or_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BlockingIOError), hold(tmp_path / "missing"):
+        pass
+    (tmp_path / "work").mkdir()
+
+    def lock_late(path: Path) -> int | None:
+        descriptor = lock(path)
+        path.rmdir()
+        (path.parent / "other").mkdir()
+        path.mkdir()
+        return descriptor
+
+    monkeypatch.setattr(locks, "lock", lock_late)
+    with pytest.raises(BlockingIOError), hold(tmp_path / "work"):
+        pass

@@ -522,3 +522,46 @@ def test_stage_as_another_user_says_no_permission(public_path: Path) -> None:
             write(public_path / "closed" / "out", source)
     finally:
         os.seteuid(before)
+
+
+# A thread beside the main one, as numpy and torch have; the signal comes between two steps that must not be parted.
+WITH_A_THREAD = """
+import os, signal, sys, threading
+from pathlib import Path
+from ctxextend.checkpoints import staging
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+if sys.argv[3] == "two renames":
+    staging._exchange = lambda one, other: False
+rename, exchange = Path.rename, staging._exchange
+def renamed(self, target):
+    rename(self, target)
+    if "ctxextend-old" in str(target):
+        os.kill(os.getpid(), signal.SIGTERM)
+def exchanged(one, other):
+    done = exchange(one, other)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return done
+Path.rename, staging._exchange = renamed, exchanged
+with staging.stage(Path(sys.argv[1]), Path(sys.argv[2]), True, {"config.json", "model.safetensors"}) as staged:
+    for name in ("config.json", "model.safetensors"):
+        (staged / name).write_text("new")
+"""
+
+
+@pytest.mark.parametrize("way", ["exchange", "two renames"])
+def test_stage_hears_a_signal_late_in_a_process_of_several_threads(way: str, tmp_path: Path, source: Path) -> None:
+    output = checkpoint(tmp_path / "out")
+    done = subprocess.run([sys.executable, "-c", WITH_A_THREAD, output, source, way], check=False, timeout=60)
+    assert done.returncode == 143
+    assert contents(output) == NEW
+    assert leftovers(tmp_path) == []
+
+
+def test_stage_syncs_the_folders_that_it_makes_above(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(staging, "sync_folder", synced.append)
+    write(tmp_path / "a" / "b" / "out", source)
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= set(synced)

@@ -1,3 +1,4 @@
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,14 @@ def test_read_run_gives_a_run_or_an_error_of_its_own(text: str) -> None:
 
 def test_value_of_dates_is_their_text() -> None:
     assert read_value("2020-01-01", Place(0, "it")) == Value("2020-01-01", Place(0, "it"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_read_run_file_waits_for_nobody_at_a_pipe_and_reads_one_that_is_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecipeError):
+        read_run_file(tmp_path / "pipe")
+    reads, writes = os.pipe()
+    os.write(writes, b"source: gpt2\nresize: {to: 40}\n")
+    os.close(writes)
+    assert read_run_file(f"/dev/fd/{reads}").run.source == "gpt2"

@@ -217,18 +217,21 @@ def _read_whole(file: FileIO, block: memoryview) -> None:
         block = block[count:]
 
 
-def stamp(path: Path) -> tuple[int, int] | None:
-    """Return a file's size in bytes and its modification time in ns; None where it is not there."""
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return a file's size in bytes and its times in ns, of its content and of its inode; None where it is not there.
+
+    The first time is what copies keep; the second nobody can set, and so tells a file from another that took its name.
+    """
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def check_stamp(path: Path, before: tuple[int, int]) -> None:
-    """Raise CheckpointError where a file of the source is no longer what it was when it had that stamp."""
-    if stamp(path) != before:
+def check_stamp(path: Path, before: tuple[int, ...]) -> None:
+    """Raise CheckpointError where a file of the source is no longer what it was when its stamp began so."""
+    if (stamp(path) or ())[: len(before)] != before:
         raise CheckpointError(f"{path} changed while it was read.", "Run the command again when it is complete.")
 
 

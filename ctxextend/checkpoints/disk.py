@@ -28,7 +28,9 @@ HINTS = {
 
 
 def check_writable(folder: Path) -> None:
-    """Raise PermissionError where this user may not make files in a folder."""
+    """Raise OSError where this user may not make files in a folder, or nobody may."""
+    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -40,6 +42,13 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def _raise(error: OSError) -> NoReturn:
     raise error
+
+
+def _told(room: Callable[[], str]) -> str:
+    try:
+        return room()
+    except OSError:
+        return "may need more than there is"
 
 
 @contextmanager
@@ -54,6 +63,6 @@ def explained(output: Path, room: Callable[[], str] = str) -> Iterator[None]:
         yield
     except OSError as error:
         said = f"{output} could not be written: {error.strerror or error}."
-        told = f" It {room()}." if error.errno in NO_ROOM and room is not str else ""
+        told = f" It {_told(room)}." if error.errno in NO_ROOM and room is not str else ""
         hint = HINTS.get(error.errno or 0, "Check the disk, then run the same command again.")
         raise OutputError(f"{said}{told}", hint) from error

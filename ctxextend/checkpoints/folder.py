@@ -41,7 +41,7 @@ class Checkpoint:
         made: Text files that the output needs and the source lacks, by their path below the root.
         copied: Every other file that belongs to it, config.json included, relative to the root.
         omitted: Files that are left out of an output, each with the reason.
-        stamps: Size in bytes and modification time in ns of every file that belongs to it, when it was opened.
+        stamps: Of every file that belongs to it the `stamp`, from before it was read.
         base: For what PEFT puts on top of a base model, the name of that; else None.
     """
 
@@ -52,7 +52,7 @@ class Checkpoint:
     made: Mapping[str, str]
     copied: tuple[str, ...]
     omitted: Mapping[str, str]
-    stamps: Mapping[str, tuple[int, int]]
+    stamps: Mapping[str, tuple[int, int, int]]
     base: str | None = None
 
     @property
@@ -189,14 +189,21 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
         others = {name: OTHER for name in copied if _is_alike(PurePosixPath(name), PurePosixPath(source.file))}
         copied, omitted = tuple(name for name in copied if name not in others), omitted | others
     omitted |= {name: why for name in source.not_fetched if (why := reason_to_omit(PurePosixPath(name), model))}
-    stamps = {name: found for name in (*sorted(used), *copied) if (found := early.get(name) or stamp(root / name))}
+    stamps = {name: early.get(name) or _stamp(root / name) for name in (*sorted(used), *copied)}
     made = _made(model, stored)
     known = stored.config if config is None else config
     base = _base(source) if any(name.startswith("adapter_model.") for name in stored.used) else None
     return Checkpoint(source, model, known or {}, stored, made, copied, omitted, stamps, base)
 
 
-def _stamps(source: Source) -> dict[str, tuple[int, int]]:
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return the stamp of a file that came while its folder was read."""
+    if found := stamp(path):
+        return found
+    raise CheckpointError(f"{path} went away while its folder was read.", "Run the command again.")
+
+
+def _stamps(source: Source) -> dict[str, tuple[int, int, int]]:
     """Return the stamp of every file in a folder, taken before any is read: what changes from here on is noticed."""
     if source.file is not None and not (source.folder / CONFIG).exists():
         return {}  # it may lie anywhere, and its neighbours are not looked at

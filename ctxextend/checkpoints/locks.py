@@ -1,6 +1,7 @@
 """Locks on files and folders, by which a run sees which of the others live: a process that dies lets go of its own."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,13 +47,24 @@ def hold(path: Path) -> Iterator[None]:
     """Lock a file or folder for this process while the block runs, where the system has such locks.
 
     Raises:
-        BlockingIOError: Another process holds it.
+        BlockingIOError: Another process holds it, or took it away or made it anew just now.
     """
     descriptor = lock(path)
     try:
+        if not _is_there(path, descriptor):
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), os.fspath(path))
         yield
     finally:
         unlock(descriptor)
+
+
+def _is_there(path: Path, descriptor: int | None) -> bool:
+    """Whether what was locked still bears its name."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return descriptor is None or os.path.samestat(status, os.fstat(descriptor))
 
 
 def is_locked(path: Path) -> bool:

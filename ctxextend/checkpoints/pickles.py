@@ -126,4 +126,7 @@ def _refused(path: Path, error: Exception) -> CheckpointError:
     said = str(error).split("WeightsUnpickler error:")[-1].strip()
     first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))
     reason = f"{type(error).__name__}: {first:.200}" if first else type(error).__name__
-    return CheckpointError(f"{path} is no whole torch file that holds tensors alone ({reason}).", FETCH)
+    return CheckpointError(
+        f"{path} is no whole torch file that holds tensors alone ({reason}).",
+        f"{FETCH} Do not load it elsewhere unless you know who wrote it.",
+    )

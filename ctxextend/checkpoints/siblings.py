@@ -11,6 +11,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,8 @@ from ctxextend.errors import OutputError
 __all__ = ["clear", "discard", "locked_sibling", "remove", "scratch", "sibling", "siblings", "uninterrupted"]
 
 Kind = Literal["new", "old"]
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 # How often a removal is tried: antivirus programs and network file systems let go of a file a moment later.
 ATTEMPTS = 3
@@ -83,15 +86,22 @@ def locked_sibling(output: Path, make: Callable[[Path], None]) -> Iterator[Path]
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold signals back until the block is done, so that none parts a swap from its clean-up."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Hear signals only when the block is done, so that none parts a swap from its clean-up.
+
+    Their handlers are exchanged: masks are of one thread, and a signal goes to any of numpy's or torch's that has none.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone runs handlers
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
+    heard: list[int] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: signal.raise_signal(heard[0]) if heard else None)
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            if callable(before):  # what is ignored, or kills, goes on doing so
+                signal.signal(number, lambda number, frame: heard.append(number))
+                stack.callback(signal.signal, number, before)
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def clear(output: Path, kind: Kind) -> None:

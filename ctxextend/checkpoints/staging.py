@@ -76,6 +76,8 @@ def stage_file(output: Path) -> Iterator[Path]:
     clear(output, "new")
     with locked_sibling(output, lambda path: path.touch(exist_ok=False)) as staged:
         yield staged
+        if output.exists():
+            staged.chmod(output.stat().st_mode & 0o777)
         with uninterrupted():
             staged.replace(output)
             with contextlib.suppress(OSError):
@@ -107,6 +109,9 @@ def made(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
+        for path in missing:
+            with contextlib.suppress(OSError):
+                sync_folder(path.parent)
     except BaseException:
         for path in missing:
             with contextlib.suppress(OSError):

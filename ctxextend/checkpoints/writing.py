@@ -1,5 +1,6 @@
 """A whole output written beside its source: what is new, what is copied, and the checks around both."""
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -30,7 +31,7 @@ def staged_output(checkpoint: Checkpoint, output: Path, files: Mapping[str, Exte
     Raises:
         OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
     """
-    above = next((path for path in output.absolute().parents if path.exists()), output.absolute())
+    above = next((path for path in output.absolute().parents if os.path.exists(path)), output.absolute())  # noqa: PTH110
     room = partial(shortage, above, files, always=True)
     with explained(output, room), stage(output, checkpoint.guarded, force, files) as staged:
         check_room(staged.parent, files)

@@ -47,6 +47,8 @@ def check_place(path: Path) -> None:
     with _explained(path):
         if path.is_dir():
             raise OutputError(f"{path} is a folder.", "Name a file in it.")
+        if path.exists() and not path.is_file():
+            raise OutputError(f"{path} is no regular file.", f"Choose another place for {path.name}.")
         if not folder.is_dir():
             raise OutputError(f"There is no folder {folder}.", f"Make it, or choose another place for {path.name}.")
         check_writable(folder)
