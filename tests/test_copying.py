@@ -1,13 +1,14 @@
 import errno
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 
 from ctxextend.checkpoints import copying
-from ctxextend.checkpoints.copying import copy_file, copy_range, write_file
+from ctxextend.checkpoints.copying import copy_file, copy_range, write_all, write_file
 from ctxextend.errors import CheckpointError
 
 DATA = bytes(range(256)) * 20_000
@@ -93,3 +94,20 @@ def test_write_file_never_overwrites(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         write_file(tmp_path / "a", b"two")
     assert (tmp_path / "a").read_bytes() == b"one"
+
+
+class Sluggish(io.RawIOBase):
+    """A file of which the system takes three bytes at a time."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def write(self, data: Any) -> int:
+        self.taken += bytes(data[:3])
+        return len(data[:3])
+
+
+def test_write_all_goes_on_after_short_writes() -> None:
+    file = Sluggish()
+    write_all(cast(BinaryIO, file), memoryview(b"0123456789"))
+    assert file.taken == b"0123456789"
