@@ -475,7 +475,7 @@ def test_hidden_takes_away_what_is_known_and_leaves_what_only_looks_so(monkeypat
     monkeypatch.setenv("http_proxy", "http://me:linear@proxy:1")
     path = "http:/x@y/a:/b@c, http://me@host, method: linear"
     assert hidden(path) == path
-    values = {"output": f"{path} {TOKEN}", SLASHED: [1, None, ("of-mine!",)]}
+    values = {"output": f"{path} {TOKEN}", SLASHED: [1, None, ("a-password!",)]}
     assert hidden_values(values) == {"output": f"{path} ***", "***": [1, None, ["***!"]]}
     assert hidden("a-password!") == "***!"
 
