@@ -10,6 +10,7 @@ import numpy as np
 from ctxextend.changes import CARD_FILE, Changes
 from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
+from ctxextend.checkpoints.redaction import hidden
 from ctxextend.recipe import RECIPE_FILE, Run
 from ctxextend.recipetext import run_text
 from ctxextend.tables.registry import METHODS, SAME
@@ -166,8 +167,8 @@ def _card_text(changes: Changes) -> str:
 
 
 def printable(name: str) -> str:
-    """Return a name on one line, bytes that are no text written out."""
-    return " ".join(name.encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
+    """Return a name on one line, without secrets, bytes that are no text written out."""
+    return " ".join(hidden(name).encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
 
 
 def _card_section(changes: Changes, name: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+from ctxextend.checkpoints.redaction import hidden_values
 from ctxextend.recipe import Resize, Run
 
 __all__ = ["plain_text", "run_text", "run_values"]
@@ -21,10 +22,10 @@ def run_text(run: Run, provenance: Mapping[str, Any], *, makes_rows: bool = True
 
 
 def plain_text(values: Mapping[str, Any]) -> str:
-    """Return plain values as YAML, in their order."""
+    """Return plain values as YAML, in their order, without secrets."""
     import yaml  # at use: most commands need none
 
-    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(hidden_values(values), sort_keys=False, allow_unicode=True, width=120)
 
 
 def run_values(run: Run, *, makes_rows: bool = True) -> dict[str, Any]:

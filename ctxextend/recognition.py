@@ -79,12 +79,11 @@ def _other_inside(checkpoint: Checkpoint, subject: Subject, model_type: str, par
 
 def _nameless(checkpoint: Checkpoint) -> CheckpointError:
     what = checkpoint.weights[0].path
-    message = f"There is no config.json beside {what} that says what it is."
+    message, then = f"There is no config.json beside {what} that says what it is.", ""
     if checkpoint.is_adapter:
-        message = (
-            f"{what} is an adapter of {checkpoint.base}, which is not on this machine: its model type is not known."
-        )
-    return CheckpointError(message, "Say what it is with --family, for example --family gpt2.")
+        message = f"{what} is an adapter of {checkpoint.base}, whose config is not read: its model type is not known."
+        then = f"Resize {checkpoint.base}, then load the adapter onto that. If it holds the table too: "
+    return CheckpointError(message, f"{then}Say what it is with --family, for example --family gpt2.")
 
 
 def _at_home(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.checkpoints.contents import OUTSIDE, as_copied
+from ctxextend.checkpoints.contents import FOLLOWED, IRREGULAR, as_copied
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 
@@ -45,12 +45,12 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         hint: What to do instead.
 
     Raises:
-        CheckpointError: It is an adapter, has no config, or holds a link that leads out of the folder.
+        CheckpointError: It is an adapter, has no config, or holds what leads out of the folder or is no file.
     """
-    outside = next((name for name, why in checkpoint.omitted.items() if why == OUTSIDE), None)
-    if outside is not None:
-        path = checkpoint.root / outside
-        raise CheckpointError(f"{path} is {OUTSIDE}, and transformers would follow it.", as_copied(checkpoint.root))
+    for name, why in checkpoint.omitted.items():
+        if why in FOLLOWED:
+            then = "Move it away, or put a file there." if why == IRREGULAR else as_copied(checkpoint.root)
+            raise CheckpointError(f"{checkpoint.root / name} is {why}, and transformers might open it.", then)
     if checkpoint.is_adapter or not checkpoint.has_config:
         what = "an adapter" if checkpoint.is_adapter else "a weights file without a config.json"
         raise CheckpointError(f"{checkpoint.root} is {what}, which transformers cannot load alone.", hint)

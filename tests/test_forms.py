@@ -852,7 +852,7 @@ def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp
         torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
         (source / "adapter_model.safetensors").unlink()
     untouched = snapshot(source)
-    result = resize(source, to=NEW, output="out")
+    result = resize(source, to=NEW, family="gpt2", output="out")
     assert snapshot(source) == untouched
     assert result.plan.checkpoint.is_adapter
     files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
@@ -872,11 +872,11 @@ def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp
 def test_resize_of_an_adapter_says_that_its_base_must_follow(make_pico: MakePico, tmp_path: Path) -> None:
     base, tensors = make_pico("gpt2").folder, {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
     source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
-    done = run("resize", source, "--to", NEW, "-o", "out")
+    done = run("resize", source, "--to", NEW, "--family", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
     assert "AutoModel" not in done.stderr  # which would load it onto the base as it was, and fail
-    assert run("resize", source, "--to", NEW, "-o", "out", "--force").exit_code == 0
+    assert run("resize", source, "--to", NEW, "--family", "gpt2", "-o", "out", "--force").exit_code == 0
 
 
 def test_resize_of_an_adapter_whose_base_is_elsewhere(tmp_path: Path) -> None:
@@ -889,10 +889,20 @@ def test_resize_of_an_adapter_whose_base_is_elsewhere(tmp_path: Path) -> None:
     again(output)
 
 
+def test_resize_of_an_adapter_reads_nothing_of_its_base(make_pico: MakePico, tmp_path: Path) -> None:
+    base = make_pico("gpt2").folder
+    source = adapter(tmp_path / "adapter", base, {f"base_model.model.{WPE}": torch.ones(OLD, 8)})
+    (base / "config.json").write_text('{"model_type": "a secret"}')
+    hint = assert_refused(CheckpointError, f"{base}, whose config is not read", source)
+    assert f"Resize {base}, then load the adapter onto that." in hint
+    assert hint.endswith("for example --family gpt2.")
+    resize(source, to=NEW, family="gpt2", output="out")
+
+
 def test_resize_of_an_adapter_whose_base_is_elsewhere_names_it(tmp_path: Path) -> None:
     tensors = {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
     source = adapter(tmp_path / "adapter", "owner/base", tensors, modules_to_save=["wpe"])
-    assert_refused(CheckpointError, "owner/base, which is not on this machine", source)
+    assert_refused(CheckpointError, "owner/base, whose config is not read", source)
 
 
 def test_resize_of_an_adapter_beside_a_config(make_pico: MakePico, tmp_path: Path) -> None:
@@ -906,14 +916,14 @@ def test_resize_of_an_adapter_beside_a_config(make_pico: MakePico, tmp_path: Pat
 
 def test_resize_of_an_adapter_without_the_table_names_its_base(make_pico: MakePico, tmp_path: Path) -> None:
     source = adapter(tmp_path / "adapter", base := make_pico("gpt2").folder, {})
-    hint = assert_refused(CheckpointError, "a PEFT adapter without a position table", source)
+    hint = assert_refused(CheckpointError, "a PEFT adapter without a position table", source, family="gpt2")
     assert f"Resize {base}" in hint
 
 
 def test_resize_of_an_adapter_that_saves_another_module_names_its_base(make_pico: MakePico, tmp_path: Path) -> None:
     base, tensors = make_pico("gpt2").folder, {"base_model.model.score.weight": torch.ones(2, 8)}
     source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["score"])
-    hint = assert_refused(CheckpointError, "a PEFT adapter without a position table", source)
+    hint = assert_refused(CheckpointError, "a PEFT adapter without a position table", source, family="gpt2")
     assert f"Resize {base}" in hint
 
 
@@ -921,7 +931,7 @@ def test_resize_of_an_adapter_of_the_table_itself_says_to_merge_it(make_pico: Ma
     prefix = "base_model.model.transformer.wpe.lora_embedding_"
     tensors = {f"{prefix}A": torch.ones(2, OLD), f"{prefix}B": torch.ones(8, 2)}
     source = adapter(tmp_path / "adapter", make_pico("gpt2").folder, tensors, target_modules=["wpe"])
-    assert "merge_and_unload" in assert_refused(CheckpointError, "PEFT adapter", source)
+    assert "merge_and_unload" in assert_refused(CheckpointError, "PEFT adapter", source, family="gpt2")
 
 
 # ---- quantised checkpoints

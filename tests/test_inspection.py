@@ -254,7 +254,7 @@ def test_inspect_of_an_adapter_with_the_table(make_pico: MakePico, tmp_path: Pat
     settings = {"peft_type": "LORA", "base_model_name_or_path": str(make_pico("gpt2").folder), "r": 2}
     pico.edit_json(tmp_path / "adapter" / "adapter_config.json", **settings, modules_to_save=["wpe"])
     save_file({f"base_model.model.{WPE}": table}, tmp_path / "adapter" / "adapter_model.safetensors")
-    found = inspect(tmp_path / "adapter")
+    found = inspect(tmp_path / "adapter", family="gpt2")
     assert only(found).name == f"base_model.model.{WPE}"
     assert np.array_equal(only(found).values, table.numpy())
 

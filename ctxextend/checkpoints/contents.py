@@ -12,11 +12,26 @@ from ctxextend.checkpoints.filenames import NOT_OURS, STALE, is_code, matches
 from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError
 
-__all__ = ["CODE", "OUTSIDE", "as_copied", "files_below", "holds", "leads_out", "reason_to_omit", "sort_files"]
+__all__ = [
+    "CODE",
+    "FOLLOWED",
+    "IRREGULAR",
+    "OUTSIDE",
+    "as_copied",
+    "files_below",
+    "holds",
+    "leads_out",
+    "reason_to_omit",
+    "sort_files",
+]
 
 # Why files are left out that a stranger may have put there.
 CODE = "code, which was not run"
 OUTSIDE = "a link that leads out of the folder"
+LINKED = "a linked folder"
+IRREGULAR = "not a regular file"
+# What other readers of a folder would follow, or wait for.
+FOLLOWED = (OUTSIDE, LINKED, IRREGULAR)
 
 # A snapshot in the Hub's cache, whose files are links into the folder of blobs beside it.
 SNAPSHOT = re.compile(r"(?P<cache>.*/models--[^/]+)/snapshots/[^/]+(?:/.*)?")
@@ -111,7 +126,7 @@ def files_below(root: Path) -> Iterator[tuple[str, int]]:
 
 def _reason(root: Path, path: PurePosixPath, model: PurePosixPath, mode: int) -> str | None:
     if path.name not in NOT_OURS and (kind := _kind(mode)):
-        return "a linked folder" if stat.S_ISDIR(mode) else kind
+        return LINKED if stat.S_ISDIR(mode) else kind
     if why := reason_to_omit(path, model):
         return why
     if (root / path).is_symlink() and leads_out(root, root / path):
@@ -133,4 +148,4 @@ def _kind(mode: int) -> str | None:
         return None
     if mode == 0:
         return "a link that leads nowhere"
-    return "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+    return "a folder" if stat.S_ISDIR(mode) else IRREGULAR

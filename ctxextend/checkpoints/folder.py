@@ -35,8 +35,7 @@ class Checkpoint:
         source: Where it came from.
         model: The model's own folder below the root, as a relative path; ``.`` but for sentence-transformers
             folders that keep their transformer in a sub-folder.
-        config: The model's config.json, parsed; empty where there is none. For an adapter that of its base model,
-            where that is on this machine.
+        config: The model's config.json, parsed; empty where there is none, as for an adapter.
         stored: The model's weights.
         made: Text files that the output needs and the source lacks, by their path below the root.
         copied: Every other file that belongs to it, config.json included, relative to the root.
@@ -178,7 +177,7 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     if holds(source, root / model / CONFIG):
         config = load_object(root / model / CONFIG)
     if config is None and holds(source, root / ADAPTER_CONFIG):
-        config = _base_config(_base(source))
+        config = {}  # its base model lies outside of the folder, wherever the adapter says
     alone = config is None and source.file is not None
     if config is None and not alone and not holds(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
@@ -230,12 +229,6 @@ def _base(source: Source) -> str:
     path = source.folder / ADAPTER_CONFIG
     adapter = load_object(path) if holds(source, path) else {}
     return str(adapter.get("base_model_name_or_path") or "its base model")
-
-
-def _base_config(base: str) -> Mapping[str, Any]:
-    """Return the config of an adapter's base model; empty where that is not on this machine."""
-    config = Path(base) / CONFIG
-    return load_object(config) if config.is_file() else {}
 
 
 def _model_folder(source: Source) -> PurePosixPath:

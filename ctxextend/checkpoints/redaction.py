@@ -1,15 +1,17 @@
-"""What must never be shown: tokens, and the logins in addresses."""
+"""What must never be shown or written: tokens, and the logins in addresses."""
 
 import base64
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import unquote
 
-__all__ = ["redacted", "redacted_logs"]
+__all__ = ["hidden", "hidden_values", "redacted", "redacted_logs"]
 
 HIDDEN = "***"
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
@@ -19,15 +21,32 @@ TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 ADDRESS_VARIABLES = ("HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 # Anything shorter stands in every other word.
 LEAST_SECRET = 4
+# Anything shorter may be a word of a recipe or a key of JSON.
+LEAST_HIDDEN = 8
 
 LOGGERS = ("huggingface_hub", "datasets", "fsspec", "")
 
 
 def redacted(text: str) -> str:
     """Return a text without any token or login: those of this user, and whatever looks like one."""
-    for secret in sorted(_secrets(), key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return LOGIN.sub(rf"\1{HIDDEN}", TOKEN.sub(HIDDEN, text))
+    return LOGIN.sub(rf"\1{HIDDEN}", _without_secrets(text, LEAST_SECRET))
+
+
+def hidden(text: str) -> str:
+    """Return what is to be printed or written without this user's secrets and without tokens, else as it is.
+
+    What only looks like a login is left: a path may look so too, and whoever reads an output's path must find it.
+    """
+    return _without_secrets(text, LEAST_HIDDEN)
+
+
+def hidden_values(value: Any) -> Any:
+    """Return plain values, as JSON or YAML holds them, with `hidden` texts and keys."""
+    if isinstance(value, str):
+        return hidden(value)
+    if isinstance(value, Mapping):
+        return {hidden_values(key): hidden_values(item) for key, item in value.items()}
+    return [hidden_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @contextmanager
@@ -51,32 +70,47 @@ def redacted_logs() -> Iterator[None]:
             handler.removeFilter(redact)
 
 
-def _secrets() -> set[str]:
-    """Return the tokens and passwords that are set here, in each form in which they travel."""
-    found = {os.environ.get(name, "").strip() for name in TOKEN_VARIABLES} | {_kept_token()}
-    for name in ADDRESS_VARIABLES:
-        for address in (os.environ.get(name, ""), os.environ.get(name.lower(), "")):
-            found |= _login(address)
-    return {secret for secret in found if len(secret) >= LEAST_SECRET}
+def _without_secrets(text: str, least: int) -> str:
+    for secret in _secrets():
+        text = text.replace(secret, HIDDEN) if len(secret) >= least else text
+    return TOKEN.sub(HIDDEN, text)
 
 
-def _kept_token() -> str:
-    """Return the token that `hf auth login` wrote down."""
-    from huggingface_hub import constants
+def _secrets() -> tuple[str, ...]:
+    """Return the tokens and passwords that are set here, in each form in which they travel, the longest first."""
+    tokens = [os.environ.get(name, "").strip() for name in TOKEN_VARIABLES]
+    addresses = [os.environ.get(case, "") for name in ADDRESS_VARIABLES for case in (name, name.lower())]
+    return _sorted_secrets((*tokens, _kept_token(_token_path())), tuple(addresses))
 
+
+@lru_cache(maxsize=1)
+def _sorted_secrets(tokens: tuple[str, ...], addresses: tuple[str, ...]) -> tuple[str, ...]:
+    found = {secret for secret in set(tokens).union(*map(_login, addresses)) if len(secret) >= LEAST_SECRET}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _token_path() -> str:
+    """Return where `hf auth login` writes a token down, as the Hub's client finds it, which is slow to import."""
+    home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME', '~/.cache')}/huggingface"
+    path = os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token")
+    return os.path.expanduser(path)  # noqa: PTH111 - never raises
+
+
+@cache
+def _kept_token(path: str) -> str:
     try:
-        return Path(constants.HF_TOKEN_PATH).read_text(encoding="utf-8").strip()
+        return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""
 
 
 def _login(address: str) -> set[str]:
-    """Return the password in an address: as it stands, as it is meant, and as HTTP sends it."""
-    try:
-        parts = urlsplit(address)
-        user, password = parts.username or "", parts.password or ""
-    except ValueError:
-        return set()
+    """Return the password in an address: as it stands, as it is meant, as HTTP sends it, and in pieces.
+
+    Whoever takes an address apart that holds a bare slash may name one of the pieces, as a port.
+    """
+    before, _, _ = address.rpartition("://")[2].rpartition("@")
+    user, _, password = before.partition(":")
     meant = unquote(password)
-    sent = base64.b64encode(f"{unquote(user)}:{meant}".encode()).decode() if user or password else ""
-    return {password, meant, sent}
+    sent = base64.b64encode(f"{unquote(user)}:{meant}".encode()).decode() if before else ""
+    return {password, meant, sent, *re.split("[:/]", password)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ctxextend.checkpoints.redaction import hidden, hidden_values
 from ctxextend.errors import CtxextendError, OutputError, RecipeError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Output:
         """Print the JSON object, if JSON was asked for."""
         if self.as_json and not self.silent:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
-            _print(json.dumps(frame | dict(values), indent=2))
+            _print(json.dumps(hidden_values(frame | dict(values)), indent=2))
 
     def note(self, *lines: str) -> None:
         """Print lines for people; a line break inside one, as a name may hold, is written out."""
@@ -121,7 +122,8 @@ class Output:
         if self.silent:
             return
         if self.as_json:
-            print(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2))
+            told = {"type": kind, "message": message, "hint": hint}
+            print(json.dumps({"error": hidden_values(told)}, indent=2))
         else:
             lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
             _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
@@ -213,13 +215,13 @@ def nowhere() -> TextIO:
 
 
 def plain(text: str) -> str:
-    """Return the text with control characters written out."""
-    return text.translate(CONTROL)
+    """Return the text without secrets, and with control characters written out."""
+    return hidden(text).translate(CONTROL)
 
 
 def one_line(text: str) -> str:
-    """Return the text with everything written out that is not shown where it stands."""
-    return text.translate(ONE_LINE)
+    """Return the text without secrets, and with everything written out that is not shown where it stands."""
+    return hidden(text).translate(ONE_LINE)
 
 
 def screen_lines() -> int:

@@ -110,10 +110,11 @@ def _variant(plan: ResizePlan, extended: Checkpoint) -> Iterator[str]:
 
 def _faults(plan: ResizePlan, extended: Checkpoint, name: str, wanted: bytes | None) -> Iterator[str]:
     """Yield how one file differs from what it should be, which is what it was where nothing else is given."""
-    path, original = extended.root / name, plan.checkpoint.root / name
-    if not path.is_file():
-        yield f"{name} is missing"
+    if name not in extended.files and name not in extended.code:
+        if name not in extended.omitted:  # what is there and must not be read was named before
+            yield f"{name} is missing"
         return
+    path, original = extended.root / name, plan.checkpoint.root / name
     try:
         if wanted is None and same_bytes(original, path):
             return

@@ -33,6 +33,7 @@ def check_loading(plan: ResizePlan, extended: Checkpoint, trainable: str | None)
     """
     original, before = _original(plan)
     try:
+        check_loadable(extended)
         loaded = load(extended.root / extended.model, plan.checkpoint.model_class, extended.stored.variant)
     except CheckpointError as error:
         return [Claim("loads", False, (error.message,))]

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from ctxextend.checkpoints.contents import holds
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, resolve_source
 from ctxextend.checkpoints.weightnames import READABLE, VARIANT_FILE
@@ -134,6 +135,7 @@ def _open(source: Source, base: Checkpoint) -> Checkpoint:
     if wanted is None and len(found) == 1 and not plain:
         wanted = found.pop()
     if len(files) == 1 and not base.has_config and not base.is_adapter:
+        holds(source, files[0])  # nobody named that file: it may be no link to anywhere
         source = resolve_source(files[0])
     return open_checkpoint(source, wanted)
 

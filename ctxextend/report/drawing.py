@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoints.redaction import hidden
 from ctxextend.report.saving import check_figure, save
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def write(path: Path, make: "Callable[[], Figure]") -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text with what cannot be drawn, such as a line's end in a file's name, as question marks."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+    """Return a text without secrets, and with what cannot be drawn, such as a line's end, as question marks."""
+    return "".join(character if character.isprintable() else "?" for character in hidden(text))
 
 
 def add_legend(axes: "Axes", title: str = "", below: float = 0.13) -> None:

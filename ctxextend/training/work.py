@@ -19,6 +19,7 @@ from typing import Any
 
 from ctxextend.checkpoints.disk import explained
 from ctxextend.checkpoints.locks import hold
+from ctxextend.checkpoints.redaction import hidden_values
 from ctxextend.checkpoints.siblings import clear, discard
 from ctxextend.checkpoints.staging import made, stage_file
 from ctxextend.errors import TrainingError
@@ -136,7 +137,7 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
         TrainingError: There are saves of another run in it, or another process works in it.
         OutputError: It cannot be made.
     """
-    folder = work_folder(output)
+    folder, asked = work_folder(output), hidden_values(asked)
     work = Work(folder)
     clear(folder, "old")
     with explained(folder), made(folder), _held(folder):

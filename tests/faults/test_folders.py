@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,6 +134,30 @@ def test_resize_leaves_out_side_files_that_are_no_files_of_the_folder(kind: str,
         *("config.json", "model.safetensors", "README.md", "ctxextend.yaml")
     }
     assert verify(folder, result.output).is_proved
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "a folder"])
+def test_verify_names_what_is_no_file_of_an_output_and_does_not_open_it(kind: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
+    resize(folder, to=NEW, output="out")
+    put(kind, Path("out", "tokenizer_config.json"))
+    with within(2):
+        claims = verify(folder, "out").claims
+    (said,) = next(claim.evidence for claim in claims if claim.name == "files")
+    assert said.startswith("tokenizer_config.json lies beside: ")
+    assert "secret" not in str(claims)
+
+
+def test_verify_does_not_follow_the_one_file_of_a_folder_out_of_it(make_pico: MakePico, tmp_path: Path) -> None:
+    weights = make_pico("gpt2").folder / "model.safetensors"
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(weights, alone)
+    Path("out").mkdir()
+    Path("out", "model.safetensors").symlink_to(weights)
+    (claim,) = verify(alone / "model.safetensors", "out", family="gpt2").claims
+    assert "out/model.safetensors is a link that leads out of the folder" in claim.evidence[0]
 
 
 def test_resize_warns_of_links_that_lead_out_and_says_how_to_go_on(make_pico: MakePico) -> None:
@@ -369,14 +392,25 @@ def test_evaluate_refuses_a_folder_whose_links_transformers_would_follow(name: s
             use()
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "added_tokens.json"])
-def test_evaluate_does_not_wait_for_a_pipe(name: str, gpt2: Path) -> None:
+@pytest.mark.parametrize("kind", ["a pipe", "a linked folder"])
+def test_evaluate_refuses_what_transformers_might_open(kind: str, gpt2: Path) -> None:
     shutil.copytree(gpt2, "source")
     Path("book.txt").write_text("w1 w2 " * 200)
-    put("a pipe", Path("source") / name)
-    with within(20):
-        try:
-            evaluate("source", "book.txt", tokens=64, measure=("position",))
-        except CheckpointError as error:
-            assert "tokenizer" in error.message
-    assert stat.S_ISFIFO(Path("source", name).stat().st_mode)
+    path = Path("source", "1_Pooling")
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(gpt2)
+    what = "not a regular file" if kind == "a pipe" else kind
+    for use in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
+        with within(20), pytest.raises(CheckpointError, match=f"1_Pooling is {what}, and transformers") as caught:
+            use()
+        assert ("Move it away" if kind == "a pipe" else " source-copied") in str(caught.value.hint)
+
+
+def test_deep_verify_does_not_load_an_output_whose_links_lead_out(gpt2: Path) -> None:
+    resize(gpt2, to=40, output="out")
+    put("a link out", Path("out", "generation_config.json"))
+    loads = next(claim for claim in verify(gpt2, "out", deep=True).claims if claim.name == "loads")
+    assert not loads.holds
+    assert "generation_config.json is a link that leads out of the folder, and transformers" in loads.evidence[0]

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from huggingface_hub import close_session
 from typer.testing import CliRunner
 
 from ctxextend import SourceError
-from ctxextend.checkpoints.redaction import redacted, redacted_logs
+from ctxextend.checkpoints.redaction import hidden, hidden_values, redacted, redacted_logs
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.cli.app import app
 from tests import pico
@@ -399,6 +400,7 @@ def test_no_command_shows_what_a_server_says_of_a_token(
     kept = Path("token")
     kept.write_text(f"{secret}\n")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(kept))
+    monkeypatch.setenv("HF_TOKEN_PATH", str(kept))
     Path("book.txt").write_text("one two three " * 2000)
     Path("recipe.yaml").write_text("source: owner/model\nresize: {to: 40}\n")
     warning = {"X-HF-Warning": f"{hub.endpoint}; You came with {{authorization}}"}  # each is said once
@@ -463,6 +465,70 @@ def test_redacted_knows_the_secrets_of_this_user(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("https_proxy", "http://me:a%2Fb%20c@proxy:1")
     monkeypatch.setenv("HF_ENDPOINT", "http://[malformed:pass")
     assert redacted("older token, a%2Fb%20c, a/b c, bWU6YS9iIGM=") == "***, ***, ***, ***"
+
+
+SLASHED = "a-password/of-mine"
+
+
+def test_hidden_takes_away_what_is_known_and_leaves_what_only_looks_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", f"me:{SLASHED}@proxy:1")
+    monkeypatch.setenv("http_proxy", "http://me:linear@proxy:1")
+    path = "http:/x@y/a:/b@c, http://me@host, method: linear"
+    assert hidden(path) == path
+    values = {"output": f"{path} {TOKEN}", SLASHED: [1, None, ("a-password!",)]}
+    assert hidden_values(values) == {"output": f"{path} ***", "***": [1, None, ["***!"]]}
+    assert hidden("a-password!") == "***!"
+
+
+@pytest.mark.parametrize("address", ["http://user:s3cr/et:pw12@h:9", "user:s3cr/et:pw12@h", "//user:s3cr/et:pw12@h"])
+def test_redacted_knows_each_piece_of_a_password_of_a_malformed_address(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", address)
+    assert (
+        redacted("Invalid port: 's3cr' of user, or pw12, or s3cr/et:pw12")
+        == "Invalid port: '***' of user, or ***, or ***"
+    )
+
+
+def test_redacted_finds_the_token_where_the_hubs_client_keeps_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    ways = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "x"), "HF_HOME": "$HOME/h"}
+    script = "from huggingface_hub import constants; print(constants.HF_TOKEN_PATH)"
+    for name, value in ways.items():
+        monkeypatch.setenv(name, value)
+        asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        kept = Path(asked.stdout.strip())
+        assert kept.is_relative_to(tmp_path)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(f"kept by {name}\n")
+        assert redacted(f"it is kept by {name}") == "it is ***"
+
+
+@pytest.mark.parametrize("json_flag", [(), ("--json",)])
+def test_no_command_prints_or_writes_a_token_in_a_folders_name(json_flag: tuple[str, ...], gpt2: Path) -> None:
+    Path("book.txt").write_text("w1 w2 " * 200)
+    shutil.copytree(gpt2, TOKEN)
+    for command in (
+        ("inspect", TOKEN),
+        ("resize", TOKEN, "--to", "40", "-o", "out"),
+        ("resize", TOKEN, "--to", "40", "-o", "out"),  # which is there
+        ("verify", TOKEN, "out"),
+        ("train", TOKEN, "--data", "book.txt", "--steps", "1", "--trainable", "positions", "-o", "trained"),
+        ("evaluate", TOKEN, "--data", "book.txt", "--tokens", "64", "--plot", "a.svg"),
+    ):
+        status, text = shown(*command, *json_flag)
+        assert status in (0, 1), text
+        assert "***" in text
+        assert TOKEN not in text
+    assert "source: '***'" in Path("out", "ctxextend.yaml").read_text()
+    for folder in ("out", "trained"):
+        for name in ("ctxextend.yaml", "README.md"):
+            assert TOKEN not in Path(folder, name).read_text()
+    assert TOKEN not in Path("a.svg").read_text()
 
 
 def test_redacted_logs_takes_secrets_out_of_tracebacks_too() -> None:
