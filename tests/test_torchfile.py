@@ -368,7 +368,10 @@ def test_open_torch_file_of_mutated_bytes_succeeds_or_is_a_checkpoint_error(
 
 def test_tensor_bytes_of_a_file_that_was_cut_short_are_an_error(tmp_path: Path) -> None:
     values = torch.randn(4, 2)
-    path = save({"plain": values, "turned": values.T, "conjugated": torch.randn(2).cfloat().conj()}, tmp_path / "a.bin")
+    path = save(
+        {"plain": values, "turned": values.T, "conjugated": torch.randn(2, dtype=torch.complex64).conj()},
+        tmp_path / "a.bin",
+    )
     file = open_torch_file(path)
     os.truncate(path, 8)  # reading through the map would end the process
     for name in file.tensors:
@@ -381,7 +384,7 @@ def change_records(path: Path, change: Callable[[str, bytes], bytes], more: Mapp
     with zipfile.ZipFile(path) as archive:
         records = {name: change(name, archive.read(name)) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:
-        for name, data in (records | more).items():
+        for name, data in {**records, **more}.items():
             archive.writestr(name, data)
 
 
