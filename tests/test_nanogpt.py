@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
 from ctxextend.checkpoints.pickles import load_pickle
+from ctxextend.checkpoints.records import Stored
 from ctxextend.errors import CheckpointError
 from tests import pico
 from tests.test_torchfile import open_torch_file
@@ -118,8 +119,8 @@ def convert(content: Any, folder: Path) -> tuple[dict[str, Any], dict[str, torch
     """Take it through a file, as a user does, and into a folder for transformers."""
     torch.save(content, folder / "ckpt.pt")
     loaded = load_pickle(folder / "ckpt.pt")
-    assert is_nanogpt(loaded)
-    config, tensors = from_nanogpt(loaded, folder / "ckpt.pt")
+    assert is_nanogpt(loaded.content)
+    config, tensors = from_nanogpt(loaded)
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
@@ -179,7 +180,7 @@ def test_from_nanogpt_ties_a_head_that_equals_the_embeddings(change: str, tmp_pa
 
 def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
     _, content = make(vocab_size=50304, dropout=0)
-    config, tensors = from_nanogpt(content, Path("ckpt.pt"))
+    config, tensors = from_nanogpt(Stored(Path("ckpt.pt"), content))
     assert config == {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -193,13 +194,13 @@ def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
         "vocab_size": 50304,
     }
     assert next(iter(tensors)) == "transformer.wte.weight"
-    assert from_nanogpt(make()[1], Path("ckpt.pt"))[0]["eos_token_id"] is None
+    assert from_nanogpt(Stored(Path("ckpt.pt"), make()[1]))[0]["eos_token_id"] is None
 
 
 def test_from_nanogpt_keeps_the_dtype_and_makes_biases_of_it() -> None:
     _, content = make(bias=False)
     content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
-    config, tensors = from_nanogpt(content, Path("ckpt.pt"))
+    config, tensors = from_nanogpt(Stored(Path("ckpt.pt"), content))
     assert config["dtype"] == "bfloat16"
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     assert not tensors["transformer.h.1.mlp.c_fc.bias"].any()
@@ -208,7 +209,7 @@ def test_from_nanogpt_keeps_the_dtype_and_makes_biases_of_it() -> None:
 def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> None:
     _, content = make()
     old = {name: value for name, value in content["model_args"].items() if name not in ("bias", "dropout")}
-    config, tensors = from_nanogpt(content | {"model_args": old}, Path("ckpt.pt"))
+    config, tensors = from_nanogpt(Stored(Path("ckpt.pt"), content | {"model_args": old}))
     assert config["resid_pdrop"] == 0
     assert tensors["transformer.ln_f.bias"].any()
 
@@ -238,7 +239,7 @@ def test_from_nanogpt_refuses_arguments_that_do_not_fit(arguments: dict[str, Any
     _, content = make()
     content["model_args"] |= arguments
     with pytest.raises(CheckpointError, match=message) as caught:
-        from_nanogpt(content, Path("ckpt.pt"))
+        from_nanogpt(Stored(Path("ckpt.pt"), content))
     assert caught.value.message.startswith("ckpt.pt")
 
 
@@ -256,7 +257,7 @@ def test_from_nanogpt_refuses_other_tensors(change: Callable[[Any], Any], messag
     _, content = make()
     change(content["model"])
     with pytest.raises(CheckpointError, match=message):
-        from_nanogpt(content, Path("ckpt.pt"))
+        from_nanogpt(Stored(Path("ckpt.pt"), content))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 import functools
 import io
 import json
+import os
 import pickle
 import tempfile
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ BERT = pico.CONFIGS["bert"]
 def open_torch_file(path: Path, *, ties: bool = True) -> TorchFile:
     """Read a torch file that holds tensors, as the weights of a folder are read."""
     status = status_of(path)
-    return torch_file(path, find_tensors(load_pickle(path), path), status, ties=ties)
+    stored = load_pickle(path)
+    return torch_file(stored, find_tensors(stored.content, path), status, ties=ties)
 
 
 PAIR = {
@@ -137,9 +139,9 @@ def test_open_torch_file_reads_no_tensor(tmp_path: Path) -> None:
     before = in_memory()
     file = open_torch_file(path)
     assert in_memory() - before < 8_000
-    assert file.is_mapped
+    assert file.stored.is_mapped
     assert tensor_bytes(file, "a")[-4:].tobytes() == np.float32(1).tobytes()
-    assert not open_torch_file(save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)).is_mapped
+    assert not open_torch_file(save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)).stored.is_mapped
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -362,6 +364,47 @@ def test_open_torch_file_of_mutated_bytes_succeeds_or_is_a_checkpoint_error(
         except CheckpointError:
             return
         assert all(tensor_bytes(file, name).nbytes == entry.size for name, entry in file.entries.items())
+
+
+def test_tensor_bytes_of_a_file_that_was_cut_short_are_an_error(tmp_path: Path) -> None:
+    values = torch.randn(4, 2)
+    path = save(
+        {"plain": values, "turned": values.T, "conjugated": torch.randn(2, dtype=torch.complex64).conj()},
+        tmp_path / "a.bin",
+    )
+    file = open_torch_file(path)
+    os.truncate(path, 8)  # reading through the map would end the process
+    for name in file.tensors:
+        with pytest.raises(CheckpointError, match="became shorter while it was read"):
+            tensor_bytes(file, name)
+
+
+def change_records(path: Path, change: Callable[[str, bytes], bytes], more: Mapping[str, bytes]) -> None:
+    """Write a zip file again with the content of some records changed, and some more."""
+    with zipfile.ZipFile(path) as archive:
+        records = {name: change(name, archive.read(name)) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**records, **more}.items():
+            archive.writestr(name, data)
+
+
+def test_tensor_bytes_of_another_byte_order(tmp_path: Path) -> None:
+    values = torch.randn(3, dtype=torch.float32)
+    path = save({"a": values}, tmp_path / "a.bin")
+    turned = {"a/data/0": values.numpy().byteswap().tobytes(), "a/byteorder": b"big"}
+    change_records(path, lambda name, data: turned.get(name, data), {})
+    file = open_torch_file(path)
+    assert tensor_bytes(file, "a").tobytes() == values.numpy().tobytes()
+    assert not file.stored.is_mapped
+
+
+def test_open_torch_file_refuses_numbers_that_no_tensor_has(tmp_path: Path) -> None:
+    path = save({"a": torch.ones(3)}, tmp_path / "a.bin")
+    change_records(path, lambda name, data: data, {})
+    assert tensor_bytes(open_torch_file(path), "a").tobytes() == np.ones(3, np.float32).tobytes()
+    change_records(path, lambda name, data: data, {"a/data/1": b"1234"})
+    with pytest.raises(CheckpointError, match="records of numbers that are not its tensors'"):
+        open_torch_file(path)
 
 
 def test_a_torch_file_can_be_seen_to_change(tmp_path: Path) -> None:

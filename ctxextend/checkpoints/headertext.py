@@ -33,6 +33,9 @@ _USUAL = re.compile(
     rb'"data_offsets": ?\[(%b), ?(%b)\]\}' % ((_NUMBER,) * 4)
 )
 _NAME = re.compile(rb'"([^"\\\x00-\x1f]*)"')
+_PAIR = re.compile(rb'"([^"\\\x00-\x1f]{0,1000})": ?"([^"\\\x00-\x1f]{0,1000})"')
+# Where a short text with escapes, or a short object of no objects, is likely to end.
+_SHORT = re.compile(rb'"[^"\\\x00-\x1f]{0,400}(?:\\.[^"\\\x00-\x1f]{0,400}){0,50}"|\{[^{}\\]{0,1000}\}')
 METADATA, NULL = b'"__metadata__"', b"null"
 _SPACE = re.compile(rb"[ \t\r\n]*")
 
@@ -90,16 +93,18 @@ def _shape(text: bytes) -> tuple[int, ...]:
 
 def _unusual(text: bytes, place: int) -> Member:
     """Read a tensor that is written otherwise: with other keys, another order, more space, or escapes in its name."""
-    name, _ = _decoded(text, place)
-    value, stop = _decoded(text, value_place(text, place))
-    if not (isinstance(name, str) and name != "__metadata__" and _is_text(name) and _is_description(value)):
+    name, behind = _decoded(text, place)
+    value, stop = _decoded(text, _behind(text, behind, b":"))
+    # Half a surrogate pair can be written in this way alone.
+    is_text = text.find(b"\\u", place, stop) < 0 or _is_text(json.dumps([name, value], ensure_ascii=False))
+    if not (isinstance(name, str) and name != "__metadata__" and is_text and _is_description(value)):
         raise ValueError(f"its header describes {name!r:.200} in a way that cannot be read")
     start, end = value["data_offsets"]
     return Member(name.encode(), value["dtype"], tuple(value["shape"]), start, end, stop, value)
 
 
 def _is_description(value: Any) -> bool:
-    if not isinstance(value, dict) or not _is_text(json.dumps(value, ensure_ascii=False)):
+    if not isinstance(value, dict):
         return False
     shape, offsets = value.get("shape"), value.get("data_offsets")
     if not (isinstance(value.get("dtype"), str) and isinstance(shape, list) and isinstance(offsets, list)):
@@ -115,8 +120,11 @@ def read_pair(text: bytes, place: int) -> tuple[str, str, int]:
     Raises:
         ValueError: It is no text.
     """
-    key, _ = _decoded(text, place)
-    behind = value_place(text, place)
+    found = _PAIR.match(text, place)
+    if found is not None:
+        return found[1].decode(), found[2].decode(), found.end()
+    key, behind = _decoded(text, place)
+    behind = _behind(text, behind, b":")
     if not text.startswith(b'"', behind):
         raise ValueError(NO_TEXTS)
     value, stop = _decoded(text, behind, len(text))
@@ -182,7 +190,9 @@ def behind_space(text: bytes, place: int) -> int:
 
 def _decoded(text: bytes, place: int, limit: int = MAX_MEMBER_BYTES) -> tuple[Any, int]:
     """Return the JSON value that begins at a byte, of at most so many bytes, and the byte behind it."""
-    size = FIRST_PIECE
+    short = _SHORT.match(text, place, place + FIRST_PIECE)
+    # One byte more, by which a value that ends there is known to do so.
+    size = short.end() - place + 1 if short else FIRST_PIECE
     while True:
         piece = text[place : place + size].decode("utf-8", "ignore")
         is_cut = place + size < len(text)
@@ -197,7 +207,7 @@ def _decoded(text: bytes, place: int, limit: int = MAX_MEMBER_BYTES) -> tuple[An
                 raise no_json(getattr(error, "msg", str(error)), place) from None
         if size >= limit:
             raise no_json(f"a value of more than {limit:,} bytes", place)
-        size *= 8
+        size = size * 8 if size >= FIRST_PIECE else FIRST_PIECE
 
 
 def no_json(what: str, place: int) -> ValueError:

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoints.records import Stored, read_stored
 from ctxextend.checkpoints.torchfile import find_tensors
 from ctxextend.errors import CheckpointError
 
@@ -68,14 +69,13 @@ def is_nanogpt(content: Any) -> bool:
     return isinstance(arguments, dict) and "block_size" in arguments
 
 
-def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, "torch.Tensor"]]:
+def from_nanogpt(stored: Stored) -> tuple[dict[str, Any], dict[str, "torch.Tensor"]]:
     """Return a GPT-2 config and tensors for transformers that compute what nanoGPT's model computes.
 
     The file does not say which activation the model was trained with: `NOTE` says what is assumed.
 
     Args:
-        content: What `load_pickle` returned, and `is_nanogpt` knows.
-        path: Where it came from, for messages.
+        stored: What `load_pickle` returned, and `is_nanogpt` knows.
 
     Returns:
         The content of config.json; and the tensors named, shaped and ordered as GPT2LMHeadModel saves them, Linear
@@ -84,10 +84,11 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, "t
     Raises:
         CheckpointError: An argument is missing or makes no sense, or the tensors are not those of such a model.
     """
+    content, path = stored.content, stored.path
     sizes = _sizes(content["model_args"], path)
     found = find_tensors(content["model"], path)
     # Saving by hand may have parted what nanoGPT keeps as one tensor.
-    is_tied = HEAD not in found or _same(found[HEAD], found.get(EMBEDDINGS))
+    is_tied = HEAD not in found or _same(stored, found[HEAD], found.get(EMBEDDINGS))
     tensors = {name: _converted(found, name, shape, sizes, path) for name, shape in _shapes(sizes, is_tied)}
     known = {*tensors, HEAD}
     strange = next((name for name in found if name not in known and not MASK.fullmatch(name)), None)
@@ -116,10 +117,12 @@ def _sizes(arguments: Mapping[str, Any], path: Path) -> _Sizes:
     return sizes
 
 
-def _same(head: "torch.Tensor", embeddings: "torch.Tensor | None") -> bool:
+def _same(stored: Stored, head: "torch.Tensor", embeddings: "torch.Tensor | None") -> bool:
     import torch
 
-    return embeddings is not None and head.dtype == embeddings.dtype and torch.equal(head, embeddings)
+    if embeddings is None or (head.dtype, head.shape) != (embeddings.dtype, embeddings.shape):
+        return False
+    return torch.equal(read_stored(stored, head), read_stored(stored, embeddings))
 
 
 def _wrong(path: Path, name: str, value: Any, what: str) -> CheckpointError:

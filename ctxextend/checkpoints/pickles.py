@@ -9,6 +9,7 @@ from typing import Any
 
 from ctxextend.checkpoints.copying import reading
 from ctxextend.checkpoints.nesting import is_endless
+from ctxextend.checkpoints.records import Stored, find_places, is_native
 from ctxextend.errors import CheckpointError
 
 __all__ = ["SAVE_TENSORS", "is_zip", "load_pickle", "status_of"]
@@ -32,7 +33,7 @@ SAVE_TENSORS = (
 )
 
 
-def load_pickle(path: Path) -> Any:
+def load_pickle(path: Path) -> Stored:
     """Return what a torch file holds; nothing but tensors and plain values is built, and nothing is run.
 
     Raises:
@@ -41,19 +42,32 @@ def load_pickle(path: Path) -> Any:
     import torch
 
     _check_version(torch.__version__)
-    mapped = is_zip(path)
+    zipped = is_zip(path)
     try:
-        if mapped:
-            _check_stored(path)
-        _check_nesting(path, mapped)
-        # What torch has to say of odd files stands in the error, or does not matter.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        mapped = zipped and _can_be_mapped(path)
+        _check_nesting(path, zipped)
+        return _loaded(path, mapped)
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files raise whatever the code that they lead to raises
         raise _refused(path, error) from error
+
+
+def _loaded(path: Path, mapped: bool) -> Stored:
+    import torch
+
+    addresses = set[int]()
+
+    def keep(storage: Any, location: str) -> Any:
+        if storage.nbytes():
+            addresses.add(storage.data_ptr())
+        return storage
+
+    # What torch has to say of odd files stands in the error, or does not matter.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        content = torch.load(path, map_location=keep, weights_only=True, mmap=mapped)
+    return Stored(path, content, mapped, find_places(path, addresses) if mapped else {})
 
 
 def status_of(path: Path) -> os.stat_result:
@@ -90,7 +104,7 @@ def _check_version(version: str) -> None:
         )
 
 
-def _check_stored(path: Path) -> None:
+def _can_be_mapped(path: Path) -> bool:
     """Refuse compressed records: torch writes none, and would take their bytes for numbers where it maps them."""
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
@@ -98,6 +112,7 @@ def _check_stored(path: Path) -> None:
                 raise CheckpointError(
                     f"{path} is a zip file whose {record.filename!r} is compressed, so torch did not write it.", FETCH
                 )
+        return is_native(archive)
 
 
 def _check_nesting(path: Path, mapped: bool) -> None:

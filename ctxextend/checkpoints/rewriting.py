@@ -11,7 +11,7 @@ from ctxextend.checkpoints.copying import CHUNK, Progress, copy_range, finish, o
 from ctxextend.checkpoints.layout import Layout, Run
 from ctxextend.checkpoints.room import Extent
 from ctxextend.checkpoints.tensorfile import TensorFile, check_unchanged
-from ctxextend.checkpoints.torchfile import TorchFile, tensor_bytes
+from ctxextend.checkpoints.torchfile import TorchFile, place_in, tensor_bytes
 
 __all__ = ["rewrite", "room_of"]
 
@@ -43,7 +43,7 @@ def rewrite(
             if run.shape is not None:
                 _write_tensor(output, run, tensors[_name(file, run)], progress)
             elif isinstance(file, TorchFile):
-                _write_run(output, file, run, progress)
+                _write_run(source, output, file, run, progress)
             else:
                 copy_range(source, output, file.data_start + run.start, run.size, progress)
         check_unchanged(file)
@@ -61,10 +61,15 @@ def _name(file: TensorFile | TorchFile, run: Run) -> str:
     return file.entries.entry(int(run.numbers[0])).name
 
 
-def _write_run(output: BinaryIO, file: TorchFile, run: Run, progress: Progress) -> None:
+def _write_run(source: BinaryIO, output: BinaryIO, file: TorchFile, run: Run, progress: Progress) -> None:
     """Write a stretch of unchanged tensors one by one: a torch file has them in no order that could be copied."""
     for number in run.numbers:
-        data = tensor_bytes(file, file.entries.entry(int(number)).name)
+        entry = file.entries.entry(int(number))
+        place = place_in(file, entry.name)
+        if place is not None:
+            copy_range(source, output, place, entry.size, progress)
+            continue
+        data = tensor_bytes(file, entry.name)
         for start in range(0, len(data), CHUNK):
             write_all(output, data[start : start + CHUNK].data)
             progress(len(data[start : start + CHUNK]))

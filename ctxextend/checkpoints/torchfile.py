@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.headers import Entries, read_entries
 from ctxextend.checkpoints.headertext import compact
-from ctxextend.checkpoints.pickles import SAVE_TENSORS, is_zip
+from ctxextend.checkpoints.pickles import SAVE_TENSORS
+from ctxextend.checkpoints.records import Stored, place_of, read_stored
 from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TorchFile",
     "find_tensors",
+    "place_in",
     "read_torch_tensor",
     "tensor_bytes",
     "torch_file",
@@ -76,7 +78,7 @@ class TorchFile:
         modified_ns: Its modification time before it was read.
         tensors: The tensors by name, of any strides; tied ones once.
         tied: Names that are left out, each with the name in `tensors` that has the same numbers.
-        is_mapped: Whether the tensors' bytes are read from the disk at use; False where all are in memory.
+        stored: Where their numbers stand.
     """
 
     path: Path
@@ -86,14 +88,16 @@ class TorchFile:
     modified_ns: int
     tensors: Mapping[str, "torch.Tensor"]
     tied: Mapping[str, str]
-    is_mapped: bool
+    stored: Stored
 
 
-def torch_file(path: Path, tensors: Mapping[str, "torch.Tensor"], status: os.stat_result, *, ties: bool) -> TorchFile:
+def torch_file(
+    stored: Stored, tensors: Mapping[str, "torch.Tensor"], status: os.stat_result, *, ties: bool
+) -> TorchFile:
     """Describe the safetensors file that tensors will be written as.
 
     Args:
-        path: The torch file that they came from.
+        stored: The torch file that they came from.
         tensors: By name, of any strides, as `find_tensors` lets them pass.
         status: Of that file, from before it was read.
         ties: Whether names that share their numbers, and that transformers ties again, are written once.
@@ -107,15 +111,15 @@ def torch_file(path: Path, tensors: Mapping[str, "torch.Tensor"], status: os.sta
     try:
         entries = read_entries(compact(header))
     except ValueError as error:
-        raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    return TorchFile(path, entries, 0, status.st_size, status.st_mtime_ns, kept, tied, is_zip(path))
+        raise CheckpointError(f"{stored.path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
+    return TorchFile(stored.path, entries, 0, status.st_size, status.st_mtime_ns, kept, tied, stored)
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, "torch.Tensor"]:
     """Return the model's tensors by the names that transformers gives them, in their order.
 
     Args:
-        content: What `load_pickle` returned: a state dict, or a training checkpoint that holds one.
+        content: What `load_pickle` found: a state dict, or a training checkpoint that holds one.
         path: Where it came from, for messages.
 
     Returns:
@@ -139,14 +143,24 @@ def tensor_bytes(file: TorchFile, name: str) -> NDArray[np.uint8]:
     """Return a tensor's bytes as safetensors writes them, in C order.
 
     Returns:
-        Shape (size,): a view of the file where the tensor is contiguous, else a copy.
+        Shape (size,): a copy, but of a tensor that is contiguous and in memory a view.
+
+    Raises:
+        CheckpointError: The file cannot be read, or shrank.
     """
     import torch
 
-    tensor = file.tensors[name].resolve_conj().resolve_neg().contiguous()
+    tensor = read_stored(file.stored, file.tensors[name]).contiguous()
     # Not reshape(-1): a single number may have any stride and be contiguous, and then cannot be seen as bytes.
     data: NDArray[np.uint8] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
     return data
+
+
+def place_in(file: TorchFile, name: str) -> int | None:
+    """Return the file's byte where a tensor's bytes begin; None where they do not stand as safetensors writes them."""
+    tensor = file.tensors[name]
+    is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return place_of(file.stored, tensor) if is_plain else None
 
 
 def read_torch_tensor(file: TorchFile, name: str) -> NDArray[Any]:
@@ -156,7 +170,7 @@ def read_torch_tensor(file: TorchFile, name: str) -> NDArray[Any]:
         A copy of its shape, its dtype as in `FLOAT_DTYPES`.
 
     Raises:
-        CheckpointError: It holds no floats that can be interpolated.
+        CheckpointError: It holds no floats that can be interpolated, or the file cannot be read or shrank.
     """
     dtype = float_dtype(file, name)
     return tensor_bytes(file, name).copy().view(dtype).reshape(file.entries[name].shape)

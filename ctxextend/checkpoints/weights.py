@@ -181,9 +181,10 @@ def _open(path: Path, ties: bool) -> WeightsFile:
 
 def _open_torch(path: Path, ties: bool) -> tuple[TorchFile, dict[str, Any] | None]:
     """Read a torch file, and the config that one of nanoGPT's stands for."""
-    status, content = status_of(path), load_pickle(path)
-    config, tensors = from_nanogpt(content, path) if is_nanogpt(content) else (None, find_tensors(content, path))
-    return torch_file(path, tensors, status, ties=ties), config
+    status, stored = status_of(path), load_pickle(path)
+    converts = is_nanogpt(stored.content)
+    config, tensors = from_nanogpt(stored) if converts else (None, find_tensors(stored.content, path))
+    return torch_file(stored, tensors, status, ties=ties), config
 
 
 def _alone(folder: Path, name: str) -> Weights:
@@ -194,14 +195,11 @@ def _alone(folder: Path, name: str) -> Weights:
 
 
 def _notes(files: tuple[WeightsFile, ...]) -> tuple[str, ...]:
-    read = [file for file in files if isinstance(file, TorchFile) and not file.is_mapped]
+    read = [file for file in files if isinstance(file, TorchFile) and not file.stored.is_mapped]
     size = sum(file.size for file in read)
     names = ", ".join(file.path.name for file in read)
-    return (
-        (f"{names} was written before torch 1.6 and cannot be mapped: reading it takes {size:,} bytes of memory.",)
-        if read
-        else ()
-    )
+    why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
+    return (f"{names} {why}: reading it takes {size:,} bytes of memory.",) if read else ()
 
 
 def _sharded(folder: Path, name: str, source: "Source", ties: bool) -> Weights:

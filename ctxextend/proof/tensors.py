@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ctxextend.buffers import BufferPlan, make_buffer
 from ctxextend.checkpoints.copying import first_difference, read_range
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
-from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile
-from ctxextend.checkpoints.torchfile import TorchFile, tensor_bytes
+from ctxextend.checkpoints.tensorfile import TensorEntry
+from ctxextend.checkpoints.torchfile import TorchFile, place_in, tensor_bytes
 from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim
 
@@ -56,12 +56,11 @@ class _Stretch:
 
     def difference(self, start: int, size: int) -> int | None:
         """Return the first byte that differs in a part of it, counted from the stretch's first; None without one."""
-        if isinstance(self.base, TensorFile) and isinstance(self.extended, TensorFile):
-            ours = self.base.path, self.base.data_start + self.first + start
-            theirs = self.extended.path, self.extended.data_start + self.start + start
-            found = first_difference(ours, theirs, size)
-            return None if found is None else start + found
         name = self.base.entries.entry(int(self.numbers[0])).name
+        ours, theirs = _place(self.base, name, self.first), _place(self.extended, name, self.start)
+        if ours is not None and theirs is not None:
+            found = first_difference((self.base.path, ours + start), (self.extended.path, theirs + start), size)
+            return None if found is None else start + found
         one, other = (_bytes(file, name) for file in (self.base, self.extended))
         return None if np.array_equal(one, other) else int((one != other).argmax())
 
@@ -223,6 +222,11 @@ def _pieces(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:
         step = stretch.size if is_whole else CHUNK
         for start in range(0, stretch.size, max(step, 1)):
             yield _Piece(stretch, start, min(step, stretch.size - start))
+
+
+def _place(file: WeightsFile, name: str, start: int) -> int | None:
+    """Return the file's byte where a stretch begins; None where it does not stand there as safetensors writes it."""
+    return place_in(file, name) if isinstance(file, TorchFile) else file.data_start + start
 
 
 def _bytes(file: WeightsFile, name: str) -> NDArray[np.uint8]:

@@ -1,12 +1,16 @@
 """A source that is replaced, deleted or written to while it is read: an error, or one whole content, no mixture."""
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from tests.faults.nursery import Nursery
+from tests import pico
+from tests.faults.nursery import Nursery, open_nursery
 from tests.faults.outcomes import RESIZE, found, leftovers, made, put_none
 from tests.faults.tracing import Call, calls, needs_strace, paused, some
 from tests.pico import contents
@@ -24,6 +28,8 @@ def other_source(source: Path) -> Path:
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
+    for path in other.glob("*.bin"):
+        torch.save({name: tensor + 1 for name, tensor in torch.load(path).items()}, path)
     path = other / "config.json"
     path.write_text(path.read_text().replace('"n_head": 2', '"n_head": 4'))
     return other
@@ -45,18 +51,61 @@ def overwritten() -> None:
 
 
 def shortened() -> None:
-    for path in Path("source").glob("*.safetensors"):
+    for path in weights():
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size - 8)
 
 
+def emptied() -> None:
+    for path in weights():
+        os.truncate(path, 0)
+
+
+def weights() -> list[Path]:
+    return [path for path in Path("source").iterdir() if path.suffix in (".safetensors", ".bin")]
+
+
 CHANGES = (replaced, deleted, overwritten, shortened)
+TORCH_CHANGES = (deleted, overwritten, emptied)
+
+
+def make_torch_source(folder: Path) -> Path:
+    """A GPT-2 as torch.save writes it."""
+    pico.make(folder, "gpt2")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def resizing_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Processes that have resized a torch file before, and so have imported torch."""
+    folder = tmp_path_factory.mktemp("torch")
+    made = make_torch_source(folder / "source")
+    with open_nursery("resize", made, "--to", 20, "-o", folder / "first", "--quiet") as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def torch_source(_own_folder: None) -> Path:
+    return make_torch_source(Path("source"))
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_resize_of_a_source_that_changes_is_an_error_or_whole(
     change: Callable[[], None], resizing: Nursery, source: Path
 ) -> None:
+    assert_error_or_whole(change, slice(CHANGES.index(change), None, 6), resizing, source)
+
+
+@pytest.mark.parametrize("change", TORCH_CHANGES)
+def test_resize_of_a_torch_file_that_changes_is_an_error_or_whole(
+    change: Callable[[], None], resizing_torch: Nursery, torch_source: Path
+) -> None:
+    assert_error_or_whole(change, slice(TORCH_CHANGES.index(change), None, 12), resizing_torch, torch_source)
+
+
+def assert_error_or_whole(change: Callable[[], None], tried: slice, resizing: Nursery, source: Path) -> None:
     before, wanted = contents(source), [made(resizing, 32)]
     other_source(source)
     shutil.copytree(source, "kept")
@@ -67,7 +116,7 @@ def test_resize_of_a_source_that_changes_is_an_error_or_whole(
     outcomes = set()
     calls_made = reading(resizing)
     # The last always: behind it nothing is read that could be missed.
-    for call in dict.fromkeys([*some(calls_made, CHANGES.index(change), 6), calls_made[-1]]):
+    for call in dict.fromkeys([*some(calls_made, tried.start, tried.step), calls_made[-1]]):
         reset(before)
         ended = paused(resizing, RESIZE, f"{call.name}:signal=STOP:when={call.k}", change, of=READING)
         assert "Traceback" not in ended.stderr, (call, ended)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError, safe_open
 
-from ctxextend.checkpoints import headers
+from ctxextend.checkpoints import headers, headertext
 from ctxextend.checkpoints.headers import read_entries
 from ctxextend.checkpoints.tensorfile import MAX_HEADER_BYTES, open_tensor_file
 from ctxextend.errors import CheckpointError
@@ -234,6 +234,27 @@ def pairs(count: int) -> bytes:
 
 def unusual(count: int) -> bytes:
     return json.dumps({f"{i}": entry(0, 4) | {"x": 1} for i in range(count)}, indent=1).encode()
+
+
+def escaped(count: int) -> bytes:
+    return json.dumps({"__metadata__": {f"{i}\n": "\n" for i in range(count)}}).encode()
+
+
+@pytest.mark.parametrize("make", [pairs, unusual, escaped])
+def test_read_entries_gives_the_json_decoder_no_more_than_a_member(
+    make: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    class Decoder(json.JSONDecoder):
+        def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+            given.append(len(s))
+            return super().raw_decode(s, idx)
+
+    monkeypatch.setattr(headertext, "_DECODER", Decoder())
+    text = make(500)
+    read_entries(text)
+    assert sum(given) < 1.2 * len(text)
 
 
 @pytest.mark.parametrize("make", [many, pairs, unusual])

@@ -242,4 +242,4 @@ def test_load_pickle_refuses_a_torch_that_is_not_safe(tmp_path: Path, monkeypatc
                 load_pickle(unopened)
     for version in ("2.6.0a0+git1", "2.10.0", "3.0.0"):
         monkeypatch.setattr(torch, "__version__", version)
-        assert torch.equal(load_pickle(path)["a"], torch.ones(1))
+        assert torch.equal(load_pickle(path).content["a"], torch.ones(1))
