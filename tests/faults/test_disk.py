@@ -29,8 +29,9 @@ def survives(call: Call, error: str, calls: list[Call]) -> bool:
         return call.given.startswith("2<")  # nobody hears what it says
     if call.name == "copy_file_range":
         return error == "EIO"  # there are other ways to copy
+    named = next(i for i, one in enumerate(calls) if one.name == "rename")
     # What is not locked is not cleared by others; and an output that has its name is made.
-    return call.name == "flock" or call == [one for one in calls if one.name == "fsync"][-1]
+    return call.name == "flock" or (call.name == "fsync" and call in calls[named:])
 
 
 def is_refusal(ended: Ended, error: str) -> bool:

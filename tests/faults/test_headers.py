@@ -15,10 +15,10 @@ from ctxextend.checkpoints import headers, headertext
 from ctxextend.checkpoints.headers import read_entries
 from ctxextend.checkpoints.tensorfile import MAX_HEADER_BYTES, open_tensor_file
 from ctxextend.errors import CheckpointError
+from tests.faults.limits import within
 from tests.faults.weights import entry, pack, theirs
 
 # Seconds after which a refusal is one too late.
-PATIENCE = 1.0
 
 
 def described(inner: str) -> bytes:
@@ -188,9 +188,8 @@ def reads(content: bytes, reader: Callable[[Path], Any]) -> bool:
 
 @cased(HOSTILE | REFUSED_BY_US_ALONE)
 def test_open_tensor_file_refuses_a_hostile_header_within_a_second(content: bytes) -> None:
-    began = time.perf_counter()
-    assert not reads(content, open_tensor_file)
-    assert time.perf_counter() - began < PATIENCE
+    with within(1):
+        assert not reads(content, open_tensor_file)
 
 
 @cased(HOSTILE)
@@ -214,10 +213,8 @@ def test_open_tensor_file_refuses_ten_million_tensors_within_a_second(tmp_path: 
     with path.open("wb") as file:
         file.write((10_000_000 * 50).to_bytes(8, "little") + b'{"a":')
         file.truncate(10_000_000 * 50 + 8)
-    began = time.perf_counter()
-    with pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"):
+    with within(1), pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"):
         open_tensor_file(path)
-    assert time.perf_counter() - began < PATIENCE
 
 
 def many(count: int) -> bytes:
@@ -273,7 +270,7 @@ def test_read_entries_takes_time_and_memory_in_proportion_to_the_header(make: Ca
         return min(seconds) / len(text), peak / len(text)
 
     (time_of_few, memory_of_few), (time_of_many, memory_of_many) = cost(1_000), cost(5_000)
-    assert time_of_many < 2.5 * time_of_few
+    assert time_of_many < 3.5 * time_of_few  # five times, if it grew with the square
     assert memory_of_many < 1.5 * memory_of_few
     assert memory_of_many < 2.5
 
