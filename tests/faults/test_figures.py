@@ -3,6 +3,7 @@
 All figures and pages are written by `save`, which is called here with bytes that need not be drawn.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def test_save_that_fails_anywhere_leaves_the_old_or_the_new(
         assert leftovers() == [], call
         assert FIGURE.read_bytes() in ((DRAWN,) if ended.code == 0 else (b"old", DRAWN)), call
         assert ("Error: norms.svg could not be written" in ended.stderr) == (ended.code == 1), (call, ended)
+        is_told = re.search(r"It needs [\d,]+ bytes, and .* has [\d,]+ free", ended.stderr) is not None
+        assert is_told == (ended.code == 1 and fault in ("error=ENOSPC", "error=EDQUOT")), (call, ended)
         codes.append(ended.code)
     assert set(codes) == ({0, 1} if fault.startswith("error") else {143})
 

@@ -81,7 +81,7 @@ def is_known(ended: Ended) -> bool:
 
 def test_train_killed_anywhere_goes_on_from_its_last_save(training: Nursery, trained: Tensors) -> None:
     before = contents(Path("source"))
-    for call in tried(training, 0, 20):
+    for call in tried(training, 0, 28):
         ended, _ = traced(training, TRAIN, f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
         assert contents(Path("source")) == before, call
@@ -91,7 +91,7 @@ def test_train_killed_anywhere_goes_on_from_its_last_save(training: Nursery, tra
 
 
 def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: Tensors) -> None:
-    for call in tried(training, 7, 40):
+    for call in tried(training, 7, 60):
         ended, _ = traced(training, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
         assert ended.code == 143 or (ended.code == 0 and OUTPUT.exists()), (call, ended)
         assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == trained, call
@@ -112,7 +112,7 @@ def says_what_is_left(ended: Ended) -> bool:
 def test_train_where_a_call_fails_says_so_and_goes_on(
     error: str, first: int, training: Nursery, trained: Tensors
 ) -> None:
-    for call in tried(training, first, 40):
+    for call in tried(training, first, 60):
         ended, _ = traced(training, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if ended.code == 0:
             assert tensor_bytes(OUTPUT) == trained, call
@@ -137,7 +137,7 @@ def test_run_killed_anywhere_goes_on_from_its_last_save(training: Nursery, gpt2:
     Path("recipe.yaml").write_text(RECIPE)
     found = [call for call in calls(training, "run", "recipe.yaml") if not is_print(call)]
     wanted = tensor_bytes(OUTPUT)
-    for call in some(found, 30, 60):
+    for call in some(found, 30, 100):
         clear()
         ended, _ = traced(training, ("run", "recipe.yaml"), f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
