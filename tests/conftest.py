@@ -25,7 +25,7 @@ logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what became of every model type that the conformance test walked."""
+    """Print what became of every model type that the conformance test walked, and how many faults were injected."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties:
@@ -33,7 +33,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 counts[name][value] += 1
             elif name == "classes resized":
                 counts[name]["in all"] += value
-            elif name == "faults injected":
+    for report in terminalreporter.stats.get("", []):
+        for name, value in report.user_properties if report.when == "teardown" else ():
+            if name == "faults injected":
                 counts[name][value[0]] += value[1]
     for name, found in counts.items():
         walked = f"{sum(found.values())} walked, " if name in ("model types", "base classes") else ""
