@@ -1,11 +1,13 @@
-"""How long a hostile file may keep us."""
+"""How long a hostile file may keep us, and how many of them are tried."""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["within"]
+from tests.faults.tracing import IS_SOAK
+
+__all__ = ["examples", "within"]
 
 # Machines that are busy take several times as long; what hangs, or grows with the square of a file, takes longer still.
 MARGIN = 4
@@ -31,3 +33,8 @@ def within(seconds: float) -> Iterator[None]:
             signal.setitimer(timer, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def examples(count: int) -> int:
+    """Return how many files to draw: so many, and twenty times as many where there is time."""
+    return 20 * count if IS_SOAK else count

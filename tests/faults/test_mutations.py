@@ -16,6 +16,7 @@ from safetensors import safe_open
 from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file
 from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.plan import plan_resize
+from tests.faults.limits import examples
 from tests.faults.weights import entry, model, pack, theirs
 
 
@@ -121,13 +122,13 @@ def check_both(content: bytes) -> None:
             assert (file.entries.metadata or {}) == (other.metadata() or {})
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.randoms(use_true_random=False))
 def test_open_tensor_file_of_damaged_bytes_reads_no_more_than_safetensors(draw: random.Random) -> None:
     check_both(damaged(SOUND, draw))
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(headers())
 def test_open_tensor_file_of_another_structure_reads_no_more_than_safetensors(content: bytes) -> None:
     check_both(content)
@@ -153,7 +154,10 @@ def resized_or_refused(folder: Path, content: bytes) -> None:
 
 
 IN_A_FOLDER = settings(
-    max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

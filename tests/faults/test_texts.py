@@ -21,7 +21,7 @@ from ctxextend.plainyaml import DEEPEST, MOST_VALUES
 from ctxextend.writtenrecipe import read_recipe
 from ctxextend.writtenrun import read_run_file
 from tests import pico, trainings
-from tests.faults.limits import within
+from tests.faults.limits import examples, within
 from tests.faults.mutations import VALUES, mutate_text
 
 MakePico = Callable[..., pico.Pico]
@@ -72,7 +72,7 @@ FILES = (
 
 
 @given(name=st.sampled_from((*FILES, "config.json")), random=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 def test_mutated_json_is_read_or_refused(folders: dict[str, Path], name: str, random: Random) -> None:
     path = folders[name] / name
     data = path.read_bytes()
@@ -295,7 +295,7 @@ def test_read_run_reads_what_is_large_and_refuses_what_is_too_large() -> None:
 
 
 @given(random=st.randoms(use_true_random=False), how=st.sampled_from(["run", "beside"]))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: Random, how: str) -> None:
     data = (folders["ctxextend.yaml"] / "ctxextend.yaml").read_bytes()
     as_json = json.dumps(yaml.safe_load(data)).encode()  # which is YAML too

@@ -81,7 +81,7 @@ def is_known(ended: Ended) -> bool:
 
 def test_train_killed_anywhere_goes_on_from_its_last_save(training: Nursery, trained: Tensors) -> None:
     before = contents(Path("source"))
-    for call in tried(training, 0, 28):
+    for call in tried(training, 0, 40):
         ended, _ = traced(training, TRAIN, f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
         assert contents(Path("source")) == before, call
