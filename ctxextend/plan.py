@@ -18,12 +18,12 @@ from ctxextend.changes import Changes
 from ctxextend.checkpoints.disk import check_writable, explained
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
-from ctxextend.checkpoints.rewriting import rewrite, room_of
+from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.room import Extent, check_room
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
-from ctxextend.checkpoints.writing import staged_output, write_rest
+from ctxextend.checkpoints.writing import extents, staged_output, write_rest
 from ctxextend.configedits import config_edits
 from ctxextend.errors import ResizeError
 from ctxextend.families.architecture import Place
@@ -72,11 +72,8 @@ class ResizePlan(Changes):
     @cached_property
     def extents(self) -> Mapping[str, Extent]:
         """The room that each file of the output takes."""
-        root, stamps = self.checkpoint.root, self.checkpoint.stamps
-        copied = {name: Extent.of_copy(root / name, stamps[name][0]) for name in self.copied}
-        files = {self.checkpoint.output_name(file): file for file in self.checkpoint.weights}
-        rewritten = {name: room_of(files[name], layout) for name, layout in self.layouts.items()}
-        return copied | rewritten | {name: Extent(len(text)) for name, text in output_texts(self, {}).items()}
+        texts = {name: Extent(len(text)) for name, text in output_texts(self, {}).items()}
+        return extents(self.checkpoint, self.copied, self.layouts) | texts
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""

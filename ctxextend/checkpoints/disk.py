@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from ctxextend.errors import OutputError
 
-__all__ = ["NO_ROOM", "NO_ROOM_HINT", "check_writable", "explained", "walk"]
+__all__ = ["NO_ROOM", "NO_ROOM_HINT", "check_writable", "existing_above", "explained", "walk"]
 
 NO_ROOM_HINT = "Free some space, or use -o on another disk."
 # What systems answer where a disk is full, or a user's part of it.
@@ -33,6 +33,12 @@ def check_writable(folder: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def existing_above(path: Path) -> Path:
+    """Return the nearest folder above a path that is there; one that may not be looked into counts as missing."""
+    above = path.absolute().parents
+    return next((folder for folder in above if os.path.exists(folder)), path.absolute())  # noqa: PTH110 - never raises
 
 
 def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:

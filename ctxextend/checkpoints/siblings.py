@@ -19,10 +19,11 @@ from typing import Literal
 from ctxextend.checkpoints.locks import lock, unlock
 from ctxextend.errors import OutputError
 
-__all__ = ["clear", "discard", "locked_sibling", "remove", "scratch", "sibling", "siblings", "uninterrupted"]
+__all__ = ["SIGNALS", "clear", "discard", "locked_sibling", "remove", "scratch", "sibling", "siblings", "uninterrupted"]
 
 Kind = Literal["new", "old"]
 
+# What asks a run to end.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 # How often a removal is tried: antivirus programs and network file systems let go of a file a moment later.

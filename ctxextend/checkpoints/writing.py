@@ -1,18 +1,32 @@
 """A whole output written beside its source: what is new, what is copied, and the checks around both."""
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.copying import copy_file, write_file
-from ctxextend.checkpoints.disk import explained
+from ctxextend.checkpoints.disk import existing_above, explained
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.layout import Layout
+from ctxextend.checkpoints.rewriting import room_of
 from ctxextend.checkpoints.room import Extent, check_room, shortage
 from ctxextend.checkpoints.staging import stage
 
-__all__ = ["staged_output", "write_rest"]
+__all__ = ["extents", "staged_output", "write_rest"]
+
+
+def extents(checkpoint: Checkpoint, copied: Collection[str], layouts: Mapping[str, Layout]) -> dict[str, Extent]:
+    """Return the room that an output's copied and rewritten files take.
+
+    Args:
+        checkpoint: The source.
+        copied: Files of the source that are copied byte for byte.
+        layouts: Of each weights file that is rewritten, by its name in the output.
+    """
+    files = {checkpoint.output_name(file): file for file in checkpoint.weights}
+    whole = {name: Extent.of_copy(checkpoint.root / name, checkpoint.stamps[name][0]) for name in copied}
+    return whole | {name: room_of(files[name], layout) for name, layout in layouts.items()}
 
 
 @contextmanager
@@ -31,8 +45,7 @@ def staged_output(checkpoint: Checkpoint, output: Path, files: Mapping[str, Exte
     Raises:
         OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
     """
-    above = next((path for path in output.absolute().parents if os.path.exists(path)), output.absolute())  # noqa: PTH110
-    room = partial(shortage, above, files, always=True)
+    room = partial(shortage, existing_above(output), files, always=True)
     with explained(output, room), stage(output, checkpoint.guarded, force, files) as staged:
         check_room(staged.parent, files)
         for folder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.disk import explained
+from ctxextend.checkpoints.disk import existing_above, explained
 from ctxextend.checkpoints.room import check_room
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
@@ -148,9 +148,8 @@ def _check_room(learner: Learner, output: Path) -> None:
     """Refuse a training whose saves and output the disk does not hold, before the first step of it."""
     opened, extent = learner.opened, learner.trained.save_extent
     made = TrainedOutput(opened.files.checkpoint, learner.trained, opened.files.table, opened.settings.dtype, {}, {})
-    above = next(path for path in output.absolute().parents if os.path.exists(path))  # noqa: PTH110 - never raises
     # One save is written before the one that came before it is removed.
-    check_room(above, {**made.extents, f"{SAVE}1": extent, f"{SAVE}2": extent})
+    check_room(existing_above(output), {**made.extents, f"{SAVE}1": extent, f"{SAVE}2": extent})
 
 
 def _fitted(opened: Opened, devices: Devices) -> Opened:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import distributed
 
+from ctxextend.checkpoints.siblings import SIGNALS
+
 __all__ = ["Stop", "heard_between_steps"]
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 # Seconds within which a second signal says the same: a terminal and a launcher both pass on what was typed once.
 SAME_WISH = 2.0

@@ -12,11 +12,11 @@ from ctxextend.checkpoints.copying import copy_file
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import edit
 from ctxextend.checkpoints.layout import Layout, plan_layout
-from ctxextend.checkpoints.rewriting import rewrite, room_of
+from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.room import Extent
 from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES
 from ctxextend.checkpoints.weights import WeightsFile, read_floats
-from ctxextend.checkpoints.writing import staged_output, write_rest
+from ctxextend.checkpoints.writing import extents, staged_output, write_rest
 from ctxextend.errors import TrainingError
 from ctxextend.training.parameters import Trained
 
@@ -87,12 +87,9 @@ class TrainedOutput:
     @property
     def extents(self) -> Mapping[str, Extent]:
         """The room that each file of the output takes."""
-        root, stamps = self.checkpoint.root, self.checkpoint.stamps
-        copied = {name: Extent.of_copy(root / name, stamps[name][0]) for name in self.copied}
         beside = {name: Extent(path.stat().st_size) for name, path in self.beside.items()}
-        files = {self.checkpoint.output_name(file): file for file in self.checkpoint.weights}
-        rewritten = {name: room_of(files[name], layout) for name, layout in self.layouts.items()}
-        return copied | beside | rewritten | {name: Extent(len(text)) for name, text in self._all_texts.items()}
+        texts = {name: Extent(len(text)) for name, text in self._all_texts.items()}
+        return extents(self.checkpoint, self.copied, self.layouts) | beside | texts
 
     @cached_property
     def _all_texts(self) -> Mapping[str, bytes]:
