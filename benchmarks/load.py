@@ -103,10 +103,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
             source, output = Path(temporary) / "source", Path(temporary) / "out"
             headers = make(source)
-            seconds, mebibytes = measure(resizing(source, rows, output))
+            cost = measure(resizing(source, rows, output))
             shutil.rmtree(output)
-        promised, peak = bound(headers, rows, width), mebibytes * 1.048576
-        print(f"| {name} | {headers / 1e6:.1f} | {promised:.0f} | {peak:.0f} | {seconds:.1f} |", flush=True)
+        promised = bound(headers, rows, width)
+        print(f"| {name} | {headers / 1e6:.1f} | {promised:.0f} | {cost.megabytes:.0f} | {cost.seconds:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,132 @@
-"""Whole processes measured and reported: wall time and peak resident memory."""
+"""Whole processes measured in turn with their peers, and what each must reach beside its peer."""
 
 import os
 import statistics
 import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = [
+    "ENVIRONMENT",
+    "Cost",
+    "Row",
+    "Target",
+    "alternate",
+    "at_least",
+    "at_most",
+    "less",
+    "measure",
+    "more",
+    "within",
+]
+
+# An installed package has its bytecode beside it; an environment that forbids to write it would compile at every start.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Run a process to its end; return its seconds and its peak resident memory in MB."""
+@dataclass(frozen=True)
+class Cost:
+    """What one run took: seconds of wall time, MB of memory at the peak, and what else was counted, by name."""
+
+    seconds: float
+    megabytes: float
+    counted: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What must be reached.
+
+    Attributes:
+        said: In words, such as "≥ 8 times less".
+        reach: Gives the figure that is held to the limit, of the medians of ours and of the peer's.
+        limit: That figure's limit.
+        is_floor: Whether it must be reached, not kept below.
+        unit: Of the figure: "x", "s", "MB".
+    """
+
+    said: str
+    reach: Callable[[float, float], float]
+    limit: float
+    is_floor: bool
+    unit: str
+
+
+def less(times: float) -> Target:
+    """Ours is so many times less than the peer's, or more times."""
+    return Target(f"≥ {times:g} x less", lambda ours, peer: peer / ours, times, True, "x")
+
+
+def at_most(times: float) -> Target:
+    """Ours is at most so many times the peer's."""
+    return Target(f"≤ {times:g} x", lambda ours, peer: ours / peer, times, False, "x")
+
+
+def at_least(times: float) -> Target:
+    """Ours, a speed, is at least so many times the peer's."""
+    return Target(f"≥ {times:g} x", lambda ours, peer: ours / peer, times, True, "x")
+
+
+def more(most: float, unit: str = "s") -> Target:
+    """Ours is at most so much more than the peer's."""
+    return Target(f"≤ + {most:g} {unit}", lambda ours, peer: ours - peer, most, False, unit)
+
+
+def within(most: float, unit: str = "MB") -> Target:
+    """Ours is at most so much, whatever the peer's."""
+    return Target(f"≤ {most:g} {unit}", lambda ours, peer: ours, most, False, unit)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure of the table.
+
+    Attributes:
+        measure: What was measured of what.
+        unit: Of the values: "s", "MB", "tokens/s".
+        ours: The values of each round.
+        peer: What ours stands beside; empty where it stands beside nothing but its limit.
+        theirs: Its values of each round.
+        target: What must be reached.
+    """
+
+    measure: str
+    unit: str
+    ours: Sequence[float]
+    peer: str
+    theirs: Sequence[float]
+    target: Target
+
+    @property
+    def reached(self) -> float:
+        """The figure that is held to the target's limit, of medians."""
+        return self.target.reach(statistics.median(self.ours), statistics.median(self.theirs or [1.0]))
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the target is reached."""
+        return self.reached >= self.target.limit if self.target.is_floor else self.reached <= self.target.limit
+
+
+def measure(command: Sequence[str]) -> Cost:
+    """Run a process to its end; raise SystemExit where it fails."""
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
     if status:
         raise SystemExit(f"failed: {' '.join(command)[:200]}")
-    return seconds, usage.ru_maxrss / 1024
+    return Cost(seconds, usage.ru_maxrss * 1024 / 1e6)
 
 
-def report(results: dict[str, list[tuple[float, float]]]) -> None:
-    """Print medians as a Markdown table, each beside the first one's."""
-    medians = {
-        name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in results.items()
-    }
-    base_seconds, base_memory = next(iter(medians.values()))
-    print("| route | seconds, median (min - max) | x | peak memory, MB | x |")
-    print("|---|---:|---:|---:|---:|")
-    for name, (seconds, memory) in medians.items():
-        times = [run[0] for run in results[name]]
-        spread = f"{seconds:.2f} ({min(times):.2f} - {max(times):.2f})"
-        print(f"| {name} | {spread} | {seconds / base_seconds:.2f} | {memory:.0f} | {memory / base_memory:.2f} |")
+def alternate(
+    routes: Mapping[str, Callable[[], Cost]], rounds: int, before: Callable[[], object] = lambda: None
+) -> dict[str, list[Cost]]:
+    """Run every route in turn, so many times; `before` runs in front of each and is not measured."""
+    results: dict[str, list[Cost]] = {name: [] for name in routes}
+    for _ in range(rounds):
+        for name, route in routes.items():
+            before()
+            results[name].append(route())
+    return results

@@ -22,7 +22,7 @@ def taken(folder: Path) -> int:
 
 
 # The peak of a process counts what the one had that started it: pytest's would be measured.
-MEASURE = "import sys; from benchmarks.measuring import measure; print(measure(sys.argv[1:])[1] * 1.048576)"
+MEASURE = "import sys; from benchmarks.measuring import measure; print(measure(sys.argv[1:]).megabytes)"
 
 
 def peak_of(command: list[str]) -> float:
