@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.buffers import BufferPlan, make_buffer
-from ctxextend.checkpoints.copying import first_difference, read_range
+from ctxextend.checkpoints.comparing import first_difference
+from ctxextend.checkpoints.copying import read_range
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
 from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile
 from ctxextend.plan import ResizePlan
@@ -23,7 +24,7 @@ __all__ = ["bytes_to_compare", "check_tensors"]
 Progress = Callable[[int, int], None]
 
 # Bytes of each file that are one piece of work, and how many pieces are worked on at once.
-CHUNK = 1 << 25
+CHUNK = 1 << 27
 THREADS = min(4, os.cpu_count() or 1)
 
 
