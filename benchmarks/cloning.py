@@ -57,7 +57,7 @@ def mounted(folder: Path, kind: str, size: int) -> Iterator[Path]:
     disk.mkdir()
     with image.open("wb") as file:
         file.truncate(size)
-    subprocess.run([f"mkfs.{kind}", "-q", *options, image], check=True)
+    subprocess.run([f"mkfs.{kind}", "-q", *options, image], check=True, capture_output=True)
     try:
         if os.geteuid() != 0 or subprocess.run(["mount", "-o", "loop", image, disk], check=False).returncode:
             raise OSError("mounting an image needs root and a loop device")
