@@ -106,7 +106,9 @@ def main() -> None:
             cost = measure(resizing(source, rows, output))
             shutil.rmtree(output)
         promised = bound(headers, rows, width)
-        print(f"| {name} | {headers / 1e6:.1f} | {promised:.0f} | {cost.megabytes:.0f} | {cost.seconds:.1f} |", flush=True)
+        print(
+            f"| {name} | {headers / 1e6:.1f} | {promised:.0f} | {cost.megabytes:.0f} | {cost.seconds:.1f} |", flush=True
+        )
 
 
 if __name__ == "__main__":
