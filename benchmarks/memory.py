@@ -1,48 +1,35 @@
-"""Peak memory of `ctxextend resize`, which does not grow with the model.
+"""Peak memory of `ctxextend resize`, which grows with the new table, and not with the model.
 
-A checkpoint of 12 GB in shards, of real bytes where the disk has room for it and its output, of holes elsewhere: bytes
-are moved by the kernel in either, and memory is not read from them. `resize.py` has the rows of 0.5 and 6 GB.
+A checkpoint of 12 GB, and one with a long table. All but the table is holes: they take no disk, and no memory either,
+as no byte of a tensor that stays comes into it; `resize.py` and `costs.py` have the rows and the curve of real bytes.
 
-    python -m benchmarks.memory [--rounds 2] [--folder DIR]
+    python -m benchmarks.memory [--rounds 3] [--folder DIR]
 """
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import load
-from benchmarks.measuring import Row, alternate, apart, measured, megabytes, within
+from benchmarks.load import shards, write_checkpoint
+from benchmarks.measuring import Row, alternate, measured, megabytes, within
 from benchmarks.resize import cleared, promised, resizing
-from benchmarks.sources import shape_of, write
 from benchmarks.table import run_alone
 
-# Memory hardly varies.
-ROUNDS = 2
+ROUNDS = 3
 
-SIZE = 12e9
-# Of the disk, beyond a source and its output.
-SPARE = 2e9
-WIDTH, BEFORE, AFTER = 768, 1024, 4096
-
-
-def make(source: Path) -> str:
-    """Write the checkpoint, and say what its bytes are."""
-    if shutil.disk_usage(source.parent).free >= 2 * SIZE + SPARE:
-        apart(write, source, shape_of(SIZE, WIDTH, BEFORE))
-        return "real bytes"
-    load.write_checkpoint(source, *load.shards(12, 10, 100_000_000), rows=BEFORE, width=WIDTH)
-    return "holes, for lack of disk"
+WIDTH = 768
 
 
 def rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield the row of 12 GB, 1,024 to 4,096 positions."""
-    source, output = folder / "large", folder / "out"
-    held = make(source)
-    (ours,) = alternate({"ctxextend": measured(resizing(source, AFTER, output))}, rounds, cleared(output)).values()
-    cleared(output)()
-    shutil.rmtree(source)
-    most = within(round(promised(AFTER, WIDTH)))
-    yield Row(f"`resize`, 12 GB in shards ({held}), peak memory", "MB", megabytes(ours), "", (), most)
+    """Yield a row for each checkpoint: its shards of 1 GB, and its positions before and after."""
+    for name, count, before, after in (("12 GB", 12, 1024, 4096), ("100,000 positions", 1, 50_000, 100_000)):
+        source, output = folder / "source", folder / "out"
+        write_checkpoint(source, *shards(count, 10, 100_000_000), rows=before, width=WIDTH)
+        (ours,) = alternate({"ctxextend": measured(resizing(source, after, output))}, rounds, cleared(output)).values()
+        cleared(output)()
+        shutil.rmtree(source)
+        most = within(round(promised(after, WIDTH)))
+        yield Row(f"`resize`, {name} (holes), peak memory", "MB", megabytes(ours), "", (), most)
 
 
 if __name__ == "__main__":

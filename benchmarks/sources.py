@@ -57,12 +57,13 @@ def write(folder: Path, shape: Shape = XL) -> None:
 
     folder.mkdir()
     noise = (0.02 * np.random.default_rng(0).standard_normal(DRAWN)).astype(np.float32).tobytes()
-    every = list(_shards(shape.sizes()))
+    tensors, sizes = shape.tensors(), shape.sizes()
+    every = list(_shards(sizes))
     files = {f"model-{number:05}-of-{len(every):05}.safetensors": names for number, names in enumerate(every, 1)}
     for file, names in files.items():
-        _write_shard(folder / file, {name: shape.tensors()[name] for name in names}, noise)
+        _write_shard(folder / file, {name: tensors[name] for name in names}, noise)
     index = {
-        "metadata": {"total_size": sum(shape.sizes().values())},
+        "metadata": {"total_size": sum(sizes.values())},
         "weight_map": {name: file for file, names in files.items() for name in names},
     }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
