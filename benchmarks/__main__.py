@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_machine, find_versions
-from benchmarks.table import Record, add_options, markdown
+from benchmarks.table import OUT, Record, add_options, markdown
 
 __all__ = ["is_met", "run", "written"]
 
 BENCHMARKS = ("startup", "inspect", "resize", "memory", "verify", "cloning", "evaluate", "compare", "train")
-
-# Tables of a run that nobody chose a place for; the one of the reference run is in benchmarks/results.
-OUT = Path("build/benchmarks")
 
 
 def main() -> None:
@@ -36,8 +33,9 @@ def main() -> None:
     asked = parser.parse_args()
     folder = asked.folder or Path(tempfile.gettempdir())
     options = ["--folder", str(folder), *(["--rounds", str(asked.rounds)] if asked.rounds else [])]
+    machine = describe_machine(folder)
     found = [run(name, options, f"{number} of {len(asked.only)}") for number, name in enumerate(asked.only, 1)]
-    table = {"schema_version": 1, "machine": describe_machine(folder), "versions": find_versions(), "benchmarks": found}
+    table = {"schema_version": 1, "machine": machine, "versions": find_versions(), "benchmarks": found}
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "table.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (asked.out / "table.md").write_text("\n".join(written(table)) + "\n", encoding="utf-8")

@@ -21,6 +21,7 @@ def describe_machine(folder: Path) -> dict[str, str]:
         "memory": _memory(),
         "disk": _disk(folder),
         "kernel": f"{platform.system()} {platform.release()}",
+        "load before": f"{os.getloadavg()[0]:.1f}",
     }
     return {name: value for name, value in found.items() if value}
 

@@ -11,10 +11,13 @@ from typing import Any
 
 from benchmarks.measuring import Row
 
-__all__ = ["Benchmark", "Record", "add_options", "markdown", "record", "run_alone"]
+__all__ = ["OUT", "Benchmark", "Record", "add_options", "markdown", "record", "run_alone", "summary"]
 
 # Measures in a folder, so many rounds, and yields rows as they are known.
 Benchmark = Callable[[Path, int], Iterable[Row]]
+
+# What nobody chose a place for; the tables of the reference run are in benchmarks/results.
+OUT = Path("build/benchmarks")
 
 # A row as JSON has it.
 Record = Mapping[str, Any]
@@ -32,15 +35,16 @@ def record(row: Row) -> Record:
     return {
         "measure": row.measure,
         "unit": row.unit,
-        "ours": _summary(row.ours),
-        "peer": {"name": row.peer, **_summary(row.theirs)} if row.theirs else None,
+        "ours": summary(row.ours),
+        "peer": {"name": row.peer, **summary(row.theirs)} if row.theirs else None,
         "target": {"said": row.target.said, "limit": row.target.limit, "unit": row.target.unit},
         "reached": row.reached,
         "is_met": row.is_met,
     }
 
 
-def _summary(values: Sequence[float]) -> Record:
+def summary(values: Sequence[float]) -> Record:
+    """Return values as JSON has them: their median, their spread, and all of them."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "values": list(values)}
 
 
