@@ -34,7 +34,8 @@ def main() -> None:
     folder = asked.folder or Path(tempfile.gettempdir())
     options = ["--folder", str(folder), *(["--rounds", str(asked.rounds)] if asked.rounds else [])]
     machine = describe_machine(folder)
-    found = [run(name, options, f"{number} of {len(asked.only)}") for number, name in enumerate(asked.only, 1)]
+    count = len(asked.only)
+    found = [run(f"benchmarks.{name}", options, f"{at} of {count}: ") for at, name in enumerate(asked.only, 1)]
     table = {"schema_version": 1, "machine": machine, "versions": find_versions(), "benchmarks": found}
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "table.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -44,23 +45,28 @@ def main() -> None:
     sys.exit(not is_met(found))
 
 
-def run(name: str, options: Sequence[str], place: str = "") -> Record:
+def run(module: str, options: Sequence[str], place: str = "") -> Record:
     """Run one benchmark to its end, with progress on stderr.
+
+    Args:
+        module: It, such as benchmarks.resize.
+        options: Of its command line.
+        place: Put in front of its name, to say how far all of them are.
 
     Returns:
         Its `name`, `seconds`, `failed` (whether it ended without its last row), `rounds` and `rows`.
     """
-    print(f"[{place}] {name}", file=sys.stderr, flush=True)
+    print(f"{place}{module}", file=sys.stderr, flush=True)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "rows.json"
-        command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(file), *options]
+        command = [sys.executable, "-m", module, "--json", str(file), *options]
         status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
         found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"rounds": None, "rows": []}
     # A failure and a missed row both exit 1: only the second has every row, and one of them missed.
     failed = status not in (0, 1) or not found["rows"] or (status == 1 and all(row["is_met"] for row in found["rows"]))
     seconds = time.perf_counter() - began
-    return {"name": name, "seconds": round(seconds, 1), "failed": failed, **found}
+    return {"name": module.rpartition(".")[2], "seconds": round(seconds, 1), "failed": failed, **found}
 
 
 def is_met(found: Sequence[Record]) -> bool:

@@ -129,6 +129,7 @@ def _figure(found: Record) -> "Figure":
     _draw_memory(above[1], found["sizes"], "gigabytes", "model (GB)")
     # Memory is flat above, which a logarithm would hide.
     above[1].set_yscale("linear")
+    above[1].margins(y=0.2)
     above[1].set_ylim(bottom=0)
     _draw_time(below[0], found["rows"], "rows", "new table (rows of 128 numbers)")
     _draw_memory(below[1], found["rows"], "rows", "new table (rows of 128 numbers)")
@@ -165,7 +166,7 @@ def _draw_lines(axes: "Axes", places: Sequence[float], lines: dict[str, list[flo
     for number, (name, values) in enumerate(lines.items()):
         axes.plot(places, values, color=COLOURS[number], marker=MARKERS[number], label=name)
     axes.set(xscale="log", yscale="log")
-    axes.set_xticks(places, [f"{place:,}" for place in places])
+    axes.set_xticks(places, [f"{place:,.10g}" for place in places])
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.minorticks_off()

@@ -47,7 +47,7 @@ def comparing(source: Path, output: Path) -> list[str]:
         one, other = (shlex.quote(str(folder / file.name)) for folder in (source, output))
         if TABLE in header(file)[1]:
             ranges = unchanged(file, output / file.name)
-            commands += [f"cmp --ignore-initial={a}:{b} --bytes={size} {one} {other}" for a, b, size in ranges]
+            commands += [f"cmp -i {a}:{b} -n {size} {one} {other}" for a, b, size in ranges]
         else:
             commands.append(f"cmp {one} {other}")
     return ["sh", "-c", "\n".join(commands)]
