@@ -7,20 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.dtypes import NUMPY, numpy_dtype
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, TensorEntry
+from ctxextend.checkpoints.tensorfile import TensorEntry
 from ctxextend.errors import CheckpointError
 from ctxextend.families.schema import Buffer
 from ctxextend.tableplan import TablePlan
 
 __all__ = ["BufferPlan", "make_buffer", "plan_buffers"]
-
-DTYPES = {
-    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
-    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
-    **{"BOOL": np.dtype(np.bool_)},
-    **FLOAT_DTYPES,
-}
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ def _plan(entry: TensorEntry, table: TablePlan, buffer: Buffer) -> BufferPlan:
     length = table.place.key_value(table.max_len_after)
     axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
     shape = list(entry.shape)
-    if len(shape) < len(axes) or entry.dtype not in DTYPES:
+    if len(shape) < len(axes) or entry.dtype not in NUMPY:
         raise CheckpointError(
             f"{entry.name} is {entry.dtype} {list(entry.shape)}, which no such buffer can be.", "Save the model again."
         )
@@ -83,7 +77,7 @@ def _plan(entry: TensorEntry, table: TablePlan, buffer: Buffer) -> BufferPlan:
 
 def make_buffer(plan: BufferPlan) -> NDArray[Any]:
     """Return a buffer's values: shape and dtype as planned."""
-    dtype = DTYPES[plan.dtype]
+    dtype = numpy_dtype(plan.dtype)
     if plan.content == "arange":
         counted = np.arange(plan.start, plan.start + plan.shape[-1], dtype=dtype)
         return np.ascontiguousarray(np.broadcast_to(counted, plan.shape))

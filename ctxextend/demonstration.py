@@ -1,7 +1,6 @@
 """The bundled checkpoint resized by every method, and shown to work: what a user would type step by step."""
 
 import ast
-import hashlib
 import inspect
 import json
 import os
@@ -125,6 +124,7 @@ def compare_demo(progress: Progress | None = None) -> Comparison:
 @cache
 def held_out_documents() -> tuple[str, ...]:
     """Return topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
+    import hashlib
     from pydoc_data.topics import topics
 
     texts = dict.fromkeys((*topics.values(), *_docstrings(Path(sysconfig.get_paths()["stdlib"]))))

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ctxextend.changes import CARD_FILE, Changes
@@ -126,6 +125,8 @@ def _tensor_bytes(changes: Changes) -> int:
 
 
 def _recipe_text(changes: Changes, hashes: Hashes) -> str:
+    import ml_dtypes
+
     source, recipe = changes.checkpoint.source, changes.recipe
     if source.kind == "hub" and source.revision is not None:
         recipe = replace(recipe, origin=replace(recipe.origin, revision=source.revision))

@@ -1,6 +1,5 @@
 """A resize as a plan made from shapes alone, which shows what it will do and then does it."""
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -361,4 +360,6 @@ def _common(lengths: Iterable[int]) -> int | None:
 
 def table_hash(array: NDArray[Any]) -> str:
     """Return the SHA-256 of a table's bytes, row by row, as it stands in every recipe."""
+    import hashlib  # at use: a plan alone hashes nothing, and OpenSSL takes its time
+
     return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data).hexdigest()

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
+from ctxextend.checkpoints.dtypes import FLOATS
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, TensorEntry
+from ctxextend.checkpoints.tensorfile import TensorEntry
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.architecture import Architecture, Place, nested
 from ctxextend.families.entries import FAMILIES
@@ -208,7 +209,7 @@ def _candidates(checkpoint: Checkpoint) -> Iterator[_Candidate]:
     """Yield each tensor that may be the table once, with the likeliest key."""
     lengths = dict(_whole_numbers(checkpoint.config))
     for _, entry in _entries(checkpoint):
-        if len(entry.shape) != 2 or entry.dtype not in FLOAT_DTYPES:
+        if len(entry.shape) != 2 or entry.dtype not in FLOATS:
             continue
         found = [candidate for key, value in lengths.items() for candidate in _pairs(entry, key, value)]
         if _is_named(entry) and entry.shape[0] > entry.shape[1] // 8:

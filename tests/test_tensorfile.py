@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, check_unchanged, open_tensor_file, read_tensor
+from ctxextend.checkpoints.dtypes import numpy_dtype
+from ctxextend.checkpoints.tensorfile import check_unchanged, open_tensor_file, read_tensor
 from ctxextend.errors import CheckpointError
 
 TORCH_DTYPES = {
@@ -34,7 +35,7 @@ def test_read_tensor_gives_what_safetensors_gives(name: str, tmp_path: Path) -> 
     values = torch.randn(5, 3).to(TORCH_DTYPES[name])
     save_file({"other": torch.ones(7), "table": values}, tmp_path / "a.safetensors")
     table = read_tensor(open_tensor_file(tmp_path / "a.safetensors"), "table")
-    assert (table.shape, table.dtype) == ((5, 3), FLOAT_DTYPES[name])
+    assert (table.shape, table.dtype) == ((5, 3), numpy_dtype(name))
     theirs = load_file(tmp_path / "a.safetensors")["table"]
     assert table.tobytes() == theirs.view(torch.uint8).numpy().tobytes()
 

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from ctxextend.checkpoints.dtypes import FLOATS, numpy_dtype
 from ctxextend.checkpoints.pickles import load_pickle, status_of
-from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES, check_unchanged
+from ctxextend.checkpoints.tensorfile import check_unchanged
 from ctxextend.checkpoints.torchfile import (
     DTYPES,
     TorchFile,
@@ -176,13 +177,13 @@ def test_tensor_bytes_of_lazily_conjugated_and_negated_tensors(tmp_path: Path) -
     assert not file.tied
 
 
-@pytest.mark.parametrize("name", FLOAT_DTYPES)
+@pytest.mark.parametrize("name", FLOATS)
 def test_read_torch_tensor_gives_a_copy_as_ml_dtypes_sees_it(name: str, tmp_path: Path) -> None:
     dtype = getattr(torch, next(theirs for theirs, ours in DTYPES.items() if ours == name))
     values = torch.randn(5, 3).to(dtype)
     file = open_torch_file(save({"table": values.T}, tmp_path / "a.bin"))
     table = read_torch_tensor(file, "table")
-    assert (table.shape, table.dtype) == ((3, 5), FLOAT_DTYPES[name])
+    assert (table.shape, table.dtype) == ((3, 5), numpy_dtype(name))
     np.testing.assert_array_equal(table.astype(np.float64), values.T.double().numpy())
     table[:] = 0
     assert read_torch_tensor(file, "table").any()

@@ -16,11 +16,10 @@ __all__ = [
     "copy_file",
     "copy_range",
     "finish",
-    "first_difference",
     "open_source",
     "read_range",
+    "read_whole",
     "reading",
-    "same_bytes",
     "stamp",
     "sync_folder",
     "write_all",
@@ -163,52 +162,16 @@ def read_range(path: Path, start: int, length: int) -> bytearray:
     data = bytearray(length)
     with open_source(path) as file:
         file.seek(start)
-        _read_whole(file, memoryview(data))
+        read_whole(file, memoryview(data))
     return data
 
 
-def same_bytes(one: Path, other: Path) -> bool:
-    """Whether two files hold the same bytes.
+def read_whole(file: FileIO, block: memoryview) -> None:
+    """Fill a block from where a file of the source stands.
 
     Raises:
-        CheckpointError: One cannot be read.
+        CheckpointError: It cannot be read, or ends too early.
     """
-    sizes = [stamp(path) for path in (one, other)]
-    if sizes[0] is None or sizes[1] is None or sizes[0][0] != sizes[1][0]:
-        return False
-    return first_difference((one, 0), (other, 0), sizes[0][0]) is None
-
-
-def first_difference(one: tuple[Path, int], other: tuple[Path, int], length: int) -> int | None:
-    """Return the first byte in which two ranges of files differ, counted from their starts; None where none does.
-
-    Args:
-        one: A file, and where in it the range begins.
-        other: The other.
-        length: Bytes of both.
-
-    Raises:
-        CheckpointError: A file cannot be read, or ends too early.
-    """
-    # Blocks that stay in the processor's cache between reading and comparing.
-    blocks = [memoryview(bytearray(min(BLOCK, length))) for _ in range(2)]
-    with open_source(one[0]) as ours, open_source(other[0]) as theirs:
-        ours.seek(one[1])
-        theirs.seek(other[1])
-        for start in range(0, length, BLOCK):
-            size = min(BLOCK, length - start)
-            for file, block in zip((ours, theirs), blocks, strict=True):
-                _read_whole(file, block[:size])
-            if blocks[0].obj != blocks[1].obj:
-                return start + _first(*(block[:size] for block in blocks))
-    return None
-
-
-def _first(one: memoryview, other: memoryview) -> int:
-    return next(place for place, (ours, theirs) in enumerate(zip(one, other, strict=True)) if ours != theirs)
-
-
-def _read_whole(file: FileIO, block: memoryview) -> None:
     while block:
         with reading(file.name):
             count = file.readinto(block)  # one call gives 2 GB at most

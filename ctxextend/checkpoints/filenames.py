@@ -69,6 +69,9 @@ KNOWN = (
     *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
 
+# What stands for any one character.
+WILD = frozenset("?[")
+
 # The folders in which sentence-transformers keeps its modules, such as 1_Pooling, and what else they hold.
 MODULE_FOLDER = "[0-9]*_*"
 MODULE_FILES = ("pytorch_model.bin",)
@@ -90,7 +93,15 @@ def matches(path: PurePosixPath, pattern: str) -> bool:
     """Match a pattern of `STALE` or `KNOWN` against a path; upper and lower case are alike."""
     parts = [part.lower() for part in path.parts]
     if pattern.startswith("**/"):
-        return fnmatchcase(parts[-1], pattern[3:])
+        return _fits(parts[-1], pattern[3:])
     if pattern.endswith("/*"):
-        return len(parts) > 1 and fnmatchcase(parts[0], pattern[:-2])
-    return len(parts) == 1 and fnmatchcase(parts[0], pattern.lower())
+        return len(parts) > 1 and _fits(parts[0], pattern[:-2])
+    return len(parts) == 1 and _fits(parts[0], pattern.lower())
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a name matches a pattern; each that fnmatch sees it compiles, which takes longer than all else here."""
+    begin, end = pattern.partition("*")[0], pattern.rpartition("*")[2]
+    if not WILD.isdisjoint(begin + end):
+        return fnmatchcase(name, pattern)
+    return name.startswith(begin) and name.endswith(end) and fnmatchcase(name, pattern)

@@ -1,6 +1,5 @@
 """Models of the Hub: fetched into the cache of its client, and looked at before they are believed."""
 
-import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,6 +139,8 @@ def _check(hub_id: str, arrived: set[Path]) -> None:
 
 def _is_sound(blob: Path) -> bool:
     """Whether a file's content has the hash that is its name: a SHA-256, or git's SHA-1 and that of some mirrors."""
+    import hashlib
+
     if len(blob.name) == 64:
         return _digest(blob, hashlib.sha256()) == blob.name
     if len(blob.name) != 40:

@@ -14,7 +14,8 @@ from io import BytesIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.headers import BITS, Entries, compact_metadata, counted
+from ctxextend.checkpoints.dtypes import BITS
+from ctxextend.checkpoints.headers import Entries, compact_metadata, counted
 from ctxextend.checkpoints.headertext import Member, compact, read_member
 from ctxextend.checkpoints.tensorfile import MAX_HEADER_BYTES, Described
 from ctxextend.errors import CheckpointError

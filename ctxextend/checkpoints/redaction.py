@@ -1,7 +1,6 @@
 """What must never be shown or written: tokens, and the logins in addresses."""
 
 import base64
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -52,8 +51,9 @@ def hidden_values(value: Any) -> Any:
 @contextmanager
 def redacted_logs() -> Iterator[None]:
     """Redact what the Hub's libraries log meanwhile: they log the addresses that they ask, and what servers say."""
+    import logging
 
-    def redact(record: logging.LogRecord) -> bool:
+    def redact(record: Any) -> bool:
         record.msg, record.args = redacted(record.getMessage()), None
         if record.exc_info:
             record.exc_text = redacted(logging.Formatter().formatException(record.exc_info))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,16 @@ from ctxextend.checkpoints.copying import CHUNK, Progress, copy_range, finish, o
 from ctxextend.checkpoints.layout import Layout, Run
 from ctxextend.checkpoints.room import Extent
 from ctxextend.checkpoints.tensorfile import TensorFile, check_unchanged
-from ctxextend.checkpoints.torchfile import TorchFile, place_in, tensor_bytes
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoints.torchfile import TorchFile
+    from ctxextend.checkpoints.weights import WeightsFile
 
 __all__ = ["rewrite", "room_of"]
 
 
 def rewrite(
-    file: TensorFile | TorchFile,
+    file: "WeightsFile",
     layout: Layout,
     tensors: Mapping[str, NDArray[Any]],
     destination: Path,
@@ -42,27 +45,29 @@ def rewrite(
         for run in layout.runs:
             if run.shape is not None:
                 _write_tensor(output, run, tensors[_name(file, run)], progress)
-            elif isinstance(file, TorchFile):
-                _write_run(source, output, file, run, progress)
-            else:
+            elif isinstance(file, TensorFile):
                 copy_range(source, output, file.data_start + run.start, run.size, progress)
+            else:
+                _write_run(source, output, file, run, progress)
         check_unchanged(file)
         finish(output, file.path.stat().st_mode)
 
 
-def room_of(file: TensorFile | TorchFile, layout: Layout) -> Extent:
+def room_of(file: "WeightsFile", layout: Layout) -> Extent:
     """Return the room that a rewritten file takes; of a torch file nothing stands in it as it stood."""
-    if isinstance(file, TorchFile):
-        return Extent(layout.size)
-    return Extent(layout.size, layout.shareable, file.path)
+    if isinstance(file, TensorFile):
+        return Extent(layout.size, layout.shareable, file.path)
+    return Extent(layout.size)
 
 
-def _name(file: TensorFile | TorchFile, run: Run) -> str:
+def _name(file: "WeightsFile", run: Run) -> str:
     return file.entries.entry(int(run.numbers[0])).name
 
 
-def _write_run(source: BinaryIO, output: BinaryIO, file: TorchFile, run: Run, progress: Progress) -> None:
+def _write_run(source: BinaryIO, output: BinaryIO, file: "TorchFile", run: Run, progress: Progress) -> None:
     """Write a stretch of unchanged tensors one by one: a torch file has them in no order that could be copied."""
+    from ctxextend.checkpoints.torchfile import place_in, tensor_bytes
+
     for number in run.numbers:
         entry = file.entries.entry(int(number))
         place = place_in(file, entry.name)

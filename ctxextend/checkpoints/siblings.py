@@ -7,10 +7,8 @@ aside for a moment.
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +30,7 @@ ATTEMPTS = 3
 
 def sibling(output: Path, kind: Kind) -> Path:
     """Return a name beside an output that nothing has."""
-    return output.parent / f".{output.name}.ctxextend-{kind}-{secrets.token_hex(4)}"
+    return output.parent / f".{output.name}.ctxextend-{kind}-{os.urandom(4).hex()}"
 
 
 def siblings(output: Path, kind: Kind) -> list[Path]:
@@ -148,6 +146,8 @@ def scratch() -> Iterator[Path]:
     Raises:
         OutputError: The system has no place for it.
     """
+    import tempfile
+
     try:
         here = Path(tempfile.gettempdir()) / "scratch"
     except OSError as error:

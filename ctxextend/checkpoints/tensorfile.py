@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copying import check_stamp, read_range, reading
-from ctxextend.checkpoints.headers import FLOAT_DTYPES, Entries, TensorEntry, read_entries
+from ctxextend.checkpoints.dtypes import FLOATS, numpy_dtype
+from ctxextend.checkpoints.headers import Entries, TensorEntry, read_entries
 from ctxextend.errors import CheckpointError
 
 __all__ = [
-    "FLOAT_DTYPES",
     "Described",
     "TensorEntry",
     "TensorFile",
@@ -90,7 +90,7 @@ def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
     """Read one float tensor.
 
     Returns:
-        Its shape, its dtype as in `FLOAT_DTYPES`.
+        Its shape, its dtype as `numpy_dtype` gives it.
 
     Raises:
         CheckpointError: It holds no floats that can be interpolated, or the file cannot be read or shrank.
@@ -108,12 +108,12 @@ def float_dtype(file: Described, name: str) -> np.dtype[Any]:
         CheckpointError: It holds no floats that can be interpolated.
     """
     entry = file.entries[name]
-    if entry.dtype not in FLOAT_DTYPES:
+    if entry.dtype not in FLOATS:
         raise CheckpointError(
             f"{file.path}: {name} is stored as {entry.dtype}, which holds no position rows that can be read.",
-            f"Use a checkpoint that keeps it as one of {', '.join(FLOAT_DTYPES)}.",
+            f"Use a checkpoint that keeps it as one of {', '.join(FLOATS)}.",
         )
-    return FLOAT_DTYPES[entry.dtype]
+    return numpy_dtype(entry.dtype)
 
 
 def check_unchanged(file: Described) -> None:

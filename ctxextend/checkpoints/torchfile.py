@@ -167,7 +167,7 @@ def read_torch_tensor(file: TorchFile, name: str) -> NDArray[Any]:
     """Read one float tensor.
 
     Returns:
-        A copy of its shape, its dtype as in `FLOAT_DTYPES`.
+        A copy of its shape, its dtype as `numpy_dtype` gives it.
 
     Raises:
         CheckpointError: It holds no floats that can be interpolated, or the file cannot be read or shrank.

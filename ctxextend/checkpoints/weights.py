@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,8 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.contents import holds
 from ctxextend.checkpoints.headers import name_hash
 from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
 from ctxextend.checkpoints.noweights import no_weights
-from ctxextend.checkpoints.pickles import load_pickle, status_of
 from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file, read_tensor
-from ctxextend.checkpoints.torchfile import (
-    TorchFile,
-    find_tensors,
-    read_torch_tensor,
-    torch_file,
-)
 from ctxextend.checkpoints.weightnames import (
     SINGLE_FILE,
     VARIANT_FILE,
@@ -36,11 +28,13 @@ from ctxextend.errors import CheckpointError
 
 if TYPE_CHECKING:
     from ctxextend.checkpoints.source import Source
+    from ctxextend.checkpoints.torchfile import TorchFile
 
 __all__ = ["Names", "Weights", "WeightsFile", "find_weights", "read_floats"]
 
 
-WeightsFile = TensorFile | TorchFile
+# What reads torch files is imported where there is one: most checkpoints have none.
+WeightsFile: TypeAlias = "TensorFile | TorchFile"
 
 
 @dataclass(frozen=True)
@@ -151,12 +145,16 @@ def _unties(config: Mapping[str, Any]) -> bool:
 
 
 def read_floats(file: WeightsFile, name: str) -> NDArray[Any]:
-    """Read one float tensor, its dtype as in `FLOAT_DTYPES`.
+    """Read one float tensor, its dtype as `numpy_dtype` gives it.
 
     Raises:
         CheckpointError: It holds no floats that can be interpolated, or the file cannot be read or shrank.
     """
-    return read_torch_tensor(file, name) if isinstance(file, TorchFile) else read_tensor(file, name)
+    if isinstance(file, TensorFile):
+        return read_tensor(file, name)
+    from ctxextend.checkpoints.torchfile import read_torch_tensor
+
+    return read_torch_tensor(file, name)
 
 
 def _index_of(folder: Path, source: "Source") -> str | None:
@@ -179,8 +177,12 @@ def _open(path: Path, ties: bool) -> WeightsFile:
     return opened
 
 
-def _open_torch(path: Path, ties: bool) -> tuple[TorchFile, dict[str, Any] | None]:
+def _open_torch(path: Path, ties: bool) -> tuple["TorchFile", dict[str, Any] | None]:
     """Read a torch file, and the config that one of nanoGPT's stands for."""
+    from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
+    from ctxextend.checkpoints.pickles import load_pickle, status_of
+    from ctxextend.checkpoints.torchfile import find_tensors, torch_file
+
     status, stored = status_of(path), load_pickle(path)
     converts = is_nanogpt(stored.content)
     config, tensors = from_nanogpt(stored) if converts else (None, find_tensors(stored.content, path))
@@ -189,13 +191,15 @@ def _open_torch(path: Path, ties: bool) -> tuple[TorchFile, dict[str, Any] | Non
 
 def _alone(folder: Path, name: str) -> Weights:
     """Read a torch file that lies beside no config."""
+    from ctxextend.checkpoints.nanogpt import NOTE
+
     opened, config = _open_torch(folder / name, ties=True)
     notes = (NOTE,) if config is not None else ()
     return Weights((opened,), (name,), {name: output_name(name)}, config=config, notes=(*notes, *_notes((opened,))))
 
 
 def _notes(files: tuple[WeightsFile, ...]) -> tuple[str, ...]:
-    read = [file for file in files if isinstance(file, TorchFile) and not file.stored.is_mapped]
+    read = [file for file in files if not isinstance(file, TensorFile) and not file.stored.is_mapped]
     size = sum(file.size for file in read)
     names = ", ".join(file.path.name for file in read)
     why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
@@ -259,7 +263,7 @@ def _check_index(path: Path, index: Mapping[str, Any], files: tuple[WeightsFile,
     for tensor, name in index["weight_map"].items():
         file = by_name[_normal(name)]
         # Torch files are listed by names that are tied or changed on reading; their index is made anew.
-        if tensor not in file.entries and not isinstance(file, TorchFile):
+        if tensor not in file.entries and isinstance(file, TensorFile):
             raise CheckpointError(
                 f"{path} says that {tensor!r} is in {name}, where it is not.", "Fetch the index again."
             )

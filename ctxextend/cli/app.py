@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from ctxextend.cli.compare import compare
+from ctxextend.cli.conversion import convert_less
 from ctxextend.cli.demo import demo
 from ctxextend.cli.evaluate import evaluate
 from ctxextend.cli.families import families
@@ -40,6 +41,7 @@ class ErrorBoundary(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remember whether JSON is asked for: errors need to know before the command's own flags are parsed."""
         ctx.meta["as_json"] = "--json" in args
+        convert_less(self.get_params(ctx))
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -83,6 +85,7 @@ app = typer.Typer(
 )
 for command in (resize, train, inspect, verify, evaluate, compare, run, families, methods, demo):
     app.command(cls=ExamplesFirst)(command)
+COMMANDS = tuple(app.registered_commands)
 
 
 def _print_version(wanted: bool) -> None:
@@ -114,7 +117,14 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    _keep(sys.argv[1:2])
     app()
+
+
+def _keep(words: list[str]) -> None:
+    """Leave the app one command, where a word names it: Typer builds all that there are, at every start."""
+    named = [command for command in COMMANDS if getattr(command.callback, "__name__", None) in words]
+    app.registered_commands = named or list(COMMANDS)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

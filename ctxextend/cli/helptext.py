@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from ctxextend.cli.arguments import repeated
+from ctxextend.cli.conversion import convert_less
 from ctxextend.cli.output import in_colour, terminal_width
 
 __all__ = ["ExamplesFirst", "sections", "summary", "write_help"]
@@ -26,6 +27,7 @@ class ExamplesFirst(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments."""
+        convert_less(self.get_params(ctx))
         return super().parse_args(ctx, repeated(self, args))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from ctxextend.inspection.clients import ClientLimit
 from ctxextend.inspection.limits import Limit
 from ctxextend.inspection.reports import TableReport
+from ctxextend.tables.medians import median
 from ctxextend.tables.rownumbers import range_words, ranges
 
 __all__ = ["client_text", "figures", "findings", "limit_cells", "origins", "row_text", "short_figures"]
@@ -29,13 +30,13 @@ def figures(table: TableReport) -> Iterator[tuple[str, str]]:
     stats = table.stats
     norms, cosines = stats.finite_norms, stats.cosines[~np.isnan(stats.cosines)]
     if norms.size:
-        low, middle, high = norms.min(), np.median(norms), norms.max()
+        low, middle, high = norms.min(), median(norms), norms.max()
         variation = f"coefficient of variation {stats.norm_variation:.3g}"
         yield "norms", f"min {low:.3g}, median {middle:.3g}, max {high:.3g}, {variation}"
     worst = stats.worst_neighbours
     if worst is not None:
         lowest = f"worst {cosines.min():.3g} ({worst} to {worst + 1})"
-        yield "neighbours", f"cosine to next: median {np.median(cosines):.3g}, mean {cosines.mean():.3g}, {lowest}"
+        yield "neighbours", f"cosine to next: median {median(cosines):.3g}, mean {cosines.mean():.3g}, {lowest}"
     if stats.components:
         rank, held = min(len(stats.norms), table.hidden_size), stats.components_for(0.95)
         yield "spectrum", f"effective rank {stats.effective_rank:.1f} of {rank}; {held} components hold 95 %"
@@ -63,11 +64,11 @@ def short_figures(table: TableReport) -> Iterator[tuple[str, str]]:
     yield "positions", str(table.positions)
     if norms.size:
         yield "norm min", f"{norms.min():.3g}"
-        yield "norm median", f"{np.median(norms):.3g}"
+        yield "norm median", f"{median(norms):.3g}"
         yield "norm max", f"{norms.max():.3g}"
         yield "norm variation", f"{stats.norm_variation:.3g}"
     if cosines.size:
-        yield "cosine to next, median", f"{np.median(cosines):.3g}"
+        yield "cosine to next, median", f"{median(cosines):.3g}"
         yield "cosine to next, mean", f"{cosines.mean():.3g}"
         yield "cosine to next, worst", f"{cosines.min():.3g} at {stats.worst_neighbours}"
     yield "effective rank", f"{stats.effective_rank:.1f}"

@@ -163,11 +163,11 @@ def _round(trained: "Trained", plan: ResizePlan) -> None:
     """Round what was trained to the dtypes of the checkpoint's files, as it would be written."""
     import torch
 
-    from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES
+    from ctxextend.checkpoints.dtypes import numpy_dtype
 
     with torch.no_grad():
         for name, parameter in trained.names.items():
-            dtype = FLOAT_DTYPES[plan.checkpoint.holder(name).entries[name].dtype]
+            dtype = numpy_dtype(plan.checkpoint.holder(name).entries[name].dtype)
             weight = trained.model.get_parameter(parameter)
             weight.copy_(to_tensor(weight.detach().float().cpu().numpy().astype(dtype)))
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.inspection.clients import ClientLimit
 from ctxextend.inspection.limits import Limit
+from ctxextend.tables.medians import median
 from ctxextend.tables.oddities import Repetition
 from ctxextend.tables.rownumbers import Span, spans
 from ctxextend.tables.stats import TableStats
@@ -202,7 +203,7 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
     if not values.size:
         return dict.fromkeys(("min", "median", "mean", "max"))
     names = ("min", "median", "mean", "max")
-    figures = (values.min(), np.median(values), values.mean(), values.max())
+    figures = (values.min(), median(values), values.mean(), values.max())
     return {name: float(figure) for name, figure in zip(names, figures, strict=True)}
 
 

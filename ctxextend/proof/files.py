@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.changes import CARD_FILE
-from ctxextend.checkpoints.copying import same_bytes
+from ctxextend.checkpoints.comparing import same_bytes
 from ctxextend.checkpoints.filenames import NOT_OURS, matches
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import check_depth, parse_json, read_bytes

@@ -13,6 +13,7 @@ from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim
 from ctxextend.tableplan import TablePlan
 from ctxextend.tables.learned import learned_rows
+from ctxextend.tables.medians import median
 from ctxextend.tables.registry import METHODS
 from ctxextend.tables.resizing import nonfinite_rows
 from ctxextend.tables.rownumbers import ranges
@@ -135,7 +136,7 @@ def _equal(one: Table, other: Table) -> Mask:
 
 def _near(made: Table, after: Table, tolerance: float) -> Mask:
     """Return of each row whether it differs by no more than a share of the median norm."""
-    norm = np.median(np.linalg.norm(made.astype(np.float64), axis=1))
+    norm = median(np.linalg.norm(made.astype(np.float64), axis=1))
     found: Mask = np.linalg.norm(made.astype(np.float64) - after.astype(np.float64), axis=1) <= tolerance * norm
     return found
 
@@ -198,7 +199,7 @@ def _learned(read: Read) -> Iterator[str]:
     if moved.any():
         with np.errstate(invalid="ignore", over="ignore"):
             far = np.linalg.norm(new[moved].astype(np.float64) - old[moved].astype(np.float64), axis=1).max()
-            norm = np.median(np.linalg.norm(old.astype(np.float64), axis=1))
+            norm = median(np.linalg.norm(old.astype(np.float64), axis=1))
         where = ranges(np.flatnonzero(moved).tolist())
         text += f"; {where} moved by up to {far:.3g} (their median norm was {norm:.3g})"
     yield text

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.buffers import BufferPlan, make_buffer
-from ctxextend.checkpoints.copying import first_difference, read_range
+from ctxextend.checkpoints.comparing import first_difference
+from ctxextend.checkpoints.copying import read_range
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
-from ctxextend.checkpoints.tensorfile import TensorEntry
-from ctxextend.checkpoints.torchfile import TorchFile, place_in, tensor_bytes
+from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile
 from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim
 
@@ -24,7 +24,7 @@ __all__ = ["bytes_to_compare", "check_tensors"]
 Progress = Callable[[int, int], None]
 
 # Bytes of each file that are one piece of work, and how many pieces are worked on at once.
-CHUNK = 1 << 25
+CHUNK = 1 << 27
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -161,7 +161,7 @@ def _stretches(
     begins = np.diff(holders[order]) != 0
     for places in (file.entries.starts, starts):
         begins |= np.diff(places[order]) != sizes[:-1]
-    if any(isinstance(one, TorchFile) for one in (file, *others)):
+    if not all(isinstance(one, TensorFile) for one in (file, *others)):
         begins[:] = True  # a tensor of a torch file is not on the disk in one piece, and is compared as a whole
     for numbers in np.split(order, np.flatnonzero(begins) + 1):
         if numbers.size:
@@ -218,7 +218,7 @@ def _different(stretches: Sequence[_Stretch], progress: Progress) -> Iterator[st
 
 def _pieces(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:
     for stretch in stretches:
-        is_whole = isinstance(stretch.base, TorchFile) or isinstance(stretch.extended, TorchFile)
+        is_whole = not (isinstance(stretch.base, TensorFile) and isinstance(stretch.extended, TensorFile))
         step = stretch.size if is_whole else CHUNK
         for start in range(0, stretch.size, max(step, 1)):
             yield _Piece(stretch, start, min(step, stretch.size - start))
@@ -226,12 +226,18 @@ def _pieces(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:
 
 def _place(file: WeightsFile, name: str, start: int) -> int | None:
     """Return the file's byte where a stretch begins; None where it does not stand there as safetensors writes it."""
-    return place_in(file, name) if isinstance(file, TorchFile) else file.data_start + start
+    if isinstance(file, TensorFile):
+        return file.data_start + start
+    from ctxextend.checkpoints.torchfile import place_in
+
+    return place_in(file, name)
 
 
 def _bytes(file: WeightsFile, name: str) -> NDArray[np.uint8]:
     """Return all bytes of a tensor, as safetensors writes them."""
-    if isinstance(file, TorchFile):
-        return tensor_bytes(file, name)
-    entry = file.entries[name]
-    return np.frombuffer(read_range(file.path, file.data_start + entry.start, entry.size), np.uint8)
+    if isinstance(file, TensorFile):
+        entry = file.entries[name]
+        return np.frombuffer(read_range(file.path, file.data_start + entry.start, entry.size), np.uint8)
+    from ctxextend.checkpoints.torchfile import tensor_bytes
+
+    return tensor_bytes(file, name)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables.components import BLOCK_ROWS
+from ctxextend.tables.medians import median
 from ctxextend.tables.oddities import outlier_rows
 from ctxextend.tables.stats import along
 
@@ -168,7 +169,7 @@ def _alike(table: Rows) -> Split:
     norms, cosines, _ = along(table)
     outliers = outlier_rows(norms, cosines)
     # Where many rows at the end were never trained, none of them stands out from those around it.
-    outliers |= dict.fromkeys(np.flatnonzero(norms < LEAST_NORM * np.median(norms[np.isfinite(norms)])).tolist(), "")
+    outliers |= dict.fromkeys(np.flatnonzero(norms < LEAST_NORM * median(norms[np.isfinite(norms)])).tolist(), "")
     head, stop = 0, len(table)
     while head in outliers and head < len(table) // 4:
         head += 1

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables.components import BLOCK_ROWS, principal
+from ctxextend.tables.medians import median
 from ctxextend.tables.sinusoids import fit_sinusoids
 
 __all__ = [
@@ -96,7 +97,7 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) ->
     if scope == "all":
         return sinusoidal_rows(np.arange(start, start + rows), width)
     mean = table.mean(axis=0)
-    radius = np.median(np.linalg.norm(table - mean, axis=1))
+    radius = median(np.linalg.norm(table - mean, axis=1))
     result = np.empty((rows, width))
     result[: len(table)] = table
     waves = sinusoidal_rows(np.arange(start + len(table), start + rows), width)
@@ -334,7 +335,7 @@ def rotation(table: Rows, rows: int) -> Rows:
         return result
     left, _, right = np.linalg.svd(found.coordinates[:-1].T @ found.coordinates[1:])
     power = left @ right
-    block = found.coordinates[-1:] * (np.median(norms) / norms[-1]) @ power
+    block = found.coordinates[-1:] * (median(norms) / norms[-1]) @ power
     # Rows 1 … k times R^k are the next k, first for ever longer stretches.
     while len(block) < min(BLOCK_ROWS, rows - len(table)):
         block, power = np.vstack([block, block @ power]), power @ power

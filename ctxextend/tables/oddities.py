@@ -1,5 +1,6 @@
 """Rows of a position table that are unlike the others: outliers, repetitions, seams, and rows that nobody trained."""
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.tables.medians import median
 from ctxextend.tables.stats import TableStats
 
 __all__ = ["Repetition", "outlier_rows", "repetition", "seams", "untrained_rows"]
@@ -65,7 +67,7 @@ def _beyond(deviations: Floats, floors: Floats, spread: Floats | None = None) ->
     known = spread[~np.isnan(spread)]
     if not known.size:
         return []
-    sigma = MAD_TO_SIGMA * float(np.median(known))
+    sigma = MAD_TO_SIGMA * median(known)
     with np.errstate(invalid="ignore"):
         return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLYING * sigma, floors))]
 
@@ -127,8 +129,8 @@ def _tiled(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
     repeated = [after - before for group in groups for before, after in pairwise(group)]
     if not repeated:
         return None, 0, 0
-    distances, counts = np.unique(repeated, return_counts=True)
-    period = int(distances[np.argmax(counts)])
+    counts = Counter(repeated)
+    period = min(counts, key=lambda distance: (-counts[distance], distance))
     which = np.zeros(rows, dtype=np.int64)  # zero rows are equal too, but tell nothing by themselves
     for number, group in enumerate(groups, 1):
         which[group] = number

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables.components import BLOCK_ROWS
+from ctxextend.tables.medians import median
 from ctxextend.tables.periodogram import periodogram, vertex
 
 __all__ = ["Component", "TableStats", "along", "measure", "spreads"]
@@ -154,7 +155,7 @@ def spreads(offset_norms: Floats, norms: Floats) -> bool:
     """
     values = np.concatenate([offset_norms[offset_norms > 0], norms])
     values = values[np.isfinite(values)]
-    return bool(values.size and values.min() > 0 and values.max() > SPREAD * np.median(values))
+    return bool(values.size and values.min() > 0 and values.max() > SPREAD * median(values))
 
 
 def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:

@@ -9,12 +9,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copying import copy_file
+from ctxextend.checkpoints.dtypes import numpy_dtype
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import edit
 from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.room import Extent
-from ctxextend.checkpoints.tensorfile import FLOAT_DTYPES
 from ctxextend.checkpoints.weights import WeightsFile, read_floats
 from ctxextend.checkpoints.writing import extents, staged_output, write_rest
 from ctxextend.errors import TrainingError
@@ -137,7 +137,7 @@ class TrainedOutput:
 
     def tensor(self, file: WeightsFile, name: str) -> NDArray[Any]:
         """Return a tensor as it is to be written."""
-        wanted = FLOAT_DTYPES[DTYPES[self.dtype]] if self.dtype else FLOAT_DTYPES[file.entries[name].dtype]
+        wanted = numpy_dtype(DTYPES[self.dtype] if self.dtype else file.entries[name].dtype)
         if name not in self.trained.names:
             return read_floats(file, name).astype(wanted)
         value = self.trained.model.get_parameter(self.trained.names[name]).detach().float().cpu().numpy()
