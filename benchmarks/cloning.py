@@ -14,17 +14,32 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.measuring import Cost, Row, alternate, measure, more, within
+from benchmarks.measuring import (
+    PROGRAM,
+    START_WITH_NUMPY,
+    Cost,
+    Row,
+    alternate,
+    apart,
+    measure,
+    measured,
+    more,
+    python,
+    seconds,
+    within,
+)
+from benchmarks.resize import cleared
+from benchmarks.sources import XL, Shape, shape_of, write
 from benchmarks.table import run_alone
 
+__all__ = ["mounted", "unshared"]
+
 ROUNDS = 5
-GIB = 1 << 30
 POSITIONS = 4096
-START = "import typer, rich.console, numpy"
 
 # Each kind's package in Debian, and what its mkfs is told.
 KINDS = {"xfs": ("xfsprogs", ["-m", "reflink=1"]), "btrfs": ("btrfs-progs", [])}
@@ -33,14 +48,8 @@ KINDS = {"xfs": ("xfsprogs", ["-m", "reflink=1"]), "btrfs": ("btrfs-progs", [])}
 FIEMAP, SYNC, LAST, SHARED = 0xC020660B, 1, 0x1, 0x2000
 HEAD, EXTENT, AT_ONCE = struct.Struct("=QQLLLL"), struct.Struct("=QQQQQLLLL"), 512
 
-SMALL = """
-import sys
-from transformers import GPT2Config, GPT2LMHeadModel
-GPT2LMHeadModel(GPT2Config()).save_pretrained(sys.argv[1])
-"""
-LARGE = "import sys; from pathlib import Path; from benchmarks.inspect import write; write(Path(sys.argv[1]))"
-# What each is made by, the width of its table, and the room of a disk for it.
-SOURCES = {"498 MB": (SMALL, 768, 1 * GIB), "6 GB in shards": (LARGE, 1600, 7 * GIB)}
+# Each checkpoint's shape, and the bytes of a disk that holds it and its output.
+SOURCES: dict[str, tuple[Shape, int]] = {"498 MB": (shape_of(498e6), 1 << 30), "6.2 GB in shards": (XL, 7 << 30)}
 
 
 @contextmanager
@@ -96,40 +105,29 @@ def _extents(path: Path) -> Iterator[tuple[int, int]]:
 def rows(folder: Path, rounds: int) -> Iterator[Row]:
     """Yield, of each disk and size, the seconds of a resize beside start-up, and the blocks that it takes."""
     for kind in KINDS:
-        for name, (maker, width, room) in SOURCES.items():
+        for size, (shape, room) in SOURCES.items():
             try:
                 with mounted(folder, kind, room) as disk:
-                    subprocess.run([sys.executable, "-c", maker, disk / "source"], check=True, capture_output=True)
-                    yield from _measured(disk, f"`resize`, {name}, on {kind}", width, rounds)
+                    apart(write, disk / "source", shape)
+                    yield from _compared(disk, f"`resize`, {size}, on {kind}", shape, rounds)
             except OSError as error:
-                print(f"{kind}, {name}: not measured: {error}", file=sys.stderr)
+                print(f"{kind}, {size}: not measured: {error}", file=sys.stderr)
 
 
-def _measured(disk: Path, said: str, width: int, rounds: int) -> Iterator[Row]:
+def _compared(disk: Path, what: str, shape: Shape, rounds: int) -> Iterator[Row]:
     source, output = disk / "source", disk / "out"
-    shards = len(list(source.glob("*.safetensors")))
-    command = [sys.executable, "-m", "ctxextend", "resize", str(source), "--to", str(POSITIONS), "-o", str(output)]
-    start = f"python -c '{START}'"
-    routes: dict[str, Callable[[], Cost]] = {
-        "ours": lambda: _taken(measure([*command, "--quiet"]), output),
-        start: lambda: measure([sys.executable, "-c", START]),
-    }
-    found = alternate(routes, rounds, before=lambda: _clear(output))
-    seconds = {name: [cost.seconds for cost in costs] for name, costs in found.items()}
-    yield Row(said, "s", seconds["ours"], start, seconds[start], more(0.4))
-    taken = [cost.counted["MB unshared"] for cost in found["ours"]]
-    table = 4 * width * POSITIONS / 1e6
-    yield Row(f"{said}: new blocks", "MB", taken, "the table and 1 MB a shard", [], within(round(table + shards, 1)))
+    start = f'python -c "{START_WITH_NUMPY}"'
+    routes = {"ctxextend": lambda: _resize(source, output), start: measured(python(START_WITH_NUMPY))}
+    ours, started = alternate(routes, rounds, cleared(output)).values()
+    yield Row(f"{what}, time", "s", seconds(ours), f"`{start}`", seconds(started), more(0.4))
+    taken, shards = [cost.counted["new MB"] for cost in ours], len(list(source.glob("*.safetensors")))
+    most = within(round(4 * shape.width * POSITIONS / 1e6 + shards, 1))
+    yield Row(f"{what}, new blocks", "MB", taken, "the new table and 1 MB a shard", (), most)
 
 
-def _clear(output: Path) -> None:
-    """Delete the last output, and wait for the disk: what a source's writer left in memory is no part of a resize."""
-    shutil.rmtree(output, ignore_errors=True)
-    os.sync()
-
-
-def _taken(cost: Cost, output: Path) -> Cost:
-    return Cost(cost.seconds, cost.megabytes, {"MB unshared": unshared(output) / 1e6})
+def _resize(source: Path, output: Path) -> Cost:
+    cost = measure([*PROGRAM, "resize", str(source), "--to", str(POSITIONS), "-o", str(output), "--quiet"])
+    return Cost(cost.seconds, cost.megabytes, {"new MB": unshared(output) / 1e6})
 
 
 if __name__ == "__main__":
