@@ -25,10 +25,9 @@ format: $(VENV)/installed-dev
 readme: $(VENV)/installed-dev
 	$(BIN)/python -m tests.test_readme
 
+# Fails where a measure misses what it must reach; the table is written all the same.
 bench: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.resize
-	$(BIN)/python -m benchmarks.inspect
-	$(BIN)/python -m benchmarks.evaluate
+	$(BIN)/python -m benchmarks $(BENCH)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,114 +1,96 @@
-"""`ctxextend inspect` and `verify` on a sharded GPT-2-XL-shaped checkpoint of 6.2 GB.
+"""`ctxextend inspect` and `resize --dry-run` on a sharded GPT-2-XL-shaped checkpoint of 6.2 GB.
 
-Each runs as a whole process, in turn with its peers: `inspect` beside an interpreter that imports what it needs, and
-`verify` beside `cmp` on the same files. Reported are medians of wall time and of peak resident memory, and ratios.
+Each runs as a whole process, in turn with an interpreter that imports what a start takes. Then each runs once under
+strace, which counts the bytes that are read of the checkpoint's files: headers, table and small files, and no more.
 
-    python -m benchmarks.inspect [--rounds 5] [--folder DIR]
+    python -m benchmarks.inspect [--rounds 9] [--folder DIR]
 """
 
-import argparse
-import json
-import math
+import re
+import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.measuring import measure, report
+from benchmarks.measuring import (
+    ENVIRONMENT,
+    PROGRAM,
+    START_WITH_NUMPY,
+    Row,
+    alternate,
+    apart,
+    at_most,
+    measured,
+    megabytes,
+    more,
+    python,
+    seconds,
+    within,
+)
+from benchmarks.sources import TABLE, XL, write
+from benchmarks.table import run_alone
 
-WIDTH, LAYERS, WORDS, POSITIONS = 1600, 48, 50257, 1024
-SHARD_BYTES = 500_000_000
-LAYER = {
-    **{"ln_1.weight": (WIDTH,), "ln_1.bias": (WIDTH,), "ln_2.weight": (WIDTH,), "ln_2.bias": (WIDTH,)},
-    **{"attn.c_attn.weight": (WIDTH, 3 * WIDTH), "attn.c_attn.bias": (3 * WIDTH,)},
-    **{"attn.c_proj.weight": (WIDTH, WIDTH), "attn.c_proj.bias": (WIDTH,)},
-    **{"mlp.c_fc.weight": (WIDTH, 4 * WIDTH), "mlp.c_fc.bias": (4 * WIDTH,)},
-    **{"mlp.c_proj.weight": (4 * WIDTH, WIDTH), "mlp.c_proj.bias": (WIDTH,)},
-}
+__all__ = ["bytes_read", "rows", "write"]
 
+ROUNDS = 9
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    """The tensors of GPT-2 XL."""
-    found: dict[str, tuple[int, ...]] = {"wte.weight": (WORDS, WIDTH), "wpe.weight": (POSITIONS, WIDTH)}
-    for layer in range(LAYERS):
-        found |= {f"h.{layer}.{name}": shape for name, shape in LAYER.items()}
-    found |= {"ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
-    return {f"transformer.{name}": shape for name, shape in found.items()}
+BLOCK = 4096
 
-
-def shards(sizes: dict[str, int]) -> Iterator[list[str]]:
-    """The names of each shard's tensors."""
-    names: list[str] = []
-    total = 0
-    for name, size in sizes.items():
-        if names and total + size > SHARD_BYTES:
-            yield names
-            names, total = [], 0
-        names.append(name)
-        total += size
-    yield names
+# Every call that brings a file's bytes into a process, or to another file.
+READING = "read,pread64,readv,preadv,preadv2,mmap,copy_file_range,sendfile,splice"
+READ = re.compile(r"^(?:p?readv?2?|pread64|copy_file_range|sendfile|splice)\(.* = (\d+)$")
+MAPPED = re.compile(r"^mmap\([^,]+, (\d+), .* = 0x")
 
 
-def write(folder: Path) -> None:
-    """Write the checkpoint: real bytes, since empty ones would be read from no disk."""
-    import numpy as np
+def bytes_read(command: Sequence[str], folder: Path) -> int:
+    """Run a command under strace; return how many bytes it read of the files in a folder, a mapped one's counted whole.
 
-    folder.mkdir()
-    sizes = {name: 4 * math.prod(shape) for name, shape in shapes().items()}
-    every = list(shards(sizes))
-    weight_map: dict[str, str] = {}
-    noise = (0.02 * np.random.default_rng(0).standard_normal(1 << 22)).astype(np.float32).tobytes()
-    for number, names in enumerate(every, 1):
-        file = f"model-{number:05}-of-{len(every):05}.safetensors"
-        weight_map |= dict.fromkeys(names, file)
-        header, start = {}, 0
-        for name in names:
-            offsets = [start, start + sizes[name]]
-            header[name] = {"dtype": "F32", "shape": list(shapes()[name]), "data_offsets": offsets}
-            start += sizes[name]
-        text = json.dumps(header).encode()
-        with (folder / file).open("wb") as output:
-            output.write(len(text).to_bytes(8, "little") + text)
-            for done in range(0, start, len(noise)):
-                output.write(noise[: start - done])
-    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = {"n_positions": POSITIONS, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": 25, "vocab_size": WORDS}
-    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **config}, indent=2))
+    Raises:
+        SystemExit: There is no strace, or the command failed.
+    """
+    if shutil.which("strace") is None:
+        raise SystemExit("strace is missing: apt install strace")
+    with tempfile.TemporaryDirectory() as traces:
+        # A file for each thread, whose lines are whole; descriptors with their paths.
+        strace = ["strace", "-ff", "-qq", "-y", "-s", "0", "-e", f"trace={READING}", "-o", f"{traces}/trace"]
+        ended = subprocess.run([*strace, *command], env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=False)
+        if ended.returncode:
+            raise SystemExit(f"failed: {' '.join(command)[:200]}")
+        lines = [line for trace in Path(traces).iterdir() for line in trace.read_text().splitlines()]
+    found = [READ.match(line) or MAPPED.match(line) for line in lines if f"<{folder.resolve()}/" in line]
+    return sum(int(match[1]) for match in found if match)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=None)
-    arguments = parser.parse_args()
-    ctxextend = [sys.executable, "-m", "ctxextend"]
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
-        base, out = Path(temporary) / "xl", Path(temporary) / "xl-2048"
-        # In a process of its own: what a parent has held counts as its children's peak.
-        maker = f"from pathlib import Path; from benchmarks.inspect import write; write(Path({str(base)!r}))"
-        subprocess.run([sys.executable, "-c", maker], check=True)
-        subprocess.run([*ctxextend, "resize", str(base), "--to", "2048", "-o", str(out), "--quiet"], check=True)
-        # The shard with the table differs, so that cmp stops in it, and says so by its exit code.
-        compare = f"cd '{base}' && for file in *.safetensors; do cmp \"$file\" '{out}'/\"$file\"; done; true"
-        imports = "import typer, numpy, ml_dtypes, yaml"
-        tables: list[dict[str, list[str]]] = [
-            {
-                "inspect": [*ctxextend, "inspect", str(base)],
-                "inspect --json": [*ctxextend, "inspect", str(base), "--json"],
-                f"python -c '{imports}'": [sys.executable, "-c", imports],
-            },
-            {"verify": [*ctxextend, "verify", str(base), str(out)], "cmp": ["sh", "-c", compare]},
-        ]
-        for commands in tables:
-            results: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
-            for _ in range(arguments.rounds):
-                for name, command in commands.items():
-                    results[name].append(measure(command))
-            report(results)
-            print()
+def bytes_allowed(folder: Path) -> int:
+    """Headers, table and every file that holds no weights; headers in whole blocks, of which disks read no less."""
+    weights = list(folder.glob("*.safetensors"))
+    others = sum(file.stat().st_size for file in folder.iterdir() if file not in weights)
+    return XL.sizes()[TABLE] + others + sum(-(-header_size(file) // BLOCK) * BLOCK for file in weights)
+
+
+def header_size(file: Path) -> int:
+    """Bytes of a safetensors file in front of its first tensor."""
+    with file.open("rb") as opened:
+        return 8 + int.from_bytes(opened.read(8), "little")
+
+
+def rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield time, memory and bytes read of each command."""
+    source = folder / "xl"
+    apart(write, source)
+    dry_run = [*PROGRAM, "resize", str(source), "--to", "2048", "-o", str(folder / "out"), "--dry-run"]
+    commands = {"inspect": [*PROGRAM, "inspect", str(source)], "resize --dry-run": dry_run}
+    peer = f'python -c "{START_WITH_NUMPY}"'
+    routes = {name: measured(route) for name, route in {peer: python(START_WITH_NUMPY), **commands}.items()}
+    costs = alternate(routes, rounds)
+    for name, command in commands.items():
+        what = f"`{name}`, 6.2 GB"
+        yield Row(f"{what}, time", "s", seconds(costs[name]), f"`{peer}`", seconds(costs[peer]), more(0.25))
+        yield Row(f"{what}, peak memory", "MB", megabytes(costs[name]), "", (), within(90))
+        read, allowed = (count / 1e3 for count in (bytes_read(command, source), bytes_allowed(source)))
+        yield Row(f"{what}, bytes read", "kB", [read], "headers, table, small files", [allowed], at_most(1))
 
 
 if __name__ == "__main__":
-    main()
+    run_alone(rows, __doc__ or "", ROUNDS)

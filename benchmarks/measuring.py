@@ -1,28 +1,45 @@
 """Whole processes measured in turn with their peers, and what each must reach beside its peer."""
 
+import multiprocessing
 import os
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 __all__ = [
     "ENVIRONMENT",
+    "PROGRAM",
+    "START",
+    "START_WITH_NUMPY",
     "Cost",
     "Row",
     "Target",
     "alternate",
+    "apart",
     "at_least",
     "at_most",
     "less",
     "measure",
+    "measured",
+    "megabytes",
     "more",
+    "python",
+    "seconds",
     "within",
 ]
 
 # An installed package has its bytecode beside it; an environment that forbids to write it would compile at every start.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+PROGRAM = (sys.executable, "-m", "ctxextend")
+
+# What a start takes: an interpreter, the command line's framework, and numpy where tables are read.
+START = "import typer, rich.console"
+START_WITH_NUMPY = f"{START}, numpy"
 
 
 @dataclass(frozen=True)
@@ -109,15 +126,40 @@ class Row:
         return self.reached >= self.target.limit if self.target.is_floor else self.reached <= self.target.limit
 
 
+def python(code: str) -> list[str]:
+    """The command that has an interpreter run some code."""
+    return [sys.executable, "-c", code]
+
+
+def apart(work: Callable[..., object], *arguments: object) -> None:
+    """Call a function in a process of its own: what this one has held counts as the peak of those that it measures.
+
+    Raises:
+        SystemExit: It failed.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"failed: {work.__name__}{arguments}")
+
+
 def measure(command: Sequence[str]) -> Cost:
-    """Run a process to its end; raise SystemExit where it fails."""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    if status:
-        raise SystemExit(f"failed: {' '.join(command)[:200]}")
-    return Cost(seconds, usage.ru_maxrss * 1024 / 1e6)
+    """Run a process to its end; raise SystemExit with the end of what it said where it fails."""
+    with tempfile.TemporaryFile() as said:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=ENVIRONMENT)
+        _, status, usage = os.wait4(process.pid, 0)
+        taken = time.perf_counter() - began
+        if status:
+            said.seek(0)
+            raise SystemExit(f"failed: {' '.join(command)[:200]}\n{said.read().decode(errors='replace')[-2000:]}")
+    return Cost(taken, usage.ru_maxrss * 1024 / 1e6)
+
+
+def measured(command: Sequence[str]) -> Callable[[], Cost]:
+    """The route that runs a process to its end."""
+    return lambda: measure(command)
 
 
 def alternate(
@@ -125,8 +167,20 @@ def alternate(
 ) -> dict[str, list[Cost]]:
     """Run every route in turn, so many times; `before` runs in front of each and is not measured."""
     results: dict[str, list[Cost]] = {name: [] for name in routes}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for name, route in routes.items():
             before()
             results[name].append(route())
+        taken = ", ".join(f"{name} {costs[-1].seconds:.2f} s" for name, costs in results.items())
+        print(f"round {number} of {rounds}: {taken}", file=sys.stderr, flush=True)
     return results
+
+
+def seconds(costs: Sequence[Cost]) -> list[float]:
+    """The wall time of each run."""
+    return [cost.seconds for cost in costs]
+
+
+def megabytes(costs: Sequence[Cost]) -> list[float]:
+    """The peak memory of each run."""
+    return [cost.megabytes for cost in costs]

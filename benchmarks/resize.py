@@ -1,20 +1,43 @@
-"""`ctxextend resize` beside what a user would run instead, on a GPT-2-small-sized checkpoint of 498 MB.
+"""`ctxextend resize` beside what a user would run instead: transformers, and `cp` with a sync.
 
-Each route runs as a whole process, in turn with the others, and what it wrote is deleted before the next begins.
-Reported are medians of wall time and of peak resident memory, and ratios to ctxextend.
+A GPT-2 of 498 MB in one file, and one of 6.2 GB in shards. Each route runs as a whole process, in turn with the others.
+What the last one wrote is deleted, and the disk at rest, before the next begins. `ctxextend` waits until its files and
+their folder are on the disk, so `cp` is followed by a sync of its own files and folder, and of nothing else;
+transformers waits for no disk, which is left as it is.
 
     python -m benchmarks.resize [--rounds 5] [--folder DIR]
 """
 
-import argparse
 import os
+import shlex
 import shutil
-import subprocess
-import sys
-import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.measuring import measure, report
+from benchmarks.measuring import (
+    PROGRAM,
+    Row,
+    alternate,
+    apart,
+    at_most,
+    less,
+    measure,
+    measured,
+    megabytes,
+    more,
+    python,
+    seconds,
+    within,
+)
+from benchmarks.sources import XL, write
+from benchmarks.table import run_alone
+
+__all__ = ["cleared", "copy_and_sync", "promised", "resizing"]
+
+ROUNDS = 5
+
+# MB of memory that no table adds to.
+BASE = 90
 
 TRANSFORMERS_ROUTE = """
 import sys, torch
@@ -36,35 +59,72 @@ GPT2LMHeadModel(GPT2Config()).save_pretrained(sys.argv[1])
 """
 
 
-def routes(source: Path, output: Path) -> dict[str, list[str]]:
-    """The commands to compare, the first being ours."""
-    ctxextend = [sys.executable, "-m", "ctxextend", "resize", str(source), "--to", "4096", "--quiet"]
-    return {
-        "ctxextend, linear": [*ctxextend, "--method", "linear", "-o", str(output)],
-        "ctxextend, copy": [*ctxextend, "-o", str(output)],
-        "transformers": [sys.executable, "-c", TRANSFORMERS_ROUTE, str(source), str(output)],
-        "cp -r": ["cp", "-r", str(source), str(output)],
-        "cp -r && sync": ["sh", "-c", f"cp -r '{source}' '{output}' && sync -f '{output}'"],
+def resizing(source: Path, rows: int, output: Path) -> list[str]:
+    """Our command, with the method that the transformers route has too."""
+    flags = ["--to", str(rows), "--method", "linear", "-o", str(output), "--quiet"]
+    return [*PROGRAM, "resize", str(source), *flags]
+
+
+def copy_and_sync(source: Path, output: Path) -> list[str]:
+    """The command that copies a folder and waits until its files and the folder itself are on the disk."""
+    one, other = shlex.quote(str(source)), shlex.quote(str(output))
+    return ["sh", "-c", f"cp -r {one} {other} && sync {other}/* {other}"]
+
+
+def cleared(output: Path) -> Callable[[], None]:
+    """What is done in front of each run: nothing of the last one is left, not even to be written."""
+
+    def clear() -> None:
+        shutil.rmtree(output, ignore_errors=True)
+        os.sync()
+
+    return clear
+
+
+def promised(rows: int, width: int) -> float:
+    """MB that a resize may take: three times the new table counted in float64, beyond what every run takes."""
+    return BASE + 3 * 8 * rows * width / 1e6
+
+
+def rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield the rows of a model in one file, and of one in shards."""
+    yield from small_rows(folder, rounds)
+    yield from large_rows(folder, rounds)
+
+
+def small_rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield the rows of 498 MB, 1,024 to 4,096 positions."""
+    source, output = folder / "gpt2-small", folder / "out"
+    measure([*python(MAKE), str(source)])
+    routes = {
+        "ctxextend": measured(resizing(source, 4096, output)),
+        "transformers": measured([*python(TRANSFORMERS_ROUTE), str(source), str(output)]),
+        "cp -r + sync": measured(copy_and_sync(source, output)),
     }
+    costs = alternate(routes, rounds, cleared(output))
+    shutil.rmtree(source)
+    ours, transformers, copied = costs.values()
+    what, route = "`resize`, 498 MB", "transformers: load, interpolate, save"
+    yield Row(f"{what}, time", "s", seconds(ours), route, seconds(transformers), less(8))
+    yield Row(f"{what}, peak memory", "MB", megabytes(ours), route, megabytes(transformers), less(10))
+    yield Row(f"{what}, time", "s", seconds(ours), "`cp -r` + sync", seconds(copied), more(0.45))
+    yield Row(f"{what}, peak memory", "MB", megabytes(ours), "", (), within(round(promised(4096, 768))))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=None)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
-        source, output = Path(temporary) / "gpt2-small", Path(temporary) / "out"
-        subprocess.run([sys.executable, "-c", MAKE, str(source)], check=True, capture_output=True)
-        commands = routes(source, output)
-        results: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
-        for _ in range(arguments.rounds):
-            for name, command in commands.items():
-                os.sync()
-                results[name].append(measure(command))
-                shutil.rmtree(output)
-    report(results)
+def large_rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield the rows of 6.2 GB in shards, 1,024 to 2,048 positions."""
+    source, output = folder / "xl", folder / "out"
+    apart(write, source)
+    routes = {
+        "ctxextend": measured(resizing(source, 2048, output)),
+        "cp -r + sync": measured(copy_and_sync(source, output)),
+    }
+    ours, copied = alternate(routes, rounds, cleared(output)).values()
+    shutil.rmtree(source)
+    what = "`resize`, 6.2 GB in shards"
+    yield Row(f"{what}, time", "s", seconds(ours), "`cp -r` + sync", seconds(copied), at_most(1.15))
+    yield Row(f"{what}, peak memory", "MB", megabytes(ours), "", (), within(round(promised(2048, XL.width))))
 
 
 if __name__ == "__main__":
-    main()
+    run_alone(rows, __doc__ or "", ROUNDS)

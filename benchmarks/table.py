@@ -1,49 +1,99 @@
 """The one table of what was measured: as Markdown for people, as JSON for machines."""
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measuring import Row
 
-__all__ = ["Benchmark", "markdown", "run_alone"]
+__all__ = ["OUT", "Benchmark", "Record", "add_options", "markdown", "record", "run_alone", "summary"]
 
 # Measures in a folder, so many rounds, and yields rows as they are known.
 Benchmark = Callable[[Path, int], Iterable[Row]]
+
+# What nobody chose a place for; the tables of the reference run are in benchmarks/results.
+OUT = Path("build/benchmarks")
+
+# A row as JSON has it.
+Record = Mapping[str, Any]
 
 HEAD = """\
 | measure | ours, median (min - max) | peer | its median (min - max) | must reach | reached | |
 |---|---:|---|---:|---:|---:|---|"""
 
+# Digits behind the point of a value, by its unit; the others have none.
+DIGITS = {"s": 3, "x": 2}
 
-def markdown(rows: Iterable[Row]) -> Iterator[str]:
+
+def record(row: Row) -> Record:
+    """Return a row as JSON has it: every value of both sides, their medians and spread, and what was reached."""
+    return {
+        "measure": row.measure,
+        "unit": row.unit,
+        "ours": summary(row.ours),
+        "peer": {"name": row.peer, **summary(row.theirs)} if row.theirs else None,
+        "target": {"said": row.target.said, "limit": row.target.limit, "unit": row.target.unit},
+        "reached": row.reached,
+        "is_met": row.is_met,
+    }
+
+
+def summary(values: Sequence[float]) -> Record:
+    """Return values as JSON has them: their median, their spread, and all of them."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "values": list(values)}
+
+
+def markdown(records: Iterable[Record]) -> Iterator[str]:
     """Yield the table line by line."""
     yield HEAD
-    for row in rows:
-        reached = f"{row.reached:.2f} {row.target.unit}"
-        mark = "met" if row.is_met else "**missed**"
-        sides = (_spread(row.ours, row.unit), row.peer, _spread(row.theirs, row.unit))
-        yield f"| {' | '.join((row.measure, *sides, row.target.said, reached, mark))} |"
+    for row in records:
+        target, peer = row["target"], row["peer"]
+        reached = f"{row['reached']:.{DIGITS.get(target['unit'], 0)}f} {target['unit']}"
+        sides = (_spread(row["ours"], row["unit"]), peer["name"] if peer else "", _spread(peer, row["unit"]))
+        mark = "met" if row["is_met"] else "**missed**"
+        yield f"| {' | '.join((row['measure'], *sides, target['said'], reached, mark))} |"
 
 
-def _spread(values: Iterable[float], unit: str) -> str:
-    found = list(values)
-    if not found:
+def _spread(summary: Record | None, unit: str) -> str:
+    if summary is None:
         return ""
-    middle, least, most = (f"{pick(found):.{3 if unit == 's' else 0}f}" for pick in (statistics.median, min, max))
+    middle, least, most = (f"{summary[name]:,.{DIGITS.get(unit, 0)}f}" for name in ("median", "min", "max"))
     return f"{middle} {unit} ({least} - {most})"
 
 
-def run_alone(benchmark: Benchmark, described: str, rounds: int) -> None:
-    """Run one benchmark as a program: `--rounds N`, `--folder DIR`; exit 1 where a row is missed."""
-    parser = argparse.ArgumentParser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=rounds)
+def add_options(parser: argparse.ArgumentParser, rounds: int | None) -> None:
+    """Add the options that every benchmark has."""
+    parser.add_argument("--rounds", type=_positive, default=rounds, help="how often each route runs")
     parser.add_argument("--folder", type=Path, default=None, help="where the files go that are measured")
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise ValueError(text)
+    return value
+
+
+def run_alone(benchmark: Benchmark, described: str, rounds: int) -> None:
+    """Run one benchmark as a program, and print its rows as Markdown; exit 1 where one is missed.
+
+    Options: `--rounds N`, `--folder DIR`, and `--json FILE`, which gets the rows too, those of a failed run included.
+    """
+    parser = argparse.ArgumentParser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, rounds)
+    parser.add_argument("--json", type=Path, default=None, help="a file for the rows")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
-        rows = list(benchmark(Path(temporary), arguments.rounds))
-    print("\n".join(markdown(rows)))
-    sys.exit(not all(row.is_met for row in rows))
+    records: list[Record] = []
+    try:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
+            for row in benchmark(Path(temporary), arguments.rounds):
+                records.append(record(row))
+    finally:
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"rounds": arguments.rounds, "rows": records}))
+        print("\n".join(markdown(records)), flush=True)
+    sys.exit(not all(row["is_met"] for row in records))

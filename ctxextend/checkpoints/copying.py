@@ -88,6 +88,7 @@ def _copy_file_range(source: BinaryIO, destination: BinaryIO, start: int, length
     if not hasattr(os, "copy_file_range"):
         return None
     try:
+        # Where files can share blocks, this shares what FICLONERANGE would, as fast, and copies the rest.
         # Some file systems answer 0 for files that they cannot serve this way; then another way must try.
         return os.copy_file_range(source.fileno(), destination.fileno(), length, offset_src=start) or None
     except OSError as error:
