@@ -358,6 +358,7 @@ def test_method_as_dict_is_plain_and_says_all_that_users_need(name: str) -> None
         "reads_kept",
         "explain",
         "most",
+        "repeats_rows",
     }
     assert "{" not in str(values["short_inputs"])
     assert (values["name"], values["flags"], values["tolerance"]) == (name, method.flags, method.tolerance)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctxextend.checkpoints.dtypes import numpy_dtype
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
 from ctxextend.tables.options import MethodOptions
@@ -165,3 +166,22 @@ def test_nonfinite_rows_names_them(name: str) -> None:
     table = np.ones((5, 3)).astype(DTYPES[name])
     table[1, 2] = table[4, 0] = np.nan
     assert nonfinite_rows(table) == [1, 4]
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.repeats_rows])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"])
+def test_resize_table_by_methods_that_repeat_rows_gives_rows_bit_for_bit(method: str, dtype: str) -> None:
+    stored = np.random.default_rng(0).integers(0, 256, (7, 6 * numpy_dtype(dtype).itemsize), np.uint8)
+    table = stored.view(numpy_dtype(dtype))  # with what is no number among them
+    known = {row.tobytes() for row in table}
+    for keep in (0, 2):
+        resized = resize_table(table, 19, MethodOptions(method, keep_first=keep))
+        assert resized.dtype == table.dtype
+        assert {row.tobytes() for row in resized} <= known
+
+
+def test_resize_table_by_linear_makes_rows_of_its_own() -> None:
+    table = np.arange(12.0).reshape(4, 3) ** 2
+    assert not {row.tobytes() for row in resize_table(table, 9, MethodOptions("linear"))} <= {
+        r.tobytes() for r in table
+    }

@@ -20,9 +20,10 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     """Return the table with another number of rows.
 
     A shorter table is the first rows, and an equal one the same rows: `options` is read only to make new rows.
-    The method works in float64 on rows [keep_first : n - drop_last] and is asked for rows - keep_first rows, so
-    that row t continues the source as if the dropped rows had never been learned; learned rows that stay
-    are then put back as they were stored, without a cast. Methods that read what is kept are given it too.
+    The method works in float64, unless it repeats rows. It sees rows [keep_first : n - drop_last] and is asked for
+    rows - keep_first rows, so that row t continues the source as if the dropped rows had never been learned; learned
+    rows that stay are then put back as they were stored, without a cast. Methods that read what is kept are given it
+    too.
 
     Args:
         table: Learned rows, shape (n, d), any float dtype (ml_dtypes' too), offset rows removed.
@@ -43,17 +44,17 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     first = options.kept_first
     method = METHODS[options.method]
     unread = 0 if method.reads_kept else first
-    source = table[unread : learned - options.drop_last].astype(np.float64)
+    source = table[unread : learned - options.drop_last]
     flags = options.flags | ({"start": first} if method.takes_start else {})
     flags |= {"keep": first} if method.reads_kept else {}
     kept = options.kept_of(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is for the caller to find and to name
-        made = method.function(source, rows - unread, **flags)
+        made = method.function(source if method.repeats_rows else source.astype(np.float64), rows - unread, **flags)
         for start in range(kept, rows, BLOCK_ROWS):
             block = made[start - unread : start - unread + BLOCK_ROWS]
-            result[start : start + BLOCK_ROWS] = cast(block, table.dtype)
+            result[start : start + BLOCK_ROWS] = block if method.repeats_rows else cast(block, table.dtype)
     return result
 
 
