@@ -2,10 +2,10 @@
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,10 @@ __all__ = ["bytes_to_compare", "check_tensors"]
 # Called with the bytes compared since the last call, and all that there are.
 Progress = Callable[[int, int], None]
 
-# Bytes of each file that are one piece of work, and how many pieces are worked on at once.
-CHUNK = 1 << 27
+# Bytes of each file that are one piece of work, how many pieces are worked on at once, and how many wait for it.
+CHUNK = 1 << 25
 THREADS = min(4, os.cpu_count() or 1)
+AHEAD = 4 * THREADS
 
 
 @dataclass(frozen=True)
@@ -204,16 +205,30 @@ def _different(stretches: Sequence[_Stretch], progress: Progress) -> Iterator[st
     """Yield the tensors whose bytes differ, each with where it first does."""
     first: dict[str, str] = {}
     total = sum(stretch.size for stretch in stretches)
-    pieces = _pieces(stretches)
-    with ThreadPoolExecutor(THREADS) as pool:
-        # So many at once: the list of all pieces of a large checkpoint would be submitted before any is read.
-        while batch := list(islice(pieces, 4 * THREADS)):
-            for piece, differs in zip(batch, pool.map(_Piece.differs, batch), strict=True):
-                progress(piece.size, total)
-                for entry, byte in piece.differing() if differs else ():
-                    number = byte * math.prod(entry.shape) // entry.size
-                    first.setdefault(entry.name, f"first in its byte {byte:,} (number {number:,})")
+    for piece, differs in _compared(_pieces(stretches)):
+        progress(piece.size, total)
+        for entry, byte in piece.differing() if differs else ():
+            number = byte * math.prod(entry.shape) // entry.size
+            first.setdefault(entry.name, f"first in its byte {byte:,} (number {number:,})")
     yield from (f"{name} differs, {where}" for name, where in first.items())
+
+
+def _compared(pieces: Iterator[_Piece]) -> Iterator[tuple[_Piece, bool]]:
+    """Yield every piece and whether any byte of it differs, in order, while others are compared."""
+    begin = list(islice(pieces, 2))
+    if len(begin) < 2:
+        yield from ((piece, piece.differs()) for piece in begin)
+        return
+    from concurrent.futures import Future, ThreadPoolExecutor  # at use: a small checkpoint is one piece
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        waiting: deque[tuple[_Piece, Future[bool]]] = deque()
+        for piece in chain(begin, pieces):
+            waiting.append((piece, pool.submit(piece.differs)))
+            if len(waiting) > AHEAD:  # never all: there may be a million
+                first, future = waiting.popleft()
+                yield first, future.result()
+        yield from ((piece, future.result()) for piece, future in waiting)
 
 
 def _pieces(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:
