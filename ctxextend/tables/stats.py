@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables.components import BLOCK_ROWS
+from ctxextend.tables.eigenvectors import leading_eigenvectors
 from ctxextend.tables.medians import median
 from ctxextend.tables.periodogram import periodogram, vertex
 
@@ -198,11 +199,11 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
         for block in _blocks(table, rows):
             gram += (block - mean).T @ (block - mean)
         values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
-        directions = _leading(gram, values)
+        directions = leading_eigenvectors(gram, values, _leading(values))
     else:
         gram = np.concatenate([_project(table, rows, mean, (block - mean).T).T for block in _blocks(table, rows)])
         values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
-        vectors = _leading(gram, values)
+        vectors = leading_eigenvectors(gram, values, _leading(values))
         directions = np.zeros((width, vectors.shape[1]))
         for start, block in enumerate(_blocks(table, rows)):
             directions += (block - mean).T @ vectors[start * BLOCK_ROWS : start * BLOCK_ROWS + len(block)]
@@ -211,24 +212,9 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
     return np.maximum(values, 0) / len(rows), directions
 
 
-def _leading(gram: Floats, values: Floats) -> Floats:
-    """Return the eigenvectors of the largest eigenvalues, shape (n, k), by inverse iteration.
-
-    All eigenvectors at once would take four times the memory, and only a few are wanted.
-
-    Source: Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 7.6.1.
-    """
-    found = np.zeros((len(gram), 0))
-    squares = np.arange(1, len(gram) + 1) ** 2.0
-    for number, value in enumerate(values[:LEADING][values[:LEADING] > NOTHING * values.sum()], 1):
-        shifted = gram / values[0]
-        # A little beside the eigenvalue: exactly on it there is nothing to solve.
-        shifted.flat[:: len(gram) + 1] -= value / values[0] + 1e-14
-        # One step does, from any start that is not orthogonal; each has its own, since eigenvalues may be equal.
-        vector = np.linalg.solve(shifted, np.cos(number * squares))
-        vector -= found @ (found.T @ vector)
-        found = np.column_stack([found, vector / np.linalg.norm(vector)])
-    return found
+def _leading(values: Floats) -> int:
+    """Return how many of the leading eigenvalues are more than rounding."""
+    return int(np.count_nonzero(values[:LEADING] > NOTHING * values.sum()))
 
 
 def _project(table: Table, rows: NDArray[np.intp], mean: Floats, directions: Floats) -> Floats:
