@@ -89,7 +89,9 @@ def written(table: Record) -> Iterator[str]:
     yield "# What was measured\n"
     for what in ("machine", "versions"):
         yield f"- {what}: {', '.join(f'{name} {value}' for name, value in table[what].items())}"
-    taken = (f"{one['name']} {one['rounds']} in {one['seconds']:,.0f} s" for one in table["benchmarks"])
+    taken = (
+        f"{one['name']} {one['rounds']} in {one['seconds']:,.0f} s" for one in table["benchmarks"] if one["rounds"]
+    )
     yield f"- rounds of each benchmark: {', '.join(taken)}\n"
     yield from markdown(row for one in table["benchmarks"] for row in one["rows"])
     for one in table["benchmarks"]:

@@ -28,8 +28,8 @@ __all__ = [
 # Measures in a folder, so many rounds, and yields rows as they are known.
 Benchmark = Callable[[Path, int], Iterable[Row]]
 
-# Of the checkout: on a disk, where temporary folders often are not. Results that nobody chose a place for are in it too;
-# those of the reference run are in benchmarks/results.
+# Of the checkout: on a disk, where temporary folders often are not. It has the results too that nobody chose a place
+# for; those of the reference run are in benchmarks/results.
 BUILD = Path("build")
 OUT = BUILD / "benchmarks"
 
@@ -102,7 +102,7 @@ def _folder(text: str) -> Path:
 @contextlib.contextmanager
 def folder_in(place: Path) -> Iterator[Path]:
     """Give a new folder for what is measured; it is deleted at the end."""
-    BUILD.mkdir(exist_ok=True)
+    place.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place) as temporary:
         yield Path(temporary).resolve()
 
@@ -119,7 +119,8 @@ def run_alone(benchmark: Benchmark, described: str, rounds: int) -> None:
     records: list[Record] = []
     try:
         with folder_in(arguments.folder) as folder:
-            records.extend(map(record, benchmark(folder, arguments.rounds)))
+            for row in benchmark(folder, arguments.rounds):
+                records.append(record(row))
     finally:
         if arguments.json:
             arguments.json.write_text(json.dumps({"rounds": arguments.rounds, "rows": records}))
