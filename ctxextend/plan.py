@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from ctxextend.buffers import make_buffer, plan_buffers
 from ctxextend.cautions import cautions, nonfinite
 from ctxextend.changes import Changes
-from ctxextend.checkpoints.disk import check_writable, explained
+from ctxextend.checkpoints.disk import check_writable, existing_above, explained
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
-from ctxextend.checkpoints.room import Extent, check_room
+from ctxextend.checkpoints.room import Extent, check_room, cloned
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
@@ -69,6 +69,11 @@ class ResizePlan(Changes):
         return sum(extent.size for extent in self.extents.values())
 
     @cached_property
+    def bytes_shareable(self) -> int:
+        """Bytes of the output in blocks that stay as they are, which a disk that can share them need not write."""
+        return sum(extent.shareable for extent in self.extents.values())
+
+    @cached_property
     def extents(self) -> Mapping[str, Extent]:
         """The room that each file of the output takes."""
         texts = {name: Extent(len(text)) for name, text in output_texts(self, {}).items()}
@@ -82,6 +87,10 @@ class ResizePlan(Changes):
             above = next(path for path in folder.resolve().parents if path.exists())
             check_writable(above)
             check_room(above, self.extents)
+
+    def bytes_shared(self, output: str | os.PathLike[str] | None = None) -> int:
+        """Return how many bytes of the output the disk that it goes to will share with the source, and not write."""
+        return cloned(existing_above(self._output(output)), self.extents.values())
 
     def execute(
         self,
@@ -200,6 +209,7 @@ class ResizePlan(Changes):
                 "omitted": dict(self.checkpoint.omitted),
             },
             "bytes_to_write": self.bytes_to_write,
+            "bytes_shareable": self.bytes_shareable,
             "notes": list(self.notes),
         }
 

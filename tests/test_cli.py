@@ -88,6 +88,7 @@ JSON_KEYS = {
         "files",
     ),
     *("bytes_written", "seconds", "dry_run", "edits", "dropped", "remade", "bytes_to_write", "notes", "verified"),
+    "bytes_shareable",
 }
 
 
@@ -142,6 +143,17 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
     values = json.loads(run("resize", str(source), "--to", "40", "--dry-run", "--json").stdout)
     assert (values["dry_run"], values["bytes_written"]) == (True, 0)
     assert set(values) == JSON_KEYS
+
+
+def test_resize_dry_run_says_what_a_disk_that_clones_will_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ("resize", "tiny-gpt2", "--to", "512", "--dry-run")
+    for shared in (0, 4096):
+        monkeypatch.setattr("ctxextend.plan.cloned", lambda folder, files, shared=shared: shared)
+        rest = plan_resize("tiny-gpt2", to=512).bytes_to_write - 4096
+        line = f"share     4,096 of them with the source, as this disk can; {rest:,} take room"
+        assert (line in run(*flags).stdout) == bool(shared)
+    values = json.loads(run(*flags, "--json").stdout)
+    assert 0 < values["bytes_shareable"] < values["bytes_to_write"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -29,7 +29,7 @@ __all__ = [
 Progress = Callable[[int], None]
 
 # Moved by one call, so that progress is seen and Ctrl-C is heard.
-CHUNK = 1 << 26
+CHUNK = 1 << 24
 BLOCK = 1 << 20
 # The blocks of nearly all disks; file systems that clone share them whole.
 DISK_BLOCK = 4096
@@ -76,7 +76,17 @@ def copy_range(
             if moved == 0:
                 raise CheckpointError(f"{source.name} became shorter while it was copied.", "Run the command again.")
             start, length = start + moved, length - moved
+            _begin_writing(destination, moved)
             progress(moved)
+
+
+def _begin_writing(destination: BinaryIO, moved: int) -> None:
+    """Have what was just moved go to the disk while more is moved, so that the sync at the end has less to wait for."""
+    if moved < BLOCK or not hasattr(os, "posix_fadvise"):
+        return
+    with suppress(OSError):
+        # On Linux this begins to write what is not on the disk, and drops from the cache only what is.
+        os.posix_fadvise(destination.fileno(), destination.tell() - moved, moved, os.POSIX_FADV_DONTNEED)
 
 
 def _step(start: int, length: int) -> int:
@@ -88,6 +98,7 @@ def _copy_file_range(source: BinaryIO, destination: BinaryIO, start: int, length
     if not hasattr(os, "copy_file_range"):
         return None
     try:
+        # Where files can share blocks, this shares what FICLONERANGE would, as fast, and copies the rest.
         # Some file systems answer 0 for files that they cannot serve this way; then another way must try.
         return os.copy_file_range(source.fileno(), destination.fileno(), length, offset_src=start) or None
     except OSError as error:

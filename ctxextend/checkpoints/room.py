@@ -1,11 +1,13 @@
 """The room that an output takes on a disk, asked for before the first byte of it is written."""
 
 import os
+import struct
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ctxextend.checkpoints.copying import DISK_BLOCK
 from ctxextend.checkpoints.disk import NO_ROOM_HINT
 from ctxextend.errors import OutputError
 
@@ -14,10 +16,10 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Extent", "check_room", "shortage"]
+__all__ = ["Extent", "check_room", "cloned", "shortage"]
 
-# From linux/fs.h: let a file share all blocks of another.
-FICLONE = 0x40049409
+# From linux/fs.h: let a file share a range of another's blocks; given the other, a start, a length, and a start.
+FICLONERANGE, RANGE = 0x4020940D, "=qQQQ"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def shortage(folder: Path, files: Mapping[str, Extent], *, always: bool = False)
     free, block = disk.f_bavail * disk.f_frsize, max(disk.f_frsize, 1)
     needed = (len(folders) + sum(-(-extent.size // block) for extent in files.values())) * block
     if needed > free:
-        needed -= _cloned(folder, files.values())
+        needed -= cloned(folder, files.values())
     if needed > free or always:
         return f"needs {needed:,} bytes, and {folder} has {free:,} free"
     entries = len(files) + len(folders)
@@ -81,23 +83,26 @@ def shortage(folder: Path, files: Mapping[str, Extent], *, always: bool = False)
     return ""
 
 
-def _cloned(folder: Path, files: Collection[Extent]) -> int:
-    """Return the bytes that the disk will share with the source, and so allocate none for."""
-    found: dict[Path, bool] = {}
-    for extent in files:
-        if extent.origin is not None and extent.shareable:
-            found.setdefault(extent.origin, _can_clone(extent.origin, folder))
-    return sum(extent.shareable for extent in files if extent.origin is not None and found.get(extent.origin))
+def cloned(folder: Path, files: Collection[Extent]) -> int:
+    """Return the bytes that a disk will share with the source, and so allocate none for; 0 where it cannot.
+
+    Args:
+        folder: As in `check_room`.
+        files: Each file of the output.
+    """
+    # Smaller files have no second block to ask for, and none to speak of.
+    large = [(extent.origin, extent.shareable) for extent in files if extent.shareable >= 2 * DISK_BLOCK]
+    return sum(size for origin, size in large if origin is not None and _can_clone(origin, folder))
 
 
 def _can_clone(file: Path, folder: Path) -> bool:
-    """Whether files in a folder can share blocks with another; asked of one that has no name and no bytes."""
+    """Whether files in a folder can share blocks with another; asked of one that has no name, for its second block."""
     if fcntl is None or not hasattr(os, "O_TMPFILE"):
         return False
     with suppress(OSError), file.open("rb") as source:
         unnamed = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
         try:
-            fcntl.ioctl(unnamed, FICLONE, source.fileno())
+            fcntl.ioctl(unnamed, FICLONERANGE, struct.pack(RANGE, source.fileno(), DISK_BLOCK, DISK_BLOCK, 0))
         finally:
             os.close(unnamed)
         return True

@@ -1,70 +1,229 @@
-"""Disks that share blocks between files: room is asked for what will be allocated, and no more is."""
+"""Disks that share blocks between files: no more is allocated than the plan says, and all else is as on others."""
 
+import errno
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from safetensors.numpy import load_file, save_file
 
-from ctxextend import OutputError, resize
+from benchmarks.cloning import mounted, unshared
+from ctxextend import CheckpointError, OutputError, plan_resize, resize
 from tests import pico
+from tests.faults.nursery import Nursery
+from tests.faults.outcomes import OUTPUT, RESIZE, found, leftovers, made, put_none
+from tests.faults.tracing import Call, calls, needs_strace, some, traced
 from tests.pico import contents
 
-MEBIBYTE = 1 << 20
+BLOCK, MEBIBYTE = 4096, 1 << 20
 # The smallest that XFS has is 300 MiB.
-DISK, WEIGHTS = 320 * MEBIBYTE, 120 * MEBIBYTE
+DISK, WEIGHTS = 320 * MEBIBYTE, 24 * MEBIBYTE
+HOLE = 2 * MEBIBYTE
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+only_xfs = pytest.mark.parametrize("disk", ["xfs"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two checkpoints: one of whole blocks, and one of two shards, with holes, that loses a few bytes in its middle."""
+    folder = tmp_path_factory.mktemp("sources")
+    whole = pico.make(folder / "whole", "gpt2", vocab_size=997).folder
+    path = whole / "model.safetensors"
+    save_file(load_file(path) | {"zz": numbers(WEIGHTS)}, path)
+    ragged = Path(shutil.copytree(whole, folder / "ragged"))
+    (ragged / "model.safetensors").unlink()
+    masks = {"bias": np.ones((1, 1, 16, 16), np.float32), "masked_bias": np.full((), -1e4, np.float32)}
+    first = load_file(path) | {f"transformer.h.0.attn.{name}": mask for name, mask in masks.items()}
+    shards = (first | {"a": numbers(MEBIBYTE + 12), "zz": holed(4 * MEBIBYTE)}, {"y": holed(3 * MEBIBYTE)})
+    for name, tensors in zip(SHARDS, shards, strict=True):
+        save_file(tensors, ragged / name)
+    weight_map = {tensor: name for name, tensors in zip(SHARDS, shards, strict=True) for tensor in tensors}
+    (ragged / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
+
+
+def numbers(size: int) -> Any:
+    return np.arange(size // 4, dtype=np.int32).view(np.float32)
+
+
+def holed(size: int) -> Any:
+    tensor = numbers(size)
+    tensor[size // 16 :][: HOLE // 4] = 0
+    return tensor
+
+
+@pytest.fixture(scope="module", params=["xfs", "btrfs"])
+def disk(request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A small disk that can clone, with the checkpoints on it."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(mounted(tmp_path_factory.mktemp("disk"), request.param, DISK))
+        except OSError as error:
+            pytest.skip(str(error))
+        subprocess.run(["cp", "-r", "--sparse=always", sources / "whole", sources / "ragged", folder], check=True)
+        subprocess.run(["sync", "-f", folder], check=True)
+        yield folder
 
 
 @pytest.fixture
-def xfs(tmp_path: Path) -> Iterator[Path]:
-    """A small XFS that can clone, with a checkpoint on it."""
-    if shutil.which("mkfs.xfs") is None:
-        pytest.skip("the Debian package xfsprogs is not installed")
-    image, folder = tmp_path / "image", tmp_path / "xfs"
+def room(disk: Path, _own_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on it of the test's own, which is the current one."""
+    folder = disk / "room"
     folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(DISK)
-    subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", image], check=True)
-    if os.geteuid() != 0 or subprocess.run(["mount", "-o", "loop", image, folder], check=False).returncode:
-        pytest.skip("mounting an image needs root and a loop device")
-    try:
-        source = pico.make(folder / "source", "gpt2", vocab_size=997).folder
-        rows = np.arange(WEIGHTS // 4, dtype=np.int32)
-        pico.add_tensors(source, {"zz": torch.from_numpy(rows)})
-        os.sync()
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
+    monkeypatch.chdir(folder)
+    yield folder
+    shutil.rmtree(folder)
 
 
 def free(folder: Path) -> int:
-    os.sync()
+    subprocess.run(["sync", "-f", folder], check=True)
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize
 
 
 @pytest.mark.parametrize("to", [32, 16 + 128])
-def test_resize_on_a_disk_that_clones_allocates_the_new_table_alone(to: int, xfs: Path, tmp_path: Path) -> None:
-    before = free(xfs)
-    result = resize(xfs / "source", to=to, output=xfs / "out")
+def test_resize_on_a_disk_that_clones_allocates_the_new_table_alone(to: int, disk: Path, room: Path) -> None:
+    result = resize(disk / "whole", to=to, output=room / "out")
     assert result.bytes_written > WEIGHTS
-    assert before - free(xfs) < to * pico.WIDTH * 4 + MEBIBYTE
-    resize(xfs / "source", to=to, output=tmp_path / "elsewhere")
-    weights = "model.safetensors"
-    assert contents(xfs / "out")[weights] == contents(tmp_path / "elsewhere")[weights]
+    assert unshared(room / "out") < to * pico.WIDTH * 4 + MEBIBYTE
 
 
-def test_resize_on_a_disk_that_clones_asks_for_what_will_be_allocated(xfs: Path) -> None:
-    with (xfs / "filler").open("wb") as filler:
-        os.posix_fallocate(filler.fileno(), 0, free(xfs) - 8 * MEBIBYTE)
-    assert free(xfs) < WEIGHTS
+@pytest.mark.parametrize(("name", "holes"), [("whole", 0), ("ragged", 2 * HOLE)])
+def test_resize_on_a_disk_that_clones_allocates_what_the_plan_says(
+    name: str, holes: int, disk: Path, room: Path
+) -> None:
+    plan = plan_resize(disk / name, to=144)
+    written = plan.bytes_to_write - plan.bytes_shared(room / "out")
+    result = plan.execute(room / "out")
+    slack = BLOCK * 2 * len(contents(result.output))
+    assert written - holes - slack < unshared(result.output) < written + slack
+    assert plan.bytes_shared(room / "out") > WEIGHTS / 4
+
+
+def test_bytes_shared_is_none_on_another_disk(disk: Path, tmp_path: Path) -> None:
+    plan = plan_resize(disk / "whole", to=144)
+    assert plan.bytes_shared(tmp_path / "out") == 0
+    assert WEIGHTS - MEBIBYTE < plan.bytes_shareable < plan.bytes_to_write
+
+
+def refused(number: int) -> Callable[..., int]:
+    def call(*arguments: Any, **options: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def shortened(source: int, destination: int, count: int, offset_src: int) -> int:
+    return COPY_FILE_RANGE(source, destination, min(count, 1_000_003), offset_src=offset_src)
+
+
+COPY_FILE_RANGE = os.copy_file_range
+WAYS: dict[str, dict[str, Callable[..., int]]] = {
+    "cloned": {},
+    "cloned in part": {"copy_file_range": shortened},
+    "sent": {"copy_file_range": refused(errno.EXDEV)},
+    "in blocks": {"copy_file_range": refused(errno.EOPNOTSUPP), "sendfile": refused(errno.EINVAL)},
+}
+
+
+@pytest.mark.parametrize("name", ["whole", "ragged"])
+def test_resize_writes_the_same_bytes_by_every_way(
+    name: str, disk: Path, room: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = weights(resize(sources / name, to=33, output=tmp_path / "copied").output)
+    for way, replaced in WAYS.items():
+        with monkeypatch.context() as patched:
+            for call, replacement in replaced.items():
+                patched.setattr(os, call, replacement)
+            assert weights(resize(disk / name, to=33, output=room / way).output) == wanted, way
+    before, after = (tensors(folder) for folder in (sources / name, room / "cloned"))
+    table = "transformer.wpe.weight"
+    assert set(before) - set(after) == {name for name in before if name.endswith((".attn.bias", ".masked_bias"))}
+    assert len(after.pop(table)) == 33
+    assert all(np.array_equal(values.view(np.int32), before[name].view(np.int32)) for name, values in after.items())
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(folder).items() if "safetensors" in name}
+
+
+def tensors(folder: Path) -> dict[str, Any]:
+    return {name: values for path in folder.glob("*.safetensors") for name, values in load_file(path).items()}
+
+
+@only_xfs
+def test_resize_on_a_disk_that_clones_asks_for_what_will_be_allocated(disk: Path, room: Path) -> None:
+    with Path("filler").open("wb") as filler:
+        os.posix_fallocate(filler.fileno(), 0, free(disk) - 8 * MEBIBYTE)
+    assert free(disk) < WEIGHTS
     with pytest.raises(OutputError, match=r"needs [\d,]+ bytes, and .* has [\d,]+ free") as caught:
-        resize(xfs / "source", to=1_000_000, output=xfs / "out")
+        resize(disk / "whole", to=1_000_000, output=room / "out")
     needed = int(caught.value.message.split("needs ")[1].split(" bytes")[0].replace(",", ""))
     assert 32_000_000 < needed < 32_000_000 + MEBIBYTE
-    assert sorted(path.name for path in xfs.iterdir()) == ["filler", "source"]
-    resize(xfs / "source", to=32, output=xfs / "out")
+    assert [path.name for path in room.iterdir()] == ["filler"]
+    resize(disk / "whole", to=32, output=room / "out")
+
+
+def test_resize_of_a_source_that_changes_while_it_is_cloned_is_an_error(
+    disk: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(shutil.copytree(disk / "ragged", "source"))
+
+    def changing(*arguments: int, **options: int) -> int:
+        with (source / SHARDS[0]).open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"x")
+        return COPY_FILE_RANGE(*arguments, **options)
+
+    monkeypatch.setattr(os, "copy_file_range", changing)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        resize(source, to=32, output=room / "out")
+    assert [path.name for path in room.iterdir()] == ["source"]
+
+
+def cloning(nursery: Nursery) -> list[Call]:
+    """The calls of a run that move bytes and wait for the disk."""
+    found_calls = calls(nursery, *RESIZE)
+    put_none()
+    moving = [call for call in found_calls if call.name in ("copy_file_range", "fsync")]
+    assert len([call for call in moving if call.name == "copy_file_range"]) > 8
+    return moving
+
+
+@only_xfs
+@needs_strace
+def test_resize_killed_while_it_clones_leaves_nothing_or_all(resizing: Nursery, disk: Path, room: Path) -> None:
+    before, new = contents(Path(shutil.copytree(disk / "ragged", "source"))), made(resizing, 32)
+    made_calls, outcomes = cloning(resizing), []
+    for call in [*some(made_calls[:-1], 1, 6), made_calls[-1]]:
+        put_none()
+        ended, _ = traced(resizing, RESIZE, f"{call.name}:signal=KILL:when={call.k}")
+        assert ended.code == -9, (call, ended)
+        assert (contents(Path("source")) == before, found() in (None, new)) == (True, True), call
+        outcomes.append(found() is None)
+        again = resizing.run(*RESIZE, *(["--force"] if OUTPUT.exists() else []))
+        assert (again.code, found() == new, leftovers()) == (0, True, []), (call, again)
+    assert len(set(outcomes)) == 2
+
+
+@only_xfs
+@needs_strace
+def test_resize_that_may_not_clone_copies_or_says_so(resizing: Nursery, disk: Path, room: Path) -> None:
+    before, new = contents(Path(shutil.copytree(disk / "ragged", "source"))), made(resizing, 32)
+    made_calls = [call for call in cloning(resizing) if call.name == "copy_file_range"]
+    for error, first in {"ENOSPC": 1, "EIO": 2, "EOPNOTSUPP": 3}.items():
+        for call in some(made_calls, first, 4):
+            put_none()
+            ended, log = traced(resizing, RESIZE, f"{call.name}:error={error}:when={call.k}")
+            assert "(INJECTED)" in log, call
+            is_refused = error == "ENOSPC"
+            assert (ended.code, found() == (None if is_refused else new)) == (int(is_refused), True), (call, ended)
+            assert (contents(Path("source")) == before, leftovers()) == (True, []), call
+            assert (f"Error: {OUTPUT} could not be written" in ended.stderr) == is_refused
