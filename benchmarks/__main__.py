@@ -19,30 +19,40 @@ from typing import Any
 from benchmarks.machine import describe_machine, find_versions
 from benchmarks.table import OUT, Record, add_options, markdown
 
-__all__ = ["is_met", "run", "written"]
+__all__ = ["is_met", "run", "save", "written"]
 
-BENCHMARKS = ("startup", "inspect", "resize", "memory", "verify", "cloning", "evaluate", "compare", "train")
+QUICK = ("startup", "inspect", "resize", "memory", "verify", "cloning", "evaluate", "compare")
+# Ten minutes or more: run where they are asked for.
+LONG = ("train",)
 
 
 def main() -> None:
     """Run what is asked for, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_options(parser, None)
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, metavar="NAME")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"where the table goes; {OUT} if not given")
+    said = f"these, of {', '.join(QUICK)}, and of those that take longer: {', '.join(LONG)}"
+    parser.add_argument("--only", nargs="+", choices=(*QUICK, *LONG), default=QUICK, metavar="NAME", help=said)
+    said = f"where the table goes; {OUT} if not given"
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=said)
     asked = parser.parse_args()
-    folder = asked.folder or Path(tempfile.gettempdir())
-    options = ["--folder", str(folder), *(["--rounds", str(asked.rounds)] if asked.rounds else [])]
-    machine = describe_machine(folder)
-    count = len(asked.only)
-    found = [run(f"benchmarks.{name}", options, f"{at} of {count}: ") for at, name in enumerate(asked.only, 1)]
-    table = {"schema_version": 1, "machine": machine, "versions": find_versions(), "benchmarks": found}
     asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "table.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (asked.out / "table.md").write_text("\n".join(written(table)) + "\n", encoding="utf-8")
+    options = ["--folder", str(asked.folder), *(["--rounds", str(asked.rounds)] if asked.rounds else [])]
+    found: list[Record] = []
+    table = {"schema_version": 1, "machine": describe_machine(asked.folder), "versions": find_versions()}
+    for number, name in enumerate(asked.only, 1):
+        found.append(run(f"benchmarks.{name}", options, f"{number} of {len(asked.only)}: "))
+        save({**table, "benchmarks": found}, asked.out)
     print((asked.out / "table.md").read_text(encoding="utf-8"), end="")
     print(f"Written to {asked.out}.", file=sys.stderr)
     sys.exit(not is_met(found))
+
+
+def save(table: Record, out: Path) -> None:
+    """Write the table as Markdown and as JSON; after each benchmark, so that one stopped later costs no other."""
+    (out / "table.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out / "table.md").write_text("\n".join(written(table)) + "\n", encoding="utf-8")
 
 
 def run(module: str, options: Sequence[str], place: str = "") -> Record:
@@ -79,7 +89,9 @@ def written(table: Record) -> Iterator[str]:
     yield "# What was measured\n"
     for what in ("machine", "versions"):
         yield f"- {what}: {', '.join(f'{name} {value}' for name, value in table[what].items())}"
-    taken = (f"{one['name']} {one['rounds']} in {one['seconds']:,.0f} s" for one in table["benchmarks"])
+    taken = (
+        f"{one['name']} {one['rounds']} in {one['seconds']:,.0f} s" for one in table["benchmarks"] if one["rounds"]
+    )
     yield f"- rounds of each benchmark: {', '.join(taken)}\n"
     yield from markdown(row for one in table["benchmarks"] for row in one["rows"])
     for one in table["benchmarks"]:

@@ -12,7 +12,6 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from benchmarks.machine import describe_machine, find_versions
 from benchmarks.measuring import alternate, apart, measure, measured, megabytes, seconds
 from benchmarks.resize import cleared, copy_and_sync, promised, resizing
 from benchmarks.sources import Shape, shape_of, write
-from benchmarks.table import OUT, Record, add_options, summary
+from benchmarks.table import OUT, Record, add_options, folder_in, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,8 +53,8 @@ def main() -> None:
     if asked.draw:
         found = json.loads(asked.draw.read_text(encoding="utf-8"))
     else:
-        with tempfile.TemporaryDirectory(dir=asked.folder) as temporary:
-            found = measure_costs(Path(temporary), asked.rounds, asked.sizes, asked.rows)
+        with folder_in(asked.folder) as folder:
+            found = measure_costs(folder, asked.rounds, asked.sizes, asked.rows)
         text = json.dumps(found, indent=1, ensure_ascii=False)
         (asked.out / "costs.json").write_text(f"{text}\n", encoding="utf-8")
     draw(found, asked.out / "costs.svg")

@@ -1,7 +1,7 @@
 """The start of `ctxextend` beside an interpreter that imports no more than it must.
 
 `--help`, and that of every command, beside Typer and Rich; commands on the bundled checkpoint, whose own work is next
-to nothing, beside these and numpy. Every command runs as a whole process, in turn with the others.
+to nothing, beside these and numpy. Every command runs as a whole process, in turn with its peer.
 
     python -m benchmarks.startup [--rounds 15] [--folder DIR]
 """
@@ -19,6 +19,7 @@ from benchmarks.measuring import (
     measured,
     more,
     python,
+    seconds,
 )
 from benchmarks.table import run_alone
 
@@ -46,18 +47,13 @@ def works(folder: Path) -> list[list[str]]:
 
 
 def rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield a row for every start."""
+    """Yield a row for every start, each with runs of its peer between its own."""
     for start, commands in ((START, helps()), (START_WITH_NUMPY, works(folder))):
-        ours = {f"ctxextend {_said(command, folder)}": [*PROGRAM, *command] for command in commands}
         peer = f'python -c "{start}"'
-        costs = alternate({name: measured(route) for name, route in {peer: python(start), **ours}.items()}, rounds)
-        seconds = {name: [cost.seconds for cost in found] for name, found in costs.items()}
-        for name in ours:
-            yield Row(f"`{name}`", "s", seconds[name], f"`{peer}`", seconds[peer], more(MOST))
-
-
-def _said(command: list[str], folder: Path) -> str:
-    return " ".join(command).replace(f"{folder}/", "")
+        for command in commands:
+            name = f"ctxextend {' '.join(command).replace(f'{folder}/', '')}"
+            costs = alternate({name: measured([*PROGRAM, *command]), peer: measured(python(start))}, rounds)
+            yield Row(f"`{name}`", "s", seconds(costs[name]), f"`{peer}`", seconds(costs[peer]), more(MOST))
 
 
 if __name__ == "__main__":

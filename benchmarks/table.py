@@ -1,6 +1,7 @@
 """The one table of what was measured: as Markdown for people, as JSON for machines."""
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -11,13 +12,26 @@ from typing import Any
 
 from benchmarks.measuring import Row
 
-__all__ = ["OUT", "Benchmark", "Record", "add_options", "markdown", "record", "run_alone", "summary"]
+__all__ = [
+    "BUILD",
+    "OUT",
+    "Benchmark",
+    "Record",
+    "add_options",
+    "folder_in",
+    "markdown",
+    "record",
+    "run_alone",
+    "summary",
+]
 
 # Measures in a folder, so many rounds, and yields rows as they are known.
 Benchmark = Callable[[Path, int], Iterable[Row]]
 
-# What nobody chose a place for; the tables of the reference run are in benchmarks/results.
-OUT = Path("build/benchmarks")
+# Of the checkout: on a disk, where temporary folders often are not. It has the results too that nobody chose a place
+# for; those of the reference run are in benchmarks/results.
+BUILD = Path("build")
+OUT = BUILD / "benchmarks"
 
 # A row as JSON has it.
 Record = Mapping[str, Any]
@@ -68,14 +82,29 @@ def _spread(summary: Record | None, unit: str) -> str:
 
 def add_options(parser: argparse.ArgumentParser, rounds: int | None) -> None:
     """Add the options that every benchmark has."""
-    parser.add_argument("--rounds", type=_positive, default=rounds, help="how often each route runs")
-    parser.add_argument("--folder", type=Path, default=None, help="where the files go that are measured")
+    said = f"where the files go that are measured; {BUILD} if not given"
+    parser.add_argument("--rounds", type=_rounds, default=rounds, metavar="N", help="how often each route runs")
+    parser.add_argument("--folder", type=_folder, default=BUILD, metavar="DIR", help=said)
 
 
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 up")
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return Path(text)
+
+
+@contextlib.contextmanager
+def folder_in(place: Path) -> Iterator[Path]:
+    """Give a new folder for what is measured; it is deleted at the end."""
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as temporary:
+        yield Path(temporary).resolve()
 
 
 def run_alone(benchmark: Benchmark, described: str, rounds: int) -> None:
@@ -89,8 +118,8 @@ def run_alone(benchmark: Benchmark, described: str, rounds: int) -> None:
     arguments = parser.parse_args()
     records: list[Record] = []
     try:
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
-            for row in benchmark(Path(temporary), arguments.rounds):
+        with folder_in(arguments.folder) as folder:
+            for row in benchmark(folder, arguments.rounds):
                 records.append(record(row))
     finally:
         if arguments.json:

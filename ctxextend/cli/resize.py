@@ -62,7 +62,6 @@ ScopeName = Literal["new", "all"]
 
 
 def resize(
-    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -243,8 +242,7 @@ def resize(
     result = _execute(sink, plan, output, force=force, proves=verify)
     if verify:
         sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
-    commands = list(getattr(context.parent and context.parent.command, "commands", ()))
-    _show_result(sink, result, commands, also, verified=verify)
+    _show_result(sink, result, also, verified=verify)
 
 
 def _span(text: str | None) -> tuple[int, int] | None:
@@ -320,9 +318,7 @@ def show_plan(
     return values | {"dry_run": True, "verified": False, "choices": list(choices)}, warnings
 
 
-def _show_result(
-    sink: Output, result: "ResizeResult", commands: list[str], also: dict[str, Any], *, verified: bool
-) -> None:
+def _show_result(sink: Output, result: "ResizeResult", also: dict[str, Any], *, verified: bool) -> None:
     plan = result.plan
     for warning in result.warnings[len(plan.warnings) :]:
         sink.warning(warning)
@@ -345,4 +341,4 @@ def _show_result(
         "choices": list(result.choices),
     }
     sink.result("resize", values | also, result.warnings)
-    sink.note(last_line(result, commands))
+    sink.note(last_line(result))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEXT_COMMANDS", "last_line", "plan_text", "settings_text"]
 
-# What to type next, each shown only once the app has the command.
+# What to type next, by the command.
 NEXT_COMMANDS = {
     "inspect": "to look: ctxextend inspect {output}{variant}{described}",
     "verify": "to prove: ctxextend verify {source} {output}{origin}{described}",
@@ -20,12 +20,12 @@ NEXT_COMMANDS = {
 }
 
 
-def last_line(result: "ResizeResult", commands: list[str]) -> str:
-    """Say what the output is worth, and what to type next, of the commands that there are."""
+def last_line(result: "ResizeResult") -> str:
+    """Say what the output is worth, and what to type next."""
     name = str(result.output)
     output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
     words = _source_words(result.plan.recipe)
-    steps = [text.format(output=output, **words) for name, text in NEXT_COMMANDS.items() if name in commands]
+    steps = [text.format(output=output, **words) for text in NEXT_COMMANDS.values()]
     if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter and _class(result):
         steps.append(f"to load: python -c {_load(result)}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
