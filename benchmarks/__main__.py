@@ -96,7 +96,7 @@ def written(table: Record) -> Iterator[str]:
     yield from markdown(row for one in table["benchmarks"] for row in one["rows"])
     for one in table["benchmarks"]:
         if one["failed"]:
-            yield f"\n**{one['name']} failed**: it ended before its last row."
+            yield f"\n**{one['name']} failed**: rows of it were not measured; what it printed says why."
 
 
 if __name__ == "__main__":

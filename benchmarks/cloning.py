@@ -13,7 +13,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,7 +102,12 @@ def _extents(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield, of each disk and size, the seconds of a resize beside start-up, and the blocks that it takes."""
+    """Yield, of each disk and size, the seconds of a resize beside start-up, and the blocks that it takes.
+
+    Raises:
+        SystemExit: A disk could not be made or mounted; all others are measured first.
+    """
+    missed = []
     for kind in KINDS:
         for size, (shape, room) in SOURCES.items():
             try:
@@ -111,7 +115,9 @@ def rows(folder: Path, rounds: int) -> Iterator[Row]:
                     apart(write, disk / "source", shape)
                     yield from _compared(disk, f"`resize`, {size}, on {kind}", shape, rounds)
             except OSError as error:
-                print(f"{kind}, {size}: not measured: {error}", file=sys.stderr)
+                missed.append(f"{kind}, {size}: not measured: {error}")
+    if missed:
+        raise SystemExit("\n".join(missed))
 
 
 def _compared(disk: Path, what: str, shape: Shape, rounds: int) -> Iterator[Row]:
