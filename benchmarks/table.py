@@ -84,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser, rounds: int | None) -> None:
     """Add the options that every benchmark has."""
     said = f"where the files go that are measured; {BUILD} if not given"
     parser.add_argument("--rounds", type=_rounds, default=rounds, metavar="N", help="how often each route runs")
-    parser.add_argument("--folder", type=_folder, default=BUILD, metavar="DIR", help=said)
+    parser.add_argument("--folder", type=_folder, default=str(BUILD), metavar="DIR", help=said)
 
 
 def _rounds(text: str) -> int:
@@ -94,6 +94,8 @@ def _rounds(text: str) -> int:
 
 
 def _folder(text: str) -> Path:
+    if Path(text) == BUILD:
+        BUILD.mkdir(exist_ok=True)
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text}")
     return Path(text)

@@ -197,11 +197,12 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
     if len(rows) >= width:
         gram = np.zeros((width, width))
         for block in _blocks(table, rows):
-            gram += (block - mean).T @ (block - mean)
+            block -= mean
+            gram += block.T @ block  # of one array, of which BLAS computes a half
         values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
         directions = leading_eigenvectors(gram, values, _leading(values))
     else:
-        gram = np.concatenate([_project(table, rows, mean, (block - mean).T).T for block in _blocks(table, rows)])
+        gram = _products(table, rows, mean)
         values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
         vectors = leading_eigenvectors(gram, values, _leading(values))
         directions = np.zeros((width, vectors.shape[1]))
@@ -210,6 +211,21 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
         lengths = np.linalg.norm(directions, axis=0)
         directions /= np.where(lengths > 0, lengths, 1)
     return np.maximum(values, 0) / len(rows), directions
+
+
+def _products(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
+    """Return the products of all rows less the mean with each other, shape (n, n); of each pair one is computed."""
+    gram = np.empty((len(rows), len(rows)))
+    for start in range(0, len(rows), BLOCK_ROWS):
+        own = slice(start, start + BLOCK_ROWS)
+        block = table[rows[own]].astype(np.float64) - mean
+        gram[own, own] = block @ block.T
+        for place, other in enumerate(_blocks(table, rows[own.stop :])):
+            behind = slice(own.stop + place * BLOCK_ROWS, own.stop + (place + 1) * BLOCK_ROWS)
+            other -= mean
+            gram[own, behind] = block @ other.T
+            gram[behind, own] = gram[own, behind].T
+    return gram
 
 
 def _leading(values: Floats) -> int:
