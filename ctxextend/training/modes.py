@@ -65,7 +65,7 @@ def spare_activations(model: torch.nn.Module) -> None:
     """
     for part in model.modules():
         if "forward" not in vars(part) and _keeps_steps(part):
-            part.forward = _spared(part.forward)  # type: ignore[method-assign]
+            part.forward = _spared(part.forward)
 
 
 def _keeps_steps(part: torch.nn.Module) -> bool:
@@ -85,7 +85,7 @@ def _keeps_steps(part: torch.nn.Module) -> bool:
 
 def _spared(function: OfValues) -> OfValues:
     """Return a function of single values as one that keeps its input alone."""
-    return lambda values: Spared.apply(values, function)  # type: ignore[no-untyped-call, no-any-return]
+    return lambda values: Spared.apply(values, function)  # type: ignore[no-untyped-call]
 
 
 class Spared(torch.autograd.Function):
