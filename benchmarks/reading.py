@@ -31,8 +31,8 @@ for method in asked["methods"]:
     ctxextend.resize(folder / "source", to=asked["length"], method=method, output=folder / method)
 random.seed(0)
 known = ["return", "the", "object", "of", "a", "new", "list", "is", "value", "file", "if", "name"]
-for name in ("text.txt", "held-out.txt"):
-    (folder / name).write_text(" ".join(random.choice(known) for _ in range(asked["words"])))
+for name, words in (("text.txt", asked["words"]), ("held-out.txt", asked["length"])):
+    (folder / name).write_text(" ".join(random.choice(known) for _ in range(words)))
 """
 
 
@@ -42,7 +42,7 @@ class Readable:
 
     Attributes:
         length: Tokens that it reads at once.
-        words: Of each of two texts, text.txt and held-out.txt; a word is a token, or a little more.
+        words: Of text.txt; a word is a token, or a little more. held-out.txt is as long as what is read at once.
         methods: How it is resized, each into a folder of its name.
         shape: What differs from GPT-2 small, by the keys of its config.
     """
