@@ -1,78 +1,85 @@
 """`ctxextend evaluate` beside transformers' plain forward with loss, on a GPT-2-small shape that reads 4,096 tokens.
 
-Each route runs as a whole process, in turn with the others, over the same windows. Weights are random: they change
-neither time nor memory. The last route is everything that `evaluate` measures, the original's readings included.
+Each runs as a whole process, in turn with the other, over the same windows, in float32 on as many threads as torch
+takes by itself. Tokens a second are counted from the first window to the last loss, by the clock of the process: ours
+says so in its JSON, summing up included; the peer reads four tokens before its clock starts, as ours does. Starting and
+loading, which no one does for two windows, are left out of it. Peak memory is the whole process's. Both must tell the
+same mean loss.
 
-    python -m benchmarks.evaluate [--rounds 3] [--windows 2] [--folder DIR]
+    python -m benchmarks.evaluate [--rounds 3] [--folder DIR]
 """
 
-import argparse
-import subprocess
+import math
 import sys
-import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.measuring import measure, report
+from benchmarks.measuring import Cost, Row, alternate, at_least, at_most
+from benchmarks.reading import PROGRAM, Readable, make, measure_telling
+from benchmarks.table import run_alone
 
-LENGTH = 4096
+ROUNDS, WINDOWS, LENGTH = 3, 2, 4096
+MODEL = Readable(LENGTH, words=LENGTH * (WINDOWS + 1))
 
-MAKE = """
-import random, sys
-from pathlib import Path
-from transformers import GPT2Config, GPT2LMHeadModel
-import ctxextend
-from ctxextend.checkpoints.source import bundled_source
-folder, text, windows = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-GPT2LMHeadModel(GPT2Config()).save_pretrained(folder)
-for name in ("tokenizer.json", "tokenizer_config.json"):
-    (folder / name).write_bytes((bundled_source("tiny-gpt2").folder / name).read_bytes())
-ctxextend.resize(folder, to=4096, output=sys.argv[4])
-random.seed(0)
-words = ["return", "the", "object", "of", "a", "new", "list", "is", "value", "file", "if", "name"]
-text.write_text(" ".join(random.choice(words) for _ in range(2 * 4096 * (windows + 1))))
-"""
-
+# As a user would write it, but for the clock.
 PLAIN = """
-import sys, torch
+import json, sys, time, torch
 from pathlib import Path
 from transformers import AutoTokenizer, GPT2LMHeadModel
-model = GPT2LMHeadModel.from_pretrained(sys.argv[1]).eval()
-ids = AutoTokenizer.from_pretrained(sys.argv[1])(Path(sys.argv[2]).read_text())["input_ids"]
+folder, windows, length = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+model = GPT2LMHeadModel.from_pretrained(folder / "linear").eval()
+ids = AutoTokenizer.from_pretrained(folder / "linear")((folder / "text.txt").read_text())["input_ids"]
+losses = []
 with torch.no_grad():
-    for number in range(int(sys.argv[3])):
-        window = torch.tensor(ids[number * 4096 : (number + 1) * 4096])[None]
-        print(model(input_ids=window, labels=window).loss.item())
+    model(input_ids=torch.tensor(ids[:4])[None])
+    began = time.perf_counter()
+    for number in range(windows):
+        window = torch.tensor(ids[number * length : (number + 1) * length])[None]
+        losses.append(model(input_ids=window, labels=window).loss.item())
+print(json.dumps({"seconds": time.perf_counter() - began, "loss": sum(losses) / windows}))
 """
 
-
-def routes(model: Path, text: Path, windows: int) -> dict[str, list[str]]:
-    """The commands to compare, the first being ours on the same work as the second."""
-    ours = [sys.executable, "-m", "ctxextend", "evaluate", str(model), "--data", str(text), "--quiet"]
-    ours += ["--tokens", str(LENGTH * windows)]
-    return {
-        "evaluate, the model's windows alone": [*ours, "--measure", "position", "--alone"],
-        "transformers, forward with loss": [sys.executable, "-c", PLAIN, str(model), str(text), str(windows)],
-        "evaluate, everything": ours,
-    }
+OURS, PEER = "ctxextend", "transformers, forward with loss"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--windows", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=None)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
-        source, text, model = (Path(temporary) / name for name in ("gpt2-small", "text.txt", "gpt2-small-4096"))
-        made = [sys.executable, "-c", MAKE, str(source), str(text), str(arguments.windows), str(model)]
-        subprocess.run(made, check=True, capture_output=True)
-        commands = routes(model, text, arguments.windows)
-        results: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
-        for _ in range(arguments.rounds):
-            for name, command in commands.items():
-                results[name].append(measure(command))
-    report(results)
+def ours(folder: Path) -> Cost:
+    """Read the windows by `evaluate`."""
+    command = [*PROGRAM, "evaluate", str(folder / "linear"), "--data", str(folder / "text.txt"), "--alone", "--json"]
+    command += ["--measure", "position", "--tokens", str(LENGTH * WINDOWS)]
+    cost, told = measure_telling(command, folder)
+    return _counted(cost, told["seconds"], told["positions"]["losses"]["model"]["mean"])
+
+
+def plain(folder: Path) -> Cost:
+    """Read them by transformers."""
+    command = [sys.executable, "-c", PLAIN, str(folder), str(WINDOWS), str(LENGTH)]
+    cost, told = measure_telling(command, folder)
+    return _counted(cost, told["seconds"], told["loss"])
+
+
+def _counted(cost: Cost, seconds: float, loss: float) -> Cost:
+    return replace(cost, counted={"tokens/s": LENGTH * WINDOWS / seconds, "loss": loss})
+
+
+def rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield the rows of speed and of memory."""
+    make(folder, MODEL)
+    costs = alternate({OURS: lambda: ours(folder), PEER: lambda: plain(folder)}, rounds)
+    check_same(costs)
+    speeds = [[cost.counted["tokens/s"] for cost in costs[name]] for name in (OURS, PEER)]
+    peaks = [[cost.megabytes for cost in costs[name]] for name in (OURS, PEER)]
+    what = f"`evaluate`, GPT-2-small shape at {LENGTH:,}"
+    yield Row(f"{what}: speed", "tokens/s", speeds[0], PEER, speeds[1], at_least(0.95))
+    yield Row(f"{what}: peak memory", "MB", peaks[0], PEER, peaks[1], at_most(0.5))
+
+
+def check_same(costs: dict[str, list[Cost]]) -> None:
+    """Raise SystemExit where the two did not read the same."""
+    mine, other = (costs[name][0].counted["loss"] for name in (OURS, PEER))
+    if not math.isclose(mine, other, rel_tol=1e-5):
+        raise SystemExit(f"the losses differ: {mine} and {other}")
 
 
 if __name__ == "__main__":
-    main()
+    run_alone(rows, __doc__ or "", ROUNDS)

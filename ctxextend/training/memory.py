@@ -12,13 +12,14 @@ from ctxextend.training.modes import switch_checkpointing
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.room import free_memory
 
-__all__ = ["Choice", "Forecast", "Need", "choose"]
+__all__ = ["LONG", "Choice", "Forecast", "Need", "choose"]
 
 # Of the free memory, what a training may be planned to take.
 SHARE = 0.8
 # Of the free memory, what it may take before layers are computed twice to save some.
 SPARED = 0.5
-# Tokens of a sequence above which layers are computed twice.
+# Tokens of a sequence above which memory is worth some time: what is freed is given back, and where nobody knows what
+# is free, layers are computed twice.
 LONG = 1024
 # Tokens at once above which an accelerator has no more to gain.
 MOST_TOKENS = 16_384
@@ -251,8 +252,8 @@ def choose(forecast: Forecast, length: int, counts: list[int]) -> Choice:
     """Choose how many sequences are held at once, and whether layers are computed twice.
 
     On a CPU as many are held as have 4,096 tokens, whatever is free: so a run can be repeated. On an accelerator as
-    many as fit. Layers are computed twice where sequences have more than 1,024 tokens, and where what is kept
-    otherwise takes more than half of what is free: a third more time, and a fraction of the memory.
+    many as fit. Layers are computed twice where what is kept otherwise takes more than half of what is free, and where
+    that cannot be told, for sequences of more than 1,024 tokens: half as much time again, and a fraction of the memory.
 
     Args:
         forecast: What training takes.
@@ -265,7 +266,7 @@ def choose(forecast: Forecast, length: int, counts: list[int]) -> Choice:
     if forecast.device.type == "cpu":
         fitting = fitting[:1]
     has_mode = forecast.checkpointed is not None
-    if not has_mode or length <= LONG:
+    if not has_mode or length <= LONG or free is not None:
         # Fewer than 4,096 tokens at once cost an accelerator more time than computing layers twice.
         for count in [count for count in fitting if count == fitting[0] or count * length >= TOKENS_AT_ONCE]:
             need = forecast.need(length, count, checkpointed=False)

@@ -13,8 +13,8 @@ from ctxextend.evaluation.readers import ENCODER, SENTENCE_MODULES, Reader, chec
 from ctxextend.training.devices import Devices
 from ctxextend.training.distillation import Distillation
 from ctxextend.training.learning import Learner
-from ctxextend.training.memory import Choice, Forecast, choose
-from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
+from ctxextend.training.memory import LONG, Choice, Forecast, choose
+from ctxextend.training.modes import spare_activations, switch_checkpointing, switch_dropout_off
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.opening import Opened, Texts
 from ctxextend.training.parameters import Trained, match_parameters
@@ -67,6 +67,7 @@ def set_up_reader(reader: Reader, names: Mapping[str, str], opened: Opened, text
     objective = _objective(opened, reader)
     names, table = _trained_names(opened, reader, names)
     switch_dropout_off(reader.model)
+    spare_activations(reader.model)
     trained = Trained.of(reader.model, names, table, opened.rows)
     choice = _choose(opened, objective, devices)
     rate = settings.lr or _rate(trained, settings.trainable, reader.kind)
@@ -85,6 +86,7 @@ def _choose(opened: Opened, objective: LanguageModelling | Distillation, devices
         found = replace(found, micro_batch=micro_batch, is_checkpointed=twice, need=need)
     if found.is_checkpointed:
         switch_checkpointing(objective.model, on=True)
+    if found.is_checkpointed or opened.length > LONG:
         give_back_what_is_freed()
     return found
 
