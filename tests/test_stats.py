@@ -484,3 +484,14 @@ def test_untrained_rows_have_a_mean_of_zero() -> None:
     assert 50 in untrained_rows(table, measure(table), DEVIATIONS)
     table[50] = np.abs(table[50])
     assert 50 not in untrained_rows(table, measure(table), DEVIATIONS)
+
+
+@pytest.mark.parametrize(("rows", "width", "taken"), [(1000, 768, 768), (768, 1000, 767), (1000, 800, 512)])
+def test_measure_takes_the_spectrum_of_a_wide_table_from_fewer_rows(rows: int, width: int, taken: int) -> None:
+    positions, speeds = np.arange(rows)[:, None], 10000.0 ** (-np.arange(0, width, 2) / width)
+    table = np.concatenate([np.sin(positions * speeds), np.cos(positions * speeds)], axis=1)
+    table += 0.01 * np.random.default_rng(0).standard_normal(table.shape)
+    found, exact = measure(table), np.linalg.svd(table - table.mean(axis=0), compute_uv=False) ** 2 / rows
+    assert np.count_nonzero(found.eigenvalues > 1e-9) == taken
+    assert found.effective_rank == pytest.approx(exact.sum() ** 2 / np.square(exact).sum(), rel=0.02)
+    np.testing.assert_allclose([one.share for one in found.components], exact[:4] / exact.sum(), rtol=0.02)

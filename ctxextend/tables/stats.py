@@ -22,8 +22,10 @@ Floats = NDArray[np.float64]
 # Components whose periods are measured, and the share of the variance below which one is nothing but rounding.
 LEADING = 4
 NOTHING = 1e-12
-# Rows from which the spectrum is taken; of a longer table as many, evenly spaced.
+# Rows from which the spectrum is taken; of a longer table as many, evenly spaced. Of a table with more rows and columns
+# than `WIDE` they are fewer: what a spectrum takes grows with the cube of the smaller number.
 SPECTRUM_ROWS = 8192
+WIDE, WIDE_ROWS = 768, 512
 # Where the highest norm is more than so many medians, a picture shows equal factors as equal steps.
 SPREAD = 4.0
 
@@ -112,7 +114,8 @@ def measure(table: Table) -> TableStats:
         table: Shape (n, d), any float dtype, offset rows removed.
 
     Returns:
-        Its figures, computed in float64. The spectrum of more than 8,192 rows is that of so many, evenly spaced.
+        Its figures, computed in float64. The spectrum of more than 8,192 rows is that of so many, evenly spaced; of a
+        table with more than 768 rows and columns, that of 512 rows.
     """
     unit = _unit(table)
     if unit != 1:
@@ -189,9 +192,10 @@ def _mean(table: Table, rows: NDArray[np.intp]) -> Floats:
 
 def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Floats, Floats]:
     """Return the variances along all principal components, and the directions of the leading ones, shape (d, k)."""
-    if len(rows) > SPECTRUM_ROWS:
-        rows = rows[np.linspace(0, len(rows) - 1, SPECTRUM_ROWS).astype(np.intp)]
     width = table.shape[1]
+    most = WIDE_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
+    if len(rows) > most:
+        rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.intp)]
     if len(rows) < 2:
         return np.zeros(0), np.zeros((width, 0))
     if len(rows) >= width:
