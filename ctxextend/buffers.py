@@ -1,7 +1,6 @@
 """Position buffers in a checkpoint's files: dropped where transformers makes them itself, elsewhere made anew."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.tensorfile import TensorEntry
 from ctxextend.errors import CheckpointError
 from ctxextend.families.schema import Buffer
+from ctxextend.frozen import dataclass
 from ctxextend.tableplan import TablePlan
 
 __all__ = ["BufferPlan", "make_buffer", "plan_buffers"]

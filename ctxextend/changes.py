@@ -1,7 +1,6 @@
 """What a resize changes in a checkpoint, as data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.limits import Edit
 from ctxextend.checkpoints.weights import WeightsFile
 from ctxextend.families.architecture import Architecture
+from ctxextend.frozen import dataclass
 from ctxextend.recipe import RECIPE_FILE, TRUNCATE, Recipe
 from ctxextend.tableplan import TablePlan
 

@@ -6,7 +6,7 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ctxextend.checkpoints.source import bundled_source
 from ctxextend.comparison.comparing import Progress, compare_subject
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
+from ctxextend.frozen import dataclass
 from ctxextend.plan import plan_recipe
 from ctxextend.recipe import Recipe, Resize, Subject
 

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from ctxextend.checkpoints.writing import extents, staged_output, write_rest
 from ctxextend.configedits import config_edits
 from ctxextend.errors import ResizeError
 from ctxextend.families.architecture import Place
+from ctxextend.frozen import dataclass
 from ctxextend.outputtexts import Hashes, consequences, output_texts
 from ctxextend.recipe import Origin, Recipe, Resize
 from ctxextend.recognition import open_subject, recognize

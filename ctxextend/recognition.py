@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,6 +14,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.architecture import Architecture, Place, nested
 from ctxextend.families.entries import FAMILIES
 from ctxextend.families.lookup import FAMILIES_HINT, by_hand, find_architecture, is_known
+from ctxextend.frozen import dataclass
 from ctxextend.recipe import Subject, flag_words
 
 __all__ = ["open_subject", "recognize"]

@@ -3,13 +3,13 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.contents import FOLLOWED, IRREGULAR, as_copied
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
+from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

@@ -2,7 +2,7 @@
 
 import reprlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
@@ -10,6 +10,7 @@ from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.architecture import Architecture, Place
 from ctxextend.families.lookup import refused
+from ctxextend.frozen import dataclass
 from ctxextend.recipe import Resize
 from ctxextend.tables.resizing import check_source_rows
 

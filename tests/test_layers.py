@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself.
 LAYERS = [
-    *("errors", "version", "tables", "families", "checkpoints", "plainyaml"),
+    *("frozen", "errors", "version", "tables", "families", "checkpoints", "plainyaml"),
     *("runsettings", "recipe", "recipetext", "writtenrecipe", "writtenrun", "recognition", "tableplan"),
     *(
         "configedits",

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from ctxextend.checkpoints.weights import read_floats
 from ctxextend.configedits import config_changes
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation.readers import Reader
+from ctxextend.frozen import dataclass
 from ctxextend.model import lengthen, set_tables, to_tensor
 from ctxextend.plan import ResizePlan
 

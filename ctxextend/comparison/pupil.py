@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import DataError, TrainingError
 from ctxextend.evaluation.readerfiles import ReaderFiles
 from ctxextend.evaluation.readers import Reader, separator
+from ctxextend.frozen import dataclass
 from ctxextend.model import to_tensor
 from ctxextend.plan import ResizePlan
 from ctxextend.recipe import Run, Train

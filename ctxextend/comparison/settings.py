@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, get_origin
 
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.readers import ENCODER
+from ctxextend.frozen import dataclass
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
 from ctxextend.tables.options import MethodOptions
 from ctxextend.tables.registry import METHODS

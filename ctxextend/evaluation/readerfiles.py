@@ -1,7 +1,6 @@
 """A checkpoint's config, headers and tokenizer: all that must be known of it before its weights are loaded."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
@@ -9,6 +8,7 @@ from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.architecture import Place
+from ctxextend.frozen import dataclass
 from ctxextend.plan import table_hash
 from ctxextend.recipe import Subject
 from ctxextend.recognition import open_subject, recognize

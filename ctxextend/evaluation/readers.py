@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
 from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
+from ctxextend.frozen import dataclass
 from ctxextend.recipe import Subject
 from ctxextend.recognition import recognize
 from ctxextend.running import Loaded, load

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from ctxextend.frozen import dataclass
 
 __all__ = [
     "CHUNKS",

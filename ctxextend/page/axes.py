@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from ctxextend.frozen import dataclass
 
 __all__ = ["Axis", "Frame", "doublings", "places", "positions", "round_numbers", "top"]
 

@@ -5,8 +5,8 @@ Colours are classes and variables of the page's style, so that one picture serve
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from ctxextend.frozen import dataclass
 from ctxextend.page.axes import Frame
 from ctxextend.page.markup import Markup, element, joined, short
 

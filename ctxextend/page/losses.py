@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ctxextend.comparison.reports import Comparison
 from ctxextend.evaluation.reports import MODEL, SLIDING, Bucket, ContextPoint, Estimate
+from ctxextend.frozen import dataclass
 from ctxextend.page.axes import Axis, Frame, doublings, positions, round_numbers, top
 from ctxextend.page.charts import Said, band, curve, picture, points, rule, series
 from ctxextend.page.markup import DASH, Markup, element, joined

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ctxextend.comparison.reports import Comparison
 from ctxextend.evaluation.reports import Estimate
+from ctxextend.frozen import dataclass
 from ctxextend.page.axes import Frame, places, round_numbers, top
 from ctxextend.page.charts import Said, bar, line_class, picture, rule, series, swatch
 from ctxextend.page.markup import Markup, element

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ctxextend.comparison.reports import LOSS, Comparison, Outcome, Row
 from ctxextend.evaluation.reports import MODEL, Estimate, Recall
+from ctxextend.frozen import dataclass
 from ctxextend.page.charts import line_class, swatch
 from ctxextend.page.markup import Markup, element, joined
 from ctxextend.page.words import FIGURES, against_original, score_text, signed, twice

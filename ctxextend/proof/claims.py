@@ -1,7 +1,8 @@
 """What is claimed of a resized checkpoint, and whether it was found to hold."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from ctxextend.frozen import dataclass
 
 __all__ = ["Claim", "Proof"]
 

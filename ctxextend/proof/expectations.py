@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CtxextendError, RecipeError, ResizeError
+from ctxextend.frozen import dataclass
 from ctxextend.plan import ResizePlan, plan_checkpoint
 from ctxextend.proof.rows import Read, made_rows
 from ctxextend.recipe import Recipe, Resize, Subject, flag_words

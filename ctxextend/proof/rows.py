@@ -1,7 +1,6 @@
 """Whether a table's rows are those that its method makes, and what became of the learned ones."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
+from ctxextend.frozen import dataclass
 from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim
 from ctxextend.tableplan import TablePlan

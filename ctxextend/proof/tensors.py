@@ -4,7 +4,6 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
@@ -15,6 +14,7 @@ from ctxextend.checkpoints.comparing import first_difference
 from ctxextend.checkpoints.copying import read_range
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
 from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile
+from ctxextend.frozen import dataclass
 from ctxextend.plan import ResizePlan
 from ctxextend.proof.claims import Claim
 

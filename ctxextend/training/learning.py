@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from ctxextend.evaluation.readers import (
     MASKED,
     Reader,
 )
+from ctxextend.frozen import dataclass
 from ctxextend.running import quiet
 from ctxextend.training.devices import Devices
 from ctxextend.training.failures import explained

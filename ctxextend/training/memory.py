@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from ctxextend.evaluation.scoring import LOGITS_AT_ONCE, TOKENS_AT_ONCE
+from ctxextend.frozen import dataclass
 from ctxextend.training.modes import switch_checkpointing
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.room import free_memory

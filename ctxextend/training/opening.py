@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
 from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
 from ctxextend.evaluation.readers import Reader, encode, separator
+from ctxextend.frozen import dataclass
 from ctxextend.plan import plan_recipe, table_hash
 from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, Origin, Recipe, Run, Subject, Train
 from ctxextend.recognition import open_subject, recognize
