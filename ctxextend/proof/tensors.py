@@ -4,7 +4,6 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,7 +204,7 @@ def _different(stretches: Sequence[_Stretch], progress: Progress) -> Iterator[st
     """Yield the tensors whose bytes differ, each with where it first does."""
     first: dict[str, str] = {}
     total = sum(stretch.size for stretch in stretches)
-    for piece, differs in _compared(_pieces(stretches)):
+    for piece, differs in _compared(_pieces(stretches), total):
         progress(piece.size, total)
         for entry, byte in piece.differing() if differs else ():
             number = byte * math.prod(entry.shape) // entry.size
@@ -213,17 +212,16 @@ def _different(stretches: Sequence[_Stretch], progress: Progress) -> Iterator[st
     yield from (f"{name} differs, {where}" for name, where in first.items())
 
 
-def _compared(pieces: Iterator[_Piece]) -> Iterator[tuple[_Piece, bool]]:
+def _compared(pieces: Iterator[_Piece], total: int) -> Iterator[tuple[_Piece, bool]]:
     """Yield every piece and whether any byte of it differs, in order, while others are compared."""
-    begin = list(islice(pieces, 2))
-    if len(begin) < 2:
-        yield from ((piece, piece.differs()) for piece in begin)
+    if total <= CHUNK:  # read sooner than threads are imported and begin
+        yield from ((piece, piece.differs()) for piece in pieces)
         return
-    from concurrent.futures import Future, ThreadPoolExecutor  # at use: a small checkpoint is one piece
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: deque[tuple[_Piece, Future[bool]]] = deque()
-        for piece in chain(begin, pieces):
+        for piece in pieces:
             waiting.append((piece, pool.submit(piece.differs)))
             if len(waiting) > AHEAD:  # never all: there may be a million
                 first, future = waiting.popleft()
