@@ -8,6 +8,7 @@ import numpy as np
 
 from ctxextend.changes import CARD_FILE, Changes
 from ctxextend.checkpoints.card import model_card
+from ctxextend.checkpoints.dtypes import OF_ML_DTYPES
 from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
 from ctxextend.checkpoints.redaction import hidden
 from ctxextend.recipe import RECIPE_FILE, Run
@@ -125,8 +126,6 @@ def _tensor_bytes(changes: Changes) -> int:
 
 
 def _recipe_text(changes: Changes, hashes: Hashes) -> str:
-    import ml_dtypes
-
     source, recipe = changes.checkpoint.source, changes.recipe
     if source.kind == "hub" and source.revision is not None:
         recipe = replace(recipe, origin=replace(recipe.origin, revision=source.revision))
@@ -146,10 +145,20 @@ def _recipe_text(changes: Changes, hashes: Hashes) -> str:
         **({"convention": METHODS[changes.method].convention} if changes.makes_rows else {}),
         "revision": source.revision,
         "tables": tables,
-        "versions": {"ctxextend": __version__, "numpy": np.__version__, "ml_dtypes": ml_dtypes.__version__},
+        "versions": _versions(changes),
     }
     run = Run(recipe.source, recipe.origin, recipe.resize)
     return run_text(run, provenance, makes_rows=changes.makes_rows)
+
+
+def _versions(changes: Changes) -> dict[str, str]:
+    """Return the versions of what computed the rows: ml_dtypes too, where numpy has no such dtype."""
+    versions = {"ctxextend": __version__, "numpy": np.__version__}
+    if any(table.dtype in OF_ML_DTYPES for table in changes.tables):
+        import ml_dtypes
+
+        versions["ml_dtypes"] = ml_dtypes.__version__
+    return versions
 
 
 def _card_text(changes: Changes) -> str:

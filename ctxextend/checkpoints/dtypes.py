@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BITS", "FLOATS", "NUMPY", "numpy_dtype"]
+__all__ = ["BITS", "FLOATS", "NUMPY", "OF_ML_DTYPES", "numpy_dtype"]
 
 # What numpy has by itself, and what ml_dtypes adds.
 OF_NUMPY = {
