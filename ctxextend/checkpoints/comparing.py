@@ -46,14 +46,14 @@ def first_difference(one: tuple[Path, int], other: tuple[Path, int], length: int
         CheckpointError: A file cannot be read, or ends too early.
     """
     ours, theirs = (np.empty(min(BLOCK, length), np.uint8) for _ in range(2))
-    addresses = ours.ctypes.data, theirs.ctypes.data
+    blocks, addresses = (ours.data, theirs.data), (ours.ctypes.data, theirs.ctypes.data)
     with open_source(one[0]) as our_file, open_source(other[0]) as their_file:
         our_file.seek(one[1])
         their_file.seek(other[1])
         for start in range(0, length, BLOCK):
             size = min(BLOCK, length - start)
-            read_whole(our_file, ours.data[:size])
-            read_whole(their_file, theirs.data[:size])
+            read_whole(our_file, blocks[0][:size])
+            read_whole(their_file, blocks[1][:size])
             if MEMCMP(*addresses, size):
                 return start + int((ours[:size] != theirs[:size]).argmax())
     return None

@@ -183,12 +183,15 @@ def read_whole(file: FileIO, block: memoryview) -> None:
     Raises:
         CheckpointError: It cannot be read, or ends too early.
     """
-    while block:
-        with reading(file.name):
-            count = file.readinto(block)  # one call gives 2 GB at most
-        if not count:
-            raise CheckpointError(f"{file.name} became shorter while it was read.", "Run the command again.")
-        block = block[count:]
+    done = 0
+    try:
+        while done < len(block):
+            count = file.readinto(block[done:])  # one call gives 2 GB at most
+            if not count:
+                raise CheckpointError(f"{file.name} became shorter while it was read.", "Run the command again.")
+            done += count
+    except OSError as error:
+        raise _unreadable(file.name, error) from error
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
@@ -224,12 +227,14 @@ def reading(path: Path | str) -> Iterator[None]:
     """Turn what the system says of a file of the source into a CheckpointError."""
     try:
         yield
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from None
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path | str, error: OSError) -> CheckpointError:
+    if isinstance(error, FileNotFoundError):
+        return CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?")
+    return CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions.")
 
 
 def finish(file: BinaryIO, mode: int | None) -> None:
