@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measuring import Cost, Row, alternate, at_most, measure
-from benchmarks.reading import PROGRAM, Readable, make, measure_telling
+from benchmarks.measuring import PROGRAM, Cost, Row, alternate, at_most, measure
+from benchmarks.reading import Readable, make, measure_telling
 from benchmarks.table import run_alone
 
 ROUNDS, WINDOWS, LENGTH = 3, 2, 1024

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.measuring import Cost, Row, alternate, at_least, at_most
-from benchmarks.reading import PROGRAM, Readable, make, measure_telling
+from benchmarks.measuring import PROGRAM, Cost, Row, alternate, at_least, at_most
+from benchmarks.reading import Readable, make, measure_telling
 from benchmarks.table import run_alone
 
 ROUNDS, WINDOWS, LENGTH = 3, 2, 4096

@@ -18,8 +18,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.measuring import Cost, Row, alternate, at_least, at_most, measure
-from benchmarks.reading import PROGRAM, Readable, make, measure_telling
+from benchmarks.measuring import PROGRAM, Cost, Row, alternate, at_least, at_most, measure
+from benchmarks.reading import Readable, make, measure_telling
 from benchmarks.table import run_alone
 
 ROUNDS, STEPS, LENGTH = 2, 3, 4096
