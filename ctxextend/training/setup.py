@@ -67,7 +67,8 @@ def set_up_reader(reader: Reader, names: Mapping[str, str], opened: Opened, text
     objective = _objective(opened, reader)
     names, table = _trained_names(opened, reader, names)
     switch_dropout_off(reader.model)
-    spare_activations(reader.model)
+    if opened.length > LONG:  # short ones have memory, and are a little faster without
+        spare_activations(reader.model)
     trained = Trained.of(reader.model, names, table, opened.rows)
     choice = _choose(opened, objective, devices)
     rate = settings.lr or _rate(trained, settings.trainable, reader.kind)
