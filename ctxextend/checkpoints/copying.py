@@ -2,8 +2,10 @@
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +18,7 @@ __all__ = [
     "copy_file",
     "copy_range",
     "finish",
+    "late_syncs",
     "open_source",
     "read_range",
     "read_whole",
@@ -33,6 +36,10 @@ CHUNK = 1 << 24
 BLOCK = 1 << 20
 # The blocks of nearly all disks; file systems that clone share them whole.
 DISK_BLOCK = 4096
+
+# Files that are finished and not yet synced, at most.
+LATE = 4
+_unsynced: ContextVar[deque[int] | None] = ContextVar("_unsynced", default=None)
 
 # What file systems, kernels and sandboxes answer when a call is not for them; or, of an error of the disk, not which of
 # the two files has it, which copying by blocks tells.
@@ -238,10 +245,44 @@ def _unreadable(path: Path | str, error: OSError) -> CheckpointError:
 
 
 def finish(file: BinaryIO, mode: int | None) -> None:
-    """Give a written file its permission bits, and wait until it is on the disk."""
+    """Give a written file its permission bits, and wait until it is on the disk, or see to that in `late_syncs`."""
     if mode is not None:
         Path(file.name).chmod(mode & 0o777)
-    os.fsync(file.fileno())
+    waiting = _unsynced.get()
+    if waiting is None:
+        os.fsync(file.fileno())
+        return
+    waiting.append(os.dup(file.fileno()))  # of a file that is opened anew, an error may be forgotten
+    if len(waiting) > LATE:
+        _sync(waiting.popleft())
+
+
+@contextmanager
+def late_syncs() -> Iterator[None]:
+    """Sync what is finished in the block some files later, so that no disk is waited for while there is more to write.
+
+    Where the block ends well, all of it is on the disk.
+
+    Raises:
+        OSError: As the system gives it, of a file that was finished before.
+    """
+    waiting: deque[int] = deque()
+    token = _unsynced.set(waiting)
+    try:
+        yield
+        while waiting:
+            _sync(waiting.popleft())
+    finally:
+        _unsynced.reset(token)
+        for descriptor in waiting:
+            os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(path: Path) -> None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from ctxextend.checkpoints.copying import copy_file, write_file
+from ctxextend.checkpoints.copying import copy_file, late_syncs, write_file
 from ctxextend.checkpoints.disk import existing_above, explained
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.layout import Layout
@@ -50,7 +50,8 @@ def staged_output(checkpoint: Checkpoint, output: Path, files: Mapping[str, Exte
         check_room(staged.parent, files)
         for folder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
             (staged / folder).mkdir(parents=True, exist_ok=True)
-        yield staged
+        with late_syncs():
+            yield staged
 
 
 def write_rest(
