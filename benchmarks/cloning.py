@@ -133,7 +133,10 @@ def _compared(disk: Path, what: str, shape: Shape, rounds: int) -> Iterator[Row]
 
 def _resize(source: Path, output: Path) -> Cost:
     cost = measure([*PROGRAM, "resize", str(source), "--to", str(POSITIONS), "-o", str(output), "--quiet"])
-    return Cost(cost.seconds, cost.megabytes, {"new MB": unshared(output) / 1e6})
+    new = unshared(output) / 1e6
+    if not new:
+        raise SystemExit(f"the disk tells of no block of {output} that is its own, and its table must have some")
+    return Cost(cost.seconds, cost.megabytes, {"new MB": new})
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from benchmarks.measuring import (
 from benchmarks.sources import TABLE, XL, write
 from benchmarks.table import run_alone
 
-__all__ = ["bytes_read", "rows", "write"]
+__all__ = ["bytes_read", "rows"]
 
 ROUNDS = 9
 
@@ -59,7 +59,10 @@ def bytes_read(command: Sequence[str], folder: Path) -> int:
             raise SystemExit(f"failed: {' '.join(command)[:200]}")
         lines = [line for trace in Path(traces).iterdir() for line in trace.read_text().splitlines()]
     found = [READ.match(line) or MAPPED.match(line) for line in lines if f"<{folder.resolve()}/" in line]
-    return sum(int(match[1]) for match in found if match)
+    read = sum(int(match[1]) for match in found if match)
+    if not read:
+        raise SystemExit(f"strace told of no read below {folder}: its lines are not as expected")
+    return read
 
 
 def bytes_allowed(folder: Path) -> int:

@@ -119,12 +119,15 @@ def run_alone(benchmark: Benchmark, described: str, rounds: int) -> None:
     parser.add_argument("--json", type=Path, default=None, help="a file for the rows")
     arguments = parser.parse_args()
     records: list[Record] = []
+    is_complete = False
     try:
         with folder_in(arguments.folder) as folder:
             for row in benchmark(folder, arguments.rounds):
                 records.append(record(row))
+        is_complete = True
     finally:
         if arguments.json:
-            arguments.json.write_text(json.dumps({"rounds": arguments.rounds, "rows": records}))
+            told = {"rounds": arguments.rounds, "is_complete": is_complete, "rows": records}
+            arguments.json.write_text(json.dumps(told))
         print("\n".join(markdown(records)), flush=True)
     sys.exit(not all(row["is_met"] for row in records))

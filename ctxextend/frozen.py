@@ -67,11 +67,12 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(*, frozen):
+    def dataclass(*, frozen=False):
         """Make a class what ``dataclasses.dataclass(frozen=True)`` makes it; its fields have defaults, and no more."""
-        assert frozen
 
         def make(of):
+            if not frozen:
+                raise TypeError(f"{of.__qualname__} is no frozen dataclass: use dataclasses.dataclass")
             own = {name for name in METHODS if name in vars(of) and vars(of)[name] is not None}
             made = dataclasses.dataclass(init=False, repr=False, eq=False)(of)
             for name in METHODS.keys() - own:

@@ -137,8 +137,13 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("theirs", "then", "is_met", "failed"),
-    [(10.0, "", True, False), (5.0, "", False, False), (10.0, "raise ValueError", True, True)],
-    ids=["met", "missed", "failed"],
+    [
+        (10.0, "", True, False),
+        (5.0, "", False, False),
+        (10.0, "raise ValueError", True, True),
+        (5.0, "raise ValueError", False, True),
+    ],
+    ids=["met", "missed", "failed", "missed and failed"],
 )
 def test_run_tells_a_missed_row_from_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, theirs: float, then: str, is_met: bool, failed: bool

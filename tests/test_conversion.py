@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxextend.cli.app import app
-from ctxextend.cli.conversion import UNLIKE, _taken
+from ctxextend.cli.conversion import UNLIKE, _taken, convert_less
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 TYPED = ["", "0", "7", "-3", "+4", " 5", "5 ", "1_0", "٣", "1e3", "0.5", ".5", "1.", "nan", "inf", "1" * 30, "0x10"]
@@ -82,3 +82,15 @@ def test_small_commands_start_without_what_is_slow_to_import(arguments: list[str
         [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_convert_less_leaves_parameters_of_another_typer_alone() -> None:
+    class Parameter:
+        type_descriptor = object()
+
+        def process_value(self, context: Any, value: Any) -> Any:
+            return value
+
+    parameter = Parameter()
+    convert_less([parameter])
+    assert "process_value" not in vars(parameter)

@@ -57,3 +57,9 @@ def test_leading_eigenvectors_where_lanczos_takes_too_long(monkeypatch: pytest.M
 
 def test_leading_eigenvectors_of_none() -> None:
     assert leading_eigenvectors(np.zeros((3, 3)), np.zeros(3), 0).shape == (3, 0)
+
+
+def test_leading_eigenvectors_of_values_far_below_the_largest() -> None:
+    values = np.array([1, 1e-3, 1e-6, 5e-11, 4e-11, *(3e-11 / 2.0**place for place in range(40))])
+    found = leading_eigenvectors(np.diag(values), values, 4)
+    np.testing.assert_allclose(np.abs(found), np.eye(len(values))[:, :4], atol=0.01)

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from ctxextend import (
 )
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import app
+from ctxextend.proof import tensors
 from ctxextend.proof.verification import prove_output
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.registry import METHODS
@@ -858,3 +860,24 @@ def test_prove_output_takes_what_cannot_be_read_for_a_failure(sharded: Path, tmp
     (out / "config.json").write_text("[]")
     with pytest.raises(VerificationError, match="could not be verified"):
         prove_output(plan, out)
+
+
+def test_compared_begins_no_more_pieces_once_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    class Piece:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def differs(self) -> bool:
+            begun.append(self.number)
+            if self.number == 0:
+                raise CheckpointError("It cannot be read.")
+            time.sleep(0.2)
+            return False
+
+    monkeypatch.setattr(tensors, "THREADS", 2)
+    pieces: Any = iter([Piece(number) for number in range(100)])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        list(tensors._compared(pieces, tensors.CHUNK + 1))
+    assert len(begun) <= 4

@@ -23,8 +23,10 @@ UNLIKE = object()
 def convert_less(parameters: Iterable[Any]) -> None:
     """Let Typer's parameters convert only those values that are not right as they stand."""
     for parameter in parameters:
-        # Typers before 0.29 have no such attribute, and import no pydantic.
-        if hasattr(parameter, "type_descriptor") and not isinstance(parameter.process_value, partial):
+        # Typers before 0.29 have no such attribute, and import no pydantic; later ones may call it otherwise.
+        described = getattr(parameter, "type_descriptor", None)
+        is_known = all(hasattr(described, name) for name in ("annotation", "parameter_info"))
+        if is_known and not isinstance(parameter.process_value, partial):
             parameter.process_value = partial(_process, parameter, parameter.process_value)
 
 

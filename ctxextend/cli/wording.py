@@ -39,7 +39,9 @@ def figures(table: TableReport) -> Iterator[tuple[str, str]]:
         yield "neighbours", f"cosine to next: median {median(cosines):.3g}, mean {cosines.mean():.3g}, {lowest}"
     if stats.components:
         rank, held = min(len(stats.norms), table.hidden_size), stats.components_for(0.95)
-        yield "spectrum", f"effective rank {stats.effective_rank:.1f} of {rank}; {held} components hold 95 %"
+        seen = len(stats.eigenvalues)
+        of = f"{rank}" if stats.nonfinite or seen >= rank else f"{seen} (from so many rows)"
+        yield "spectrum", f"effective rank {stats.effective_rank:.1f} of {of}; {held} components hold 95 %"
         yield from zip(("periods", ""), _periods(table), strict=True)
     yield "mean row", f"{stats.mean_norm:.3g} from zero"
 

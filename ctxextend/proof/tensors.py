@@ -221,12 +221,15 @@ def _compared(pieces: Iterator[_Piece], total: int) -> Iterator[tuple[_Piece, bo
 
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: deque[tuple[_Piece, Future[bool]]] = deque()
-        for piece in pieces:
-            waiting.append((piece, pool.submit(piece.differs)))
-            if len(waiting) > AHEAD:  # never all: there may be a million
-                first, future = waiting.popleft()
-                yield first, future.result()
-        yield from ((piece, future.result()) for piece, future in waiting)
+        try:
+            for piece in pieces:
+                waiting.append((piece, pool.submit(piece.differs)))
+                if len(waiting) > AHEAD:  # never all: there may be a million
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            yield from ((piece, future.result()) for piece, future in waiting)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # an error, or Ctrl-C, waits for no piece that has not begun
 
 
 def _pieces(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:

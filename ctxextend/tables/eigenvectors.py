@@ -16,6 +16,8 @@ ASKED = 16
 # What a vector may lack of being an eigenvector, and a value of being an eigenvalue, in largest eigenvalues.
 RESIDUAL = 1e-11
 ERROR = 1e-9
+# The least eigenvalue whose vector can be told so, in largest ones.
+SMALL = 1e-7
 
 
 def leading_eigenvectors(matrix: Floats, values: Floats, count: int) -> Floats:
@@ -31,7 +33,8 @@ def leading_eigenvectors(matrix: Floats, values: Floats, count: int) -> Floats:
     """
     if not count:
         return np.zeros((len(matrix), 0))
-    found = _by_lanczos(matrix, values, count)
+    # What is left of a small one is lost in the rounding of the largest.
+    found = _by_lanczos(matrix, values, count) if values[count - 1] > SMALL * values[0] else None
     return _by_inverse_iteration(matrix, values[:count]) if found is None else found
 
 

@@ -18,4 +18,5 @@ def median(values: NDArray[np.floating]) -> float:
     ordered = np.sort(values, axis=None)  # what is NaN stands last
     if not ordered.size or np.isnan(ordered[-1]):
         return np.nan
-    return float(ordered[(ordered.size - 1) // 2 : ordered.size // 2 + 1].mean())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(ordered[(ordered.size - 1) // 2 : ordered.size // 2 + 1].mean())
