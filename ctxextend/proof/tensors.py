@@ -23,7 +23,7 @@ __all__ = ["bytes_to_compare", "check_tensors"]
 Progress = Callable[[int, int], None]
 
 # Bytes of each file that are one piece of work, how many pieces are worked on at once, and how many wait for it.
-CHUNK = 1 << 26
+CHUNK = 1 << 27
 THREADS = min(4, os.cpu_count() or 1)
 AHEAD = 4 * THREADS
 
