@@ -21,9 +21,7 @@ from benchmarks.table import OUT, Record, add_options, markdown
 
 __all__ = ["is_met", "run", "save", "written"]
 
-QUICK = ("startup", "inspect", "resize", "memory", "verify", "cloning", "evaluate", "compare")
-# Ten minutes or more: run where they are asked for.
-LONG = ("train",)
+BENCHMARKS = ("startup", "inspect", "resize", "memory", "verify", "cloning", "evaluate", "compare", "train")
 
 
 def main() -> None:
@@ -32,8 +30,8 @@ def main() -> None:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_options(parser, None)
-    said = f"these, of {', '.join(QUICK)}, and of those that take longer: {', '.join(LONG)}"
-    parser.add_argument("--only", nargs="+", choices=(*QUICK, *LONG), default=QUICK, metavar="NAME", help=said)
+    said = f"these, of {', '.join(BENCHMARKS)}"
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, metavar="NAME", help=said)
     said = f"where the table goes; {OUT} if not given"
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=said)
     asked = parser.parse_args()
