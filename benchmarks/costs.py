@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.load import bound
 from benchmarks.machine import describe_machine, find_versions
 from benchmarks.measuring import alternate, apart, measure, measured, megabytes, seconds
-from benchmarks.resize import cleared, copy_and_sync, promised, resizing
+from benchmarks.resize import cleared, copy_and_sync, resizing
 from benchmarks.sources import Shape, shape_of, write
 from benchmarks.table import OUT, Record, add_options, folder_in, summary
 
@@ -80,7 +81,7 @@ def _by_size(folder: Path, rounds: int, sizes: Sequence[float]) -> Iterator[Reco
         apart(write, source, shape_of(size * 1e9, WIDTH))
         costs = _costs(resizing(source, AFTER, output), source, output, rounds)
         shutil.rmtree(source)
-        yield {"gigabytes": size, "promised_megabytes": promised(AFTER, WIDTH), **costs}
+        yield {"gigabytes": size, "promised_megabytes": bound(0, AFTER, WIDTH), **costs}
 
 
 def _by_rows(folder: Path, rounds: int, rows: Sequence[int]) -> Iterator[Record]:
@@ -91,7 +92,7 @@ def _by_rows(folder: Path, rounds: int, rows: Sequence[int]) -> Iterator[Record]
         measure(resizing(source, count, result))
         costs = _costs(resizing(source, count, output), result, output, rounds)
         shutil.rmtree(result)
-        yield {"rows": count, "promised_megabytes": promised(count, NARROW.width), **costs}
+        yield {"rows": count, "promised_megabytes": bound(0, count, NARROW.width), **costs}
     shutil.rmtree(source)
 
 

@@ -10,13 +10,12 @@ float64, and three times the headers.
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.measuring import measure
+from benchmarks.measuring import PROGRAM, measure
 
 # MB of the bound that no checkpoint adds to.
 BASE = 90
@@ -71,7 +70,7 @@ def shards(count: int, each: int, size: int) -> Iterator[Iterable[Tensor]]:
 
 def resizing(folder: Path, rows: int, output: Path) -> list[str]:
     """The command that resizes a checkpoint."""
-    return [sys.executable, "-m", "ctxextend", "resize", str(folder), "--to", str(rows), "-o", str(output), "--quiet"]
+    return [*PROGRAM, "resize", str(folder), "--to", str(rows), "-o", str(output), "--quiet"]
 
 
 def bound(headers: int, rows: int, width: int = 8) -> float:

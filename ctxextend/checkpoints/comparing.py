@@ -1,11 +1,10 @@
-"""Bytes of two files compared: by the C library, while which other threads read."""
+"""Bytes of two files compared: by the C library, while other threads read."""
 
 import ctypes
 import os
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copying import open_source, read_whole, stamp
 
@@ -18,8 +17,6 @@ BLOCK = 1 << 18
 MEMCMP = (ctypes.CDLL("msvcrt") if os.name == "nt" else ctypes.CDLL(None)).memcmp
 MEMCMP.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 MEMCMP.restype = ctypes.c_int
-
-Bytes = NDArray[np.uint8]
 
 
 def same_bytes(one: Path, other: Path) -> bool:

@@ -207,23 +207,31 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
         rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.intp)]
     if len(rows) < 2:
         return np.zeros(0), np.zeros((width, 0))
-    if len(rows) >= width:
-        gram = np.zeros((width, width))
-        for block in _blocks(table, rows):
-            block -= mean
-            gram += block.T @ block  # of one array, of which BLAS computes a half
-        values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
-        directions = leading_eigenvectors(gram, values, _leading(values))
-    else:
-        gram = _products(table, rows, mean)
-        values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
-        vectors = leading_eigenvectors(gram, values, _leading(values))
-        directions = np.zeros((width, vectors.shape[1]))
-        for start, block in enumerate(_blocks(table, rows)):
-            directions += (block - mean).T @ vectors[start * BLOCK_ROWS : start * BLOCK_ROWS + len(block)]
-        lengths = np.linalg.norm(directions, axis=0)
-        directions /= np.where(lengths > 0, lengths, 1)
+    is_long = len(rows) >= width
+    gram = _scatter(table, rows, mean) if is_long else _products(table, rows, mean)
+    values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
+    vectors = leading_eigenvectors(gram, values, _leading(values))
+    directions = vectors if is_long else _directions(table, rows, mean, vectors)
     return np.maximum(values, 0) / len(rows), directions
+
+
+def _scatter(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
+    """Return the products of all columns, less the mean, with each other, shape (d, d)."""
+    gram = np.zeros((table.shape[1], table.shape[1]))
+    for block in _blocks(table, rows):
+        block -= mean
+        gram += block.T @ block  # of one array, of which BLAS computes a half
+    return gram
+
+
+def _directions(table: Table, rows: NDArray[np.intp], mean: Floats, vectors: Floats) -> Floats:
+    """Return the directions, shape (d, k), of which eigenvectors of `_products` are the coordinates."""
+    found = np.zeros((table.shape[1], vectors.shape[1]))
+    for start, block in enumerate(_blocks(table, rows)):
+        found += (block - mean).T @ vectors[start * BLOCK_ROWS : start * BLOCK_ROWS + len(block)]
+    lengths = np.linalg.norm(found, axis=0)
+    found /= np.where(lengths > 0, lengths, 1)
+    return found
 
 
 def _products(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
