@@ -110,12 +110,42 @@ def test_scorer_losses_hold_few_logits_at_once(make_pico: Make, monkeypatch: pyt
     whole = Scorer.of(reader).losses([window])[0]
     monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", 4 * 32)
     seen: list[int] = []
-    reader.model.get_output_embeddings().register_forward_hook(
-        lambda module, inputs, output: seen.append(output.numel()) if output.shape[-1] == 32 else None
-    )
+    made = scoring._logits
+
+    def counted(head: Any, rows: torch.Tensor, room: torch.Tensor | None) -> torch.Tensor:
+        assert room is not None
+        logits = made(head, rows, room)
+        seen.append(logits.numel())
+        assert logits.data_ptr() == room.data_ptr()
+        return logits
+
+    monkeypatch.setattr(scoring, "_logits", counted)
     apart = Scorer(reader, None, True).losses([window])[0]
     assert seen == [4 * 32] * 3 + [3 * 32]
     np.testing.assert_allclose(apart, whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_scorer_losses_are_the_cross_entropy_of_what_the_head_makes(dtype: torch.dtype, bias: bool) -> None:
+    torch.manual_seed(3)
+    head, rows = torch.nn.Linear(8, 50, bias).to(dtype), torch.randn(7, 8).to(dtype)
+    room = torch.full((9, 50), torch.nan) if dtype == torch.float32 else None
+    words = torch.randint(50, (7,))
+    with torch.no_grad():
+        found = scoring._cross_entropy_of(scoring._logits(head, rows, room), words)
+        expected = torch.nn.functional.cross_entropy(head(rows).double(), words, reduction="none")
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_scorer_losses_of_extreme_logits_are_those_of_torch() -> None:
+    infinite = float("inf")
+    logits = torch.tensor([[1e30, -1e30, 0], [88.0, -infinite, 90.0], [infinite, 0, 0], [torch.nan, 0, 0]])
+    for word in range(3):
+        words = torch.full((4,), word)
+        expected = torch.nn.functional.cross_entropy(logits, words, reduction="none")
+        np.testing.assert_allclose(scoring._cross_entropy_of(logits.clone(), words), expected, rtol=1e-6)
 
 
 def test_scorer_leaves_the_model_as_it_was(make_pico: Make) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from ctxextend.evaluation.scoring import LOGITS_AT_ONCE, TOKENS_AT_ONCE
+from ctxextend.evaluation.scoring import TOKENS_AT_ONCE
 from ctxextend.frozen import dataclass
+from ctxextend.training.chunkedloss import LOGITS_AT_ONCE
 from ctxextend.training.modes import switch_checkpointing
 from ctxextend.training.objectives import LanguageModelling
 from ctxextend.training.room import free_memory
