@@ -67,13 +67,14 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(*, frozen=False):
+    def dataclass(*, frozen=False, eq=True):
         """Make a class what ``dataclasses.dataclass(frozen=True)`` makes it; its fields have defaults, and no more."""
 
         def make(of):
             if not frozen:
                 raise TypeError(f"{of.__qualname__} is no frozen dataclass: use dataclasses.dataclass")
             own = {name for name in METHODS if name in vars(of) and vars(of)[name] is not None}
+            own |= set() if eq else {"__eq__", "__hash__"}
             made = dataclasses.dataclass(init=False, repr=False, eq=False)(of)
             for name in METHODS.keys() - own:
                 setattr(made, name, METHODS[name])

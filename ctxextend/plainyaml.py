@@ -1,10 +1,10 @@
 """Plain YAML, each value with the place where it was written."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.jsontext import open_brackets
 from ctxextend.errors import RecipeError
+from ctxextend.frozen import dataclass
 
 __all__ = ["MOST_CHARACTERS", "Entries", "Place", "Value", "plain", "plain_loader", "read_value"]
 
@@ -23,7 +23,7 @@ TEXTS = ("timestamp", "merge", "value")
 HINT = "A recipe is a YAML file: source, resize, train and evaluate, and below them the flags with underscores."
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Place:
     """Where something was written; places of a file sort by their lines.
 
@@ -34,6 +34,9 @@ class Place:
 
     line: int
     name: str
+
+    def __lt__(self, other: "Place") -> bool:
+        return (self.line, self.name) < (other.line, other.name)
 
     def __str__(self) -> str:
         return f"{self.name}, line {self.line}" if self.line else self.name

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.arguments import repeated
 
-EVALUATE: Any = get_command(app).commands["evaluate"]  # type: ignore[attr-defined]
+EVALUATE: Any = get_command(app_of()).commands["evaluate"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from ctxextend import __version__, plan_resize
 from ctxextend.cli import resize as resize_command
 from ctxextend.cli import resizewording
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.output import plain
 from ctxextend.tables.options import SCOPES
 from ctxextend.tables.registry import METHODS, list_methods
@@ -27,7 +27,7 @@ COMMAND = [sys.executable, "-m", "ctxextend"]
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(app_of(), list(arguments))
 
 
 def test_resize_prints_the_output_on_stdout_and_the_rest_on_stderr() -> None:

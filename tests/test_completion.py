@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
 from ctxextend.families.entries import FAMILIES
 from ctxextend.tables.options import SCOPES
@@ -15,7 +15,7 @@ from ctxextend.tables.registry import METHODS
 from tests.terminal import on_terminal
 
 PROGRAM = [sys.executable, "-c", "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.cli.app import main; main()"]
-COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, Any] = get_command(app_of()).commands  # type: ignore[attr-defined]
 # A shell that finds this interpreter's ctxextend, and a home of the test's own.
 SCRIPTS = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 CHOSEN_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}

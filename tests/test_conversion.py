@@ -11,10 +11,10 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.conversion import UNLIKE, _taken, convert_less
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(app_of()).commands  # type: ignore[attr-defined]
 TYPED = ["", "0", "7", "-3", "+4", " 5", "5 ", "1_0", "٣", "1e3", "0.5", ".5", "1.", "nan", "inf", "1" * 30, "0x10"]
 TYPED += ["copy", "COPY", "new", "positions", "fp16", "auto", "true", "tiny-gpt2", "a b", "-", "~", "ä", "1e400"]
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import demonstration, running
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.comparison.comparing import compare_subject
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
@@ -21,7 +21,7 @@ from ctxextend.texts import read_documents
 
 
 def demo(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["demo", *arguments])
+    return CliRunner().invoke(app_of(), ["demo", *arguments])
 
 
 @pytest.fixture

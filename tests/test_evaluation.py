@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend.cli import options
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError, UnsupportedModelError
 from ctxextend.evaluation import opening
 from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, encode, open_reader
@@ -319,7 +319,7 @@ def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:
 
 def test_evaluate_prints_one_json_object(extended: Path, reference: Path) -> None:
     arguments = ["evaluate", str(extended), "--data", *map(str, sorted(reference.iterdir())), "--tokens", "1024"]
-    done = CliRunner().invoke(app, [*arguments, "--measure", *LOSSES, "--json"])
+    done = CliRunner().invoke(app_of(), [*arguments, "--measure", *LOSSES, "--json"])
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     assert (values["schema_version"], values["command"]) == (1, "evaluate")

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from ctxextend import resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.errors import OutputError
 from ctxextend.inspection.looking import inspect
 from ctxextend.inspection.reports import Inspection
@@ -41,7 +41,7 @@ def _no_warnings() -> Iterator[None]:
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+    return CliRunner().invoke(app_of(), ["inspect", *map(str, arguments)])
 
 
 def save_table(folder: Path, table: Any) -> Inspection:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from ctxextend import CheckpointError, CtxextendError, ResizeError, SourceError, plan_resize, resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from tests import pico, test_nanogpt
 from tests.hub_server import SHA, Hub, ask_from_here, serve
 
@@ -128,7 +128,7 @@ def as_pickled_shards(
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app_of(), [str(argument) for argument in arguments])
 
 
 def again(output: Path, where: str = "again") -> None:

@@ -10,11 +10,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.helptext import sections, summary
 from tests.terminal import on_terminal
 
-APP: Any = get_command(app)
+APP: Any = get_command(app_of())
 COMMANDS: dict[str, Any] = APP.commands
 PROGRAM = [sys.executable, "-c", "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.cli.app import main; main()"]
 # As many as are planned.
@@ -24,7 +24,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def help_of(*arguments: str, columns: int = 80) -> str:
-    done = CliRunner().invoke(app, [*arguments, "--help"], prog_name="ctxextend", env={"COLUMNS": str(columns)})
+    done = CliRunner().invoke(app_of(), [*arguments, "--help"], prog_name="ctxextend", env={"COLUMNS": str(columns)})
     assert done.exit_code == 0
     return done.stdout
 
@@ -74,7 +74,7 @@ def test_help_shows_defaults_and_what_must_be_given() -> None:
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_is_short_for_h_too(name: str) -> None:
-    short = CliRunner().invoke(app, [*name.split(), "-h"], prog_name="ctxextend", env={"COLUMNS": "80"})
+    short = CliRunner().invoke(app_of(), [*name.split(), "-h"], prog_name="ctxextend", env={"COLUMNS": "80"})
     assert short.stdout == help_of(*name.split())
 
 
@@ -122,7 +122,7 @@ def test_output_in_a_pipe_is_the_same_plain_text_everywhere(changes: dict[str, s
 
 @pytest.mark.parametrize("arguments", [*PRINTING, DRY_RUN], ids=" ".join)
 def test_output_has_nothing_that_an_encoding_may_lack(arguments: list[str]) -> None:
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(app_of(), arguments)
     assert done.exit_code == 0
     assert done.stdout.isascii()
     assert "\x1b" not in done.stdout
@@ -144,13 +144,13 @@ def test_help_is_plain_on_a_terminal_without_colours(changes: dict[str, str]) ->
 def test_methods_wraps_to_the_terminal() -> None:
     shown = on_terminal([*PROGRAM, "methods"], environment(TERM="xterm", COLUMNS="40"))
     assert max(map(len, shown.splitlines())) <= 40
-    piped = CliRunner().invoke(app, ["methods"], env={"COLUMNS": ""}).stdout
+    piped = CliRunner().invoke(app_of(), ["methods"], env={"COLUMNS": ""}).stdout
     assert 60 < max(map(len, piped.splitlines())) <= 80
     assert "".join(shown.split()) == "".join(piped.split())
 
 
 def test_usage_errors_are_plain_text() -> None:
-    done = CliRunner().invoke(app, ["resize", "tiny-gpt2"], prog_name="ctxextend")
+    done = CliRunner().invoke(app_of(), ["resize", "tiny-gpt2"], prog_name="ctxextend")
     assert done.exit_code == 2
     assert done.stderr.endswith("Try 'ctxextend resize --help' for help.\n\nError: Missing option '--to'.\n")
     assert done.stderr.isascii()

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from ctxextend import resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -27,7 +27,7 @@ def refuse(constant: str) -> NoReturn:
 
 def inspected(*arguments: str | Path) -> dict[str, Any]:
     """The object that inspect prints, once it is known to be what the schema describes."""
-    done = CliRunner().invoke(app, ["inspect", "--json", *map(str, arguments)])
+    done = CliRunner().invoke(app_of(), ["inspect", "--json", *map(str, arguments)])
     assert done.exit_code == 0, done.output
     values: dict[str, Any] = json.loads(done.stdout, parse_constant=refuse)
     check(values)

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from ctxextend import CheckpointError, Inspection, inspect, resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from tests import pico
 
 ENCODER = Path(get_model_path())
@@ -233,7 +233,7 @@ def command(folder: Path, output: Path) -> list[str]:
 def mended(folder: Path) -> Path:
     """Run the command that `inspect` gives for a folder."""
     before, output = pico.contents(folder), folder.parent / "mended"
-    done = CliRunner().invoke(app, command(folder, output))
+    done = CliRunner().invoke(app_of(), command(folder, output))
     assert done.exit_code == 0, done.output
     assert pico.contents(folder) == before
     return output
@@ -396,7 +396,7 @@ def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(
             load(folder)
     not_loaded = (0, "not loaded")
     assert claims(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
-    assert "the model does not load: config.json" in CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+    assert "the model does not load: config.json" in CliRunner().invoke(app_of(), ["inspect", str(folder)]).stdout
     with pytest.raises(CheckpointError, match=f"states max_position_embeddings {stated}"):
         resize(folder, to=16, output=tmp_path / "no")
     assert not (tmp_path / "no").exists()
@@ -467,7 +467,7 @@ def test_inspect_mend_repeats_how_the_checkpoint_was_named(make_pico: Callable[.
     (mend,) = {limit.mend for limit in inspect(tmp_path / "a repo", **where).limits if limit.mend}
     flags = ["--subfolder", "it's small", "--variant", "fp16", "--family", "gpt2", "--to", "16", "--mend-limits"]
     assert shlex.split(mend) == ["ctxextend", "resize", str(tmp_path / "a repo"), *flags]
-    done = CliRunner().invoke(app, [*shlex.split(mend)[1:], "-o", "out"])
+    done = CliRunner().invoke(app_of(), [*shlex.split(mend)[1:], "-o", "out"])
     assert done.exit_code == 0, done.output
     assert wrong(inspect("out", variant="fp16")) == {}
 
@@ -496,7 +496,7 @@ def test_inspect_mend_of_two_parts_takes_a_command_each(tmp_path: Path) -> None:
     pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
     for turn in ("first", "second"):
         mend = next(limit.mend for limit in inspect(folder).limits if limit.mend)
-        done = CliRunner().invoke(app, [*shlex.split(mend)[1:], "--output", str(tmp_path / turn)])
+        done = CliRunner().invoke(app_of(), [*shlex.split(mend)[1:], "--output", str(tmp_path / turn)])
         assert done.exit_code == 0, done.output
         folder = tmp_path / turn
     assert wrong(inspect(folder)) == {}

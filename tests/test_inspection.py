@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from ctxextend import CtxextendError, Inspection, TableReport, inspect, resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from tests import pico, test_layers, test_nanogpt
 
 MakePico = Callable[..., pico.Pico]
@@ -22,7 +22,7 @@ WPE = "transformer.wpe.weight"
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+    return CliRunner().invoke(app_of(), ["inspect", *map(str, arguments)])
 
 
 def only(found: Inspection) -> TableReport:
@@ -510,7 +510,7 @@ def test_inspect_prints_nothing_that_a_checkpoint_could_forge(make_pico: MakePic
     forged = "a\nLook at\n  nothing unusual \u202e.safetensors"
     (folder / old).rename(folder / forged)
     index.write_text(index.read_text().replace(old, json.dumps(forged)[1:-1]))
-    shown = CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+    shown = CliRunner().invoke(app_of(), ["inspect", str(folder)]).stdout
     assert [line for line in shown.splitlines() if line.startswith("  nothing unusual ")] == []
     assert "\u202e" not in shown
 

@@ -33,7 +33,7 @@ from ctxextend import (
     verify,
 )
 from ctxextend.checkpoints.source import BUNDLED
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.proof import tensors
 from ctxextend.proof.verification import prove_output
 from ctxextend.recipe import RECIPE_FILE
@@ -773,7 +773,7 @@ def test_verify_catches_a_wrong_base(pair: tuple[Path, Path], tmp_path: Path) ->
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(app_of(), list(arguments))
 
 
 def test_verify_command_prints_a_claim_a_line_and_exits_by_it(pair: tuple[Path, Path]) -> None:

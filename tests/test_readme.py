@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.main import get_command
 
 from ctxextend import list_families, list_methods, resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.helptext import sections, summary
 from ctxextend.cli.output import print_styled
 from ctxextend.cli.screen import inspection_lines
@@ -85,7 +85,7 @@ def methods_table() -> str:
 
 def commands_reference() -> str:
     """Return every command's usage, purpose, arguments and options, folded away."""
-    group: Any = get_command(app)
+    group: Any = get_command(app_of())
     context = group.make_context("ctxextend", [], resilient_parsing=True)
     every = [_reference(group, context)]
     for name, command in group.commands.items():
@@ -171,7 +171,7 @@ def test_readme_shows_what_the_code_says() -> None:
 
 def test_commands_reference_has_every_command_and_flag() -> None:
     text = commands_reference()
-    commands: Any = get_command(app)
+    commands: Any = get_command(app_of())
     for name, command in commands.commands.items():
         assert f"**`ctxextend {name} [OPTIONS]" in text
         for parameter in command.params:

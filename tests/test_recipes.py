@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
 from ctxextend import list_families
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.writtenrun import read_run_file
 from tests import pico
 from tests.words import add_tokenizer, text_of
@@ -148,7 +148,7 @@ def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, bo
     source, output = case.make(tmp_path / "source"), tmp_path / "output"
     changes = [f"source={source}", "evaluate=null", *case.changes]
     changes += [f"train.data={book}", "train.steps=2"] if "train" in asked else []
-    done = CliRunner().invoke(app, ["run", str(RECIPES[name]), "--set", *changes, "-o", str(output), "--json"])
+    done = CliRunner().invoke(app_of(), ["run", str(RECIPES[name]), "--set", *changes, "-o", str(output), "--json"])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert (said["command"], said["output"]) == ("run", str(output))

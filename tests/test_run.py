@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import ctxextend
 from ctxextend import CheckpointError, DataError, RecipeError, RunResult, pipeline, resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.completion import complete_recipe
 from ctxextend.evaluation.evaluating import EvaluationInterrupted
 from ctxextend.evaluation.reports import Evaluation
@@ -26,7 +26,7 @@ from tests.words import add_tokenizer, text_of
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["run", *arguments])
+    return CliRunner().invoke(app_of(), ["run", *arguments])
 
 
 def write(text: str) -> str:
@@ -265,7 +265,8 @@ def test_run_dry_run_shows_the_plan_and_writes_nothing() -> None:
         "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], steps: 2}\n"
         "evaluate: {data: c.txt, length: 128}\n"
     )
-    plan = CliRunner().invoke(app, ["resize", "tiny-gpt2", "--to", "256", "--method", "linear", "--dry-run"]).stdout
+    resize = ["resize", "tiny-gpt2", "--to", "256", "--method", "linear", "--dry-run"]
+    plan = CliRunner().invoke(app_of(), resize).stdout
     done = invoke(recipe, "--dry-run")
     assert done.exit_code == 0
     assert done.stdout.startswith(plan)

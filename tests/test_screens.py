@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from ctxextend import resize
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from tests import evaluations, pico
 
 SCREENS = Path(__file__).parent / "screens"
@@ -34,7 +34,7 @@ MakePico = Callable[..., pico.Pico]
 
 
 def inspect(*arguments: object, charset: str = "utf-8") -> str:
-    done = CliRunner(charset=charset).invoke(app, ["inspect", *map(str, arguments), "--quiet"])
+    done = CliRunner(charset=charset).invoke(app_of(), ["inspect", *map(str, arguments), "--quiet"])
     assert done.exit_code == 0, done.output
     return done.stdout
 

@@ -7,9 +7,8 @@ where each tensor stands in them, its byte range, and a hash of its name.
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +28,12 @@ from ctxextend.checkpoints.headertext import (
     value_place,
     walk,
 )
+from ctxextend.frozen import dataclass
 
 __all__ = ["Entries", "TensorEntry", "compact_metadata", "counted", "name_hash", "read_entries"]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
+class TensorEntry(NamedTuple):
     """One tensor of a file.
 
     Attributes:

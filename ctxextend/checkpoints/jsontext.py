@@ -5,10 +5,9 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.copying import reading
 from ctxextend.errors import CheckpointError
@@ -178,8 +177,7 @@ def delete(text: str, path: Keys, names: Collection[str]) -> str:
     return text[: members[0].start] + "".join(pieces) + text[members[-1].value_end :]
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(NamedTuple):
     """One member of an object: its key, and where key and value stand in the text."""
 
     key: str

@@ -3,7 +3,7 @@
 import base64
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -28,7 +28,7 @@ LOGGERS = ("huggingface_hub", "datasets", "fsspec", "")
 
 def redacted(text: str) -> str:
     """Return a text without any token or login: those of this user, and whatever looks like one."""
-    return LOGIN.sub(rf"\1{HIDDEN}", _without_secrets(text, LEAST_SECRET))
+    return LOGIN.sub(rf"\1{HIDDEN}", _without(_secrets(), text, LEAST_SECRET))
 
 
 def hidden(text: str) -> str:
@@ -36,16 +36,20 @@ def hidden(text: str) -> str:
 
     What only looks like a login is left: a path may look so too, and whoever reads an output's path must find it.
     """
-    return _without_secrets(text, LEAST_HIDDEN)
+    return _without(_secrets(), text, LEAST_HIDDEN)
 
 
 def hidden_values(value: Any) -> Any:
     """Return plain values, as JSON or YAML holds them, with `hidden` texts and keys."""
+    return _hidden_values(_secrets(), value)
+
+
+def _hidden_values(secrets: Sequence[str], value: Any) -> Any:
     if isinstance(value, str):
-        return hidden(value)
+        return _without(secrets, value, LEAST_HIDDEN)
     if isinstance(value, Mapping):
-        return {hidden_values(key): hidden_values(item) for key, item in value.items()}
-    return [hidden_values(item) for item in value] if isinstance(value, list | tuple) else value
+        return {_hidden_values(secrets, key): _hidden_values(secrets, item) for key, item in value.items()}
+    return [_hidden_values(secrets, item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @contextmanager
@@ -70,8 +74,8 @@ def redacted_logs() -> Iterator[None]:
             handler.removeFilter(redact)
 
 
-def _without_secrets(text: str, least: int) -> str:
-    for secret in _secrets():
+def _without(secrets: Sequence[str], text: str, least: int) -> str:
+    for secret in secrets:
         text = text.replace(secret, HIDDEN) if len(secret) >= least else text
     return TOKEN.sub(HIDDEN, text)
 

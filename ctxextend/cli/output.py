@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED",
+    "NOT_PROVED",
     "SCHEMA_VERSION",
     "STYLES",
     "Output",
@@ -38,8 +39,9 @@ SCHEMA_VERSION = 1
 # Moves a bar: by as many, of so many, and with what to say in front of it.
 Move = Callable[..., None]
 
-# The exit code after Ctrl-C.
+# The exit codes after Ctrl-C, and of a result that is not proved.
 INTERRUPTED = 130
+NOT_PROVED = 3
 
 # A line as pieces of text, each with the name of its style.
 Pieces = Sequence[tuple[str, str]]

@@ -19,14 +19,13 @@ from ctxextend.cli.options import (
     Variant,
     usage_errors,
 )
-from ctxextend.cli.output import Output, Pieces, one_line, terminal_width
+from ctxextend.cli.output import NOT_PROVED, Output, Pieces, one_line, terminal_width
 
 if TYPE_CHECKING:
     from ctxextend.proof.claims import Claim, Proof
 
-__all__ = ["NOT_PROVED", "verify"]
+__all__ = ["verify"]
 
-NOT_PROVED = 3
 # Lines of evidence that are shown of one claim; --json gives all.
 SHOWN = 12
 # Columns in front of the evidence.

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from ctxextend import SourceError
 from ctxextend.checkpoints.redaction import hidden, hidden_values, redacted, redacted_logs
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from tests import pico
 from tests.hub_server import SHA, Fault, Hub, Repo, ask_from_here, git_hash, serve
 
@@ -357,14 +357,14 @@ def test_resolve_source_leaves_the_files_of_version_control(hub: Hub, repo: Repo
     source = resolve_source("owner/model")
     assert {name for name, *_ in hub.sent} == set(repo.files) - set(hooks)
     assert set(source.not_fetched) == set(hooks)
-    done = CliRunner().invoke(app, ["resize", "owner/model", "--to", "40", "--dry-run"])
+    done = CliRunner().invoke(app_of(), ["resize", "owner/model", "--to", "40", "--dry-run"])
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.output
 
 
 def test_resolve_source_of_an_empty_repository(repo: Repo) -> None:
     repo.files.clear()
-    done = CliRunner().invoke(app, ["resize", "owner/model", "--to", "40"])
+    done = CliRunner().invoke(app_of(), ["resize", "owner/model", "--to", "40"])
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: ")
 
@@ -386,7 +386,7 @@ COMMANDS = [
 
 
 def shown(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, list(arguments))
+    done = CliRunner().invoke(app_of(), list(arguments))
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout + done.stderr
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ctxextend.cli.app import app
+from ctxextend.cli.app import app_of
 from ctxextend.cli.output import one_line
 from tests.faults.weights import entry, model, pack
 
@@ -21,7 +21,7 @@ NAMES = {
 
 
 def shown(*arguments: str) -> str:
-    done = CliRunner().invoke(app, list(arguments))
+    done = CliRunner().invoke(app_of(), list(arguments))
     assert isinstance(done.exception, SystemExit | None), done.exception
     return done.stdout + done.stderr
 
