@@ -17,7 +17,10 @@ def main() -> None:
         from ctxextend.cli.app import main as run
     except KeyboardInterrupt:  # before anything was begun, or could say so
         sys.exit(130)
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # or Python looks through all that it holds once more, only to end then
 
 
 if __name__ == "__main__":

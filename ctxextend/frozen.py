@@ -75,6 +75,7 @@ else:
                 raise TypeError(f"{of.__qualname__} is no frozen dataclass: use dataclasses.dataclass")
             own = {name for name in METHODS if name in vars(of) and vars(of)[name] is not None}
             own |= set() if eq else {"__eq__", "__hash__"}
+            of.__doc__ = of.__doc__ or of.__qualname__  # for which Python would take the whole class apart
             made = dataclasses.dataclass(init=False, repr=False, eq=False)(of)
             for name in METHODS.keys() - own:
                 setattr(made, name, METHODS[name])

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.disk import walk
-from ctxextend.checkpoints.filenames import NOT_OURS, STALE, is_code, matches
+from ctxextend.checkpoints.filenames import NOT_OURS, STALE, first_match, is_code
 from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError
 
@@ -111,7 +111,7 @@ def reason_to_omit(path: PurePosixPath, model: PurePosixPath) -> str | None:
     if path.name in NOT_OURS:
         return f"{NOT_OURS[path.name]}, not part of the checkpoint"
     below = [path, *([path.relative_to(model)] if model in path.parents else [])]
-    return next((why for pattern, why in STALE.items() if any(matches(part, pattern) for part in below)), None)
+    return next((STALE[pattern] for part in below if (pattern := first_match(part, STALE))), None)
 
 
 def files_below(root: Path) -> Iterator[tuple[str, int]]:

@@ -1,9 +1,10 @@
 """What is known of the files that lie in a model folder, by their names."""
 
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-__all__ = ["NOT_FETCHED", "NOT_OURS", "PLAIN", "STALE", "VARIANTS", "is_code", "is_known", "matches"]
+__all__ = ["NOT_FETCHED", "NOT_OURS", "PLAIN", "STALE", "VARIANTS", "first_match", "fits", "is_code", "is_known"]
 
 # A copy of the weights in another precision, and the copy that needs no name.
 VARIANTS = ("model.*.safetensors", "model.safetensors.index.*.json")
@@ -80,28 +81,37 @@ MODULE_FILES = ("pytorch_model.bin",)
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint as it is written here commonly holds a file of that name."""
     if len(path.parts) == 2 and fnmatchcase(path.parts[0], MODULE_FOLDER):
-        return any(fnmatchcase(path.name, pattern) for pattern in (*KNOWN, *MODULE_FILES))
-    return any(matches(path, pattern) for pattern in KNOWN)
+        return any(fits(path.name, pattern) for pattern in (*KNOWN, *MODULE_FILES))
+    return first_match(path, KNOWN) is not None
 
 
 def is_code(path: PurePosixPath) -> bool:
     """Whether a file of that name is code, at any depth."""
-    return any(matches(path, pattern) for pattern in CODE)
+    return first_match(path, CODE) is not None
 
 
-def matches(path: PurePosixPath, pattern: str) -> bool:
-    """Match a pattern of `STALE` or `KNOWN` against a path; upper and lower case are alike."""
+def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
+    """Return the first pattern, written as those of `STALE`, that holds for a path; None where none does.
+
+    Upper and lower case are alike.
+    """
     parts = [part.lower() for part in path.parts]
+    return next((pattern for pattern in patterns if _holds(pattern, parts)), None)
+
+
+def _holds(pattern: str, parts: Sequence[str]) -> bool:
     if pattern.startswith("**/"):
-        return _fits(parts[-1], pattern[3:])
+        return fits(parts[-1], pattern[3:])
     if pattern.endswith("/*"):
-        return len(parts) > 1 and _fits(parts[0], pattern[:-2])
-    return len(parts) == 1 and _fits(parts[0], pattern.lower())
+        return len(parts) > 1 and fits(parts[0], pattern[:-2])
+    return len(parts) == 1 and fits(parts[0], pattern.lower())
 
 
-def _fits(name: str, pattern: str) -> bool:
-    """Whether a name matches a pattern; each that fnmatch sees it compiles, which takes longer than all else here."""
-    begin, end = pattern.partition("*")[0], pattern.rpartition("*")[2]
-    if not WILD.isdisjoint(begin + end):
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name matches a pattern, as by `fnmatchcase`, which compiles each: that takes longer than all else."""
+    begin, star, end = pattern.partition("*")
+    if "*" in end or not WILD.isdisjoint(pattern):
         return fnmatchcase(name, pattern)
-    return name.startswith(begin) and name.endswith(end) and fnmatchcase(name, pattern)
+    if not star:
+        return name == pattern
+    return len(name) >= len(begin) + len(end) and name.startswith(begin) and name.endswith(end)

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from ctxextend.checkpoints.filenames import fits
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import load_object, read_member, read_text
 from ctxextend.frozen import dataclass
@@ -126,7 +126,7 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
     folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        read = next((read for pattern, read in _READERS.items() if fnmatch(path.name, pattern)), None)
+        read = next((read for pattern, read in _READERS.items() if fits(path.name, pattern)), None)
         if read and path.parent in folders:
             yield from read(name, checkpoint.root / name)
 

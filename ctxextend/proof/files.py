@@ -7,7 +7,7 @@ from typing import Any
 
 from ctxextend.changes import CARD_FILE
 from ctxextend.checkpoints.comparing import same_bytes
-from ctxextend.checkpoints.filenames import NOT_OURS, matches
+from ctxextend.checkpoints.filenames import NOT_OURS, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import check_depth, parse_json, read_bytes
 from ctxextend.errors import CheckpointError
@@ -60,7 +60,7 @@ def check_files(plan: ResizePlan, extended: Checkpoint) -> Claim:
 
 
 def _is_harmless(name: str) -> bool:
-    return any(matches(PurePosixPath(name), pattern) for pattern in HARMLESS)
+    return first_match(PurePosixPath(name), HARMLESS) is not None
 
 
 def _shards(checkpoint: Checkpoint) -> set[str]:
