@@ -4,7 +4,7 @@ Both read every byte of every tensor but the table, in both checkpoints. `cmp` s
 of the shard that holds the table it is given what stands in front of the table and what stands behind it. Both run
 once before they are measured, so that what the memory can hold of the files is in it for either.
 
-    python -m benchmarks.verify [--rounds 5] [--folder DIR]
+    python -m benchmarks.verify [--rounds 9] [--folder DIR]
 """
 
 import json
@@ -19,7 +19,7 @@ from benchmarks.measuring import PROGRAM, Row, alternate, apart, at_least, measu
 from benchmarks.sources import TABLE, XL, write
 from benchmarks.table import run_alone
 
-ROUNDS = 5
+ROUNDS = 9
 
 
 def header(file: Path) -> tuple[int, dict[str, Any]]:

@@ -10,6 +10,8 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from ctxextend.checkpoints.holes import extents, is_sparse, leave_hole
 from ctxextend.errors import CheckpointError
 
@@ -171,16 +173,16 @@ def copy_file(source: Path, destination: Path, progress: Progress = lambda moved
         finish(copy, status.st_mode)
 
 
-def read_range(path: Path, start: int, length: int) -> bytearray:
+def read_range(path: Path, start: int, length: int) -> memoryview:
     """Read a byte range of a file of the source.
 
     Raises:
         CheckpointError: It cannot be read, or ends too early.
     """
-    data = bytearray(length)
+    data = np.empty(length, np.uint8).data  # not zeroed first, and on large pages
     with open_source(path) as file:
         file.seek(start)
-        read_whole(file, memoryview(data))
+        read_whole(file, data)
     return data
 
 
@@ -190,13 +192,12 @@ def read_whole(file: FileIO, block: memoryview) -> None:
     Raises:
         CheckpointError: It cannot be read, or ends too early.
     """
-    done = 0
     try:
-        while done < len(block):
-            count = file.readinto(block[done:])  # one call gives 2 GB at most
+        while block:
+            count = file.readinto(block)  # one call gives 2 GB at most
             if not count:
                 raise CheckpointError(f"{file.name} became shorter while it was read.", "Run the command again.")
-            done += count
+            block = block[count:]
     except OSError as error:
         raise _unreadable(file.name, error) from error
 
