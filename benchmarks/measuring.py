@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 __all__ = [
     "ENVIRONMENT",
     "PROGRAM",
+    "SHOWN",
     "START",
     "START_WITH_NUMPY",
     "Cost",
@@ -29,6 +30,7 @@ __all__ = [
     "more",
     "python",
     "seconds",
+    "shown",
     "within",
 ]
 
@@ -70,6 +72,10 @@ class Target:
     unit: str
 
 
+# What a row must reach that is held to nothing.
+SHOWN = "-"
+
+
 def less(times: float) -> Target:
     """Ours is so many times less than the peer's, or more times."""
     return Target(f"≥ {times:g} x less", lambda ours, peer: peer / ours, times, True, "x")
@@ -88,6 +94,11 @@ def at_least(times: float) -> Target:
 def more(most: float, unit: str = "s") -> Target:
     """Ours is at most so much more than the peer's."""
     return Target(f"≤ + {most:g} {unit}", lambda ours, peer: ours - peer, most, False, unit)
+
+
+def shown() -> Target:
+    """Ours, a speed, is shown beside the peer's and held to nothing."""
+    return Target(SHOWN, lambda ours, peer: ours / peer, 0.0, True, "x")
 
 
 def within(most: float, unit: str = "MB") -> Target:

@@ -25,11 +25,12 @@ from benchmarks.measuring import (
     measure,
     more,
     python,
+    shown,
     within,
 )
-from benchmarks.sources import TABLE, Shape, shape_of, write
+from benchmarks.sources import TABLE, XL, Shape, shape_of, write
 from benchmarks.table import Record, markdown, record, run_alone, summary
-from benchmarks.verify import comparing, unchanged
+from benchmarks.verify import comparing, speeds, unchanged
 from tests.faults.tracing import needs_strace
 
 SMALL = Shape(64, 2, 10, 16)
@@ -89,6 +90,12 @@ def test_markdown_tells_met_from_missed() -> None:
 def test_markdown_leaves_the_peer_out_where_there_is_none() -> None:
     *_, line = markdown([record(Row("memory", "MB", [80.0], "", (), within(90)))])
     assert line == "| memory | 80 MB (80 - 80) |  |  | ≤ 90 MB | 80 MB | met |"
+
+
+def test_markdown_says_nothing_of_a_row_that_is_only_shown() -> None:
+    slow = row(1.0, 10.0, shown())
+    assert slow.is_met
+    assert list(markdown([record(slow)]))[-1].endswith("| - | 0.10 x |  |")
 
 
 def test_record_is_json() -> None:
@@ -220,6 +227,13 @@ def test_comparing_reads_all_but_the_table(monkeypatch: pytest.MonkeyPatch, tmp_
     last.write_bytes(last.read_bytes()[:-1] + b"\xff")
     with pytest.raises(SystemExit, match="failed: sh"):
         measure(comparing(tmp_path / "base", tmp_path / "new"))
+    measure(comparing(tmp_path / "base", tmp_path / "new", 1))
+
+
+def test_speeds_take_the_median_start_off_every_run() -> None:
+    size = (sum(XL.sizes().values()) - XL.sizes()[TABLE]) / 1e6
+    assert speeds([2.0, 4.0]) == [size / 2, size / 4]
+    assert speeds([2.0, 4.0], [0.1, 9.0, 1.0]) == [size, size / 3]
 
 
 @needs_strace
