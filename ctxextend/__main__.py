@@ -15,10 +15,10 @@ def main() -> None:
     gc.set_threshold(GC_THRESHOLD)
     try:
         from ctxextend.cli.app import main as run
+
+        run()
     except KeyboardInterrupt:  # before anything was begun, or could say so
         sys.exit(130)
-    try:
-        run()
     finally:
         gc.freeze()  # or Python looks through all that it holds once more, only to end then
 

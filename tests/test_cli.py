@@ -261,6 +261,23 @@ def test_app_exits_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Stopped; nothing was left half-made." in done.stderr
 
 
+INTERRUPTED = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ctxextend.cli.inspect":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+from ctxextend.__main__ import main
+main()
+"""
+
+
+def test_main_stops_without_a_traceback_before_it_has_begun() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 SLOW = """
 import sys, time
 from ctxextend.checkpoints import copying
