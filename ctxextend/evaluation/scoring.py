@@ -176,10 +176,14 @@ def _logits(head: Any, rows: "torch.Tensor", room: "torch.Tensor | None") -> "to
 
 def _cross_entropy_of(logits: "torch.Tensor", words: "torch.Tensor") -> "torch.Tensor":
     """Return the cross entropy of each row, shape (k,), float64, and leave nothing of the logits."""
-    told = logits.gather(1, words[:, None])[:, 0].double()
+    import torch
+
+    told = logits.gather(1, words[:, None])[:, 0]
     highest = logits.amax(1, keepdim=True)
     summed = logits.sub_(highest).exp_().sum(1)
-    return highest[:, 0].double() + summed.double().log() - told
+    # To the CPU first: not every device knows float64.
+    told, most, summed = torch.stack([told, highest[:, 0], summed]).cpu().double()
+    return most + summed.log() - told
 
 
 def head_is_apart(reader: Reader) -> bool:
