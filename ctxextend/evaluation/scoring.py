@@ -183,7 +183,8 @@ def _cross_entropy_of(logits: "torch.Tensor", words: "torch.Tensor") -> "torch.T
     summed = logits.sub_(highest).exp_().sum(1)
     # To the CPU first: not every device knows float64.
     told, most, summed = torch.stack([told, highest[:, 0], summed]).cpu().double()
-    return most + summed.log() - told
+    losses: torch.Tensor = most + summed.log() - told
+    return losses
 
 
 def head_is_apart(reader: Reader) -> bool:
