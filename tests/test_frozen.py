@@ -80,6 +80,23 @@ def test_dataclass_is_equal_by_its_values_and_class(point: Any, named: Any) -> N
         hash(point(1))
 
 
+@pytest.mark.parametrize("dataclass", [frozen.dataclass, dataclasses.dataclass], ids=["ours", "theirs"])
+def test_dataclass_leaves_comparing_to_its_bases(dataclass: Any) -> None:
+    class Base:
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Base)
+
+        def __hash__(self) -> int:
+            return 7
+
+    @dataclass(frozen=True, eq=False)
+    class Inner(Base):
+        x: int
+
+    assert Inner(1) == Inner(2)
+    assert hash(Inner(1)) == 7
+
+
 @BOTH
 def test_dataclass_is_shown_and_taken_apart(point: Any, named: Any) -> None:
     assert repr(named(1)).endswith("Named(x=1, y=2, names=[], name='a')")
