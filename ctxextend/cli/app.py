@@ -72,7 +72,7 @@ class ErrorBoundary(TyperGroup):
 
 
 def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the app with some commands alone: to import all takes a tenth of the start of one."""
+    """Return the app with some commands alone: to import and build all takes a tenth of the start of one."""
     app = typer.Typer(
         cls=ErrorBoundary,
         no_args_is_help=True,

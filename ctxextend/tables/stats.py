@@ -57,8 +57,8 @@ class TableStats:
         steps: Euclidean distance of each row to the next, shape (n - 1,), float64.
         mean_norm: Distance of the mean row from zero.
         eigenvalues: Variance along each principal component, descending, float64, of the rows that `measure` takes for
-            the spectrum; of a table whose largest number is
-            beyond 1e75 or below 1e-75, in another unit, since squares of such are no numbers.
+            the spectrum; of a table whose largest number is beyond 1e75 or below 1e-75, in another unit, since squares
+            of such are no numbers.
         components: The leading ones, with their periods.
         nonfinite: Rows that hold a NaN or an infinity; they are left out of all that follows the cosines.
         zeros: Rows that are zero throughout.

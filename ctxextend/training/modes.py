@@ -59,8 +59,8 @@ def spare_activations(model: torch.nn.Module) -> None:
     """Let activation functions that are written as several steps keep what they are given, and nothing of the steps.
 
     GELU as GPT-2 has it keeps four values of each, half of all that a model with frozen layers keeps, and goes through
-    memory for each step. Here it is computed piece by piece, and again in the backward pass; of tensors in
-    one piece, as models give them, no value changes.
+    memory for each step. Here it is computed piece by piece, and again in the backward pass; of tensors in one
+    piece, as models give them, no value changes.
 
     Args:
         model: The model; changed in place, and a second time is as once.
