@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from ctxextend.inspection.limits import Limit
     from ctxextend.inspection.looking import inspect
     from ctxextend.inspection.reports import Inspection, TableReport
-    from ctxextend.model import extend_model
+    from ctxextend.models.extend import extend_model
     from ctxextend.pipeline import RunInterrupted, RunResult, run
-    from ctxextend.plan import ResizePlan, ResizeResult, plan_resize, resize
-    from ctxextend.proof.claims import Claim, Proof
-    from ctxextend.proof.verification import verify
-    from ctxextend.tableplan import TablePlan
+    from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_resize, resize
+    from ctxextend.plan.tableplan import TablePlan
     from ctxextend.tables.registry import Method, list_methods
     from ctxextend.training.reports import TrainingInterrupted, TrainResult
     from ctxextend.training.running import train
+    from ctxextend.verification.claims import Claim, Proof
+    from ctxextend.verification.verification import verify
 
 __all__ = [
     "Calibration",
@@ -106,9 +106,9 @@ _HOMES = {
     "EvaluationInterrupted": "ctxextend.evaluation.evaluating",
     "evaluate": "ctxextend.evaluation.evaluating",
     "ClientLimit": "ctxextend.inspection.clients",
-    "Claim": "ctxextend.proof.claims",
-    "Proof": "ctxextend.proof.claims",
-    "verify": "ctxextend.proof.verification",
+    "Claim": "ctxextend.verification.claims",
+    "Proof": "ctxextend.verification.claims",
+    "verify": "ctxextend.verification.verification",
     "Inspection": "ctxextend.inspection.reports",
     "Limit": "ctxextend.inspection.limits",
     "TableReport": "ctxextend.inspection.reports",
@@ -117,12 +117,12 @@ _HOMES = {
     "Method": "ctxextend.tables.registry",
     "list_families": "ctxextend.families.listing",
     "list_methods": "ctxextend.tables.registry",
-    "ResizePlan": "ctxextend.plan",
-    "ResizeResult": "ctxextend.plan",
-    "TablePlan": "ctxextend.tableplan",
-    "extend_model": "ctxextend.model",
-    "plan_resize": "ctxextend.plan",
-    "resize": "ctxextend.plan",
+    "ResizePlan": "ctxextend.plan.plan",
+    "ResizeResult": "ctxextend.plan.plan",
+    "TablePlan": "ctxextend.plan.tableplan",
+    "extend_model": "ctxextend.models.extend",
+    "plan_resize": "ctxextend.plan.plan",
+    "resize": "ctxextend.plan.plan",
     "RunInterrupted": "ctxextend.pipeline",
     "RunResult": "ctxextend.pipeline",
     "run": "ctxextend.pipeline",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,7 +11,6 @@ from ctxextend.checkpoints.hub import asking
 from ctxextend.checkpoints.hubfailures import explain, http_answer, quoted
 from ctxextend.checkpoints.redaction import redacted
 from ctxextend.errors import CtxextendError, DataError
-from ctxextend.frozen import dataclass
 
 __all__ = ["PREFIX", "HubText", "named", "read_data_set"]
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,9 @@ from ctxextend.errors import RecipeError
 from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate_subject
 from ctxextend.evaluation.readerfiles import check_tables
 from ctxextend.evaluation.reports import Evaluation
-from ctxextend.frozen import dataclass
-from ctxextend.plan import ResizePlan, ResizeResult, plan_checkpoint
+from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_checkpoint
+from ctxextend.plan.recognition import open_subject
 from ctxextend.recipe import Origin, Recipe, Run, Subject
-from ctxextend.recognition import open_subject
 from ctxextend.texts import check_texts
 from ctxextend.writtenrun import WrittenRun, read_run_file
 

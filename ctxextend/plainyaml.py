@@ -1,10 +1,10 @@
 """Plain YAML, each value with the place where it was written."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.jsontext import open_brackets
 from ctxextend.errors import RecipeError
-from ctxextend.frozen import dataclass
 
 __all__ = ["MOST_CHARACTERS", "Entries", "Place", "Value", "plain", "plain_loader", "read_value"]
 

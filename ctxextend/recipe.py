@@ -3,10 +3,10 @@
 import math
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.errors import ResizeError
-from ctxextend.frozen import dataclass
 from ctxextend.runsettings import LEAST_LENGTH, MEASURES, PRECISIONS, TRAINABLE, Evaluate, Train
 from ctxextend.tables.options import MethodOptions
 

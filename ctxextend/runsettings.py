@@ -1,10 +1,10 @@
 """How a checkpoint is trained and measured, as a command's flags or a recipe say it."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.errors import ResizeError
-from ctxextend.frozen import dataclass
 
 __all__ = ["LEAST_LENGTH", "MEASURES", "PRECISIONS", "TRAINABLE", "Evaluate", "Train"]
 

@@ -149,7 +149,7 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
 def test_resize_dry_run_says_what_a_disk_that_clones_will_share(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("resize", "tiny-gpt2", "--to", "512", "--dry-run")
     for shared in (0, 4096):
-        monkeypatch.setattr("ctxextend.plan.cloned", lambda folder, files, shared=shared: shared)
+        monkeypatch.setattr("ctxextend.plan.plan.cloned", lambda folder, files, shared=shared: shared)
         rest = plan_resize("tiny-gpt2", to=512).bytes_to_write - 4096
         line = f"share     4,096 of them with the source, as this disk can; {rest:,} take room"
         assert (line in run(*flags).stdout) == bool(shared)

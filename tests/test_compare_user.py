@@ -13,7 +13,7 @@ from ctxextend.cli import compare as compare_command
 from ctxextend.cli.app import _stop
 from ctxextend.comparison import comparing, contest
 from ctxextend.errors import OutputError
-from ctxextend.page import document
+from ctxextend.report import document
 from ctxextend.tables.registry import METHODS
 from ctxextend.training.trainer import Watch
 from tests.test_compare import write_texts

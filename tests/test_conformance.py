@@ -19,7 +19,7 @@ from ctxextend import UnsupportedModelError, extend_model, inspect, resize, veri
 from ctxextend.families.architecture import Architecture, Place
 from ctxextend.families.entries import FAMILIES
 from ctxextend.families.lookup import find_architecture, is_known
-from ctxextend.tableplan import find_tables
+from ctxextend.plan.tableplan import find_tables
 from tests import pico, tiny, zoo
 
 TYPES = sorted(CONFIG_MAPPING.keys())

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ctxextend import demonstration, running
+from ctxextend import demo as demonstration
 from ctxextend.cli.app import app_of
 from ctxextend.comparison.comparing import compare_subject
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
-from ctxextend.demonstration import compare_demo, held_out_documents
+from ctxextend.demo import compare_demo, held_out_documents
+from ctxextend.models import load as running
 from ctxextend.recipe import Subject
 from ctxextend.texts import read_documents
 

@@ -12,7 +12,7 @@ from ctxextend.evaluation.readers import Reader, open_reader
 from ctxextend.evaluation.reports import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scoring import Scorer
 from ctxextend.evaluation.summaries import sum_up_contexts, sum_up_positions
-from ctxextend.plan import resize
+from ctxextend.plan.plan import resize
 from ctxextend.recipe import Subject
 from tests.pico import Pico
 from tests.words import add_tokenizer

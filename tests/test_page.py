@@ -17,12 +17,12 @@ import pytest
 from ctxextend.comparison.reports import Comparison, Outcome, Row
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.reports import MODEL, Estimate
-from ctxextend.page.axes import doublings, places, positions, round_numbers, top
-from ctxextend.page.charts import line_class
-from ctxextend.page.document import check_page, write_page
-from ctxextend.page.figure import _figure, plot_comparison
-from ctxextend.page.markup import Markup, element
-from ctxextend.page.words import verdict
+from ctxextend.report.axes import doublings, places, positions, round_numbers, top
+from ctxextend.report.charts import line_class
+from ctxextend.report.document import check_page, write_page
+from ctxextend.report.markup import Markup, element
+from ctxextend.report.page_figure import _figure, plot_comparison
+from ctxextend.report.words import verdict
 from tests.comparisons import METHODS, comparison, encoders
 
 HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
@@ -253,7 +253,7 @@ def test_write_page_gives_the_same_bytes_in_another_process(tmp_path: Path) -> N
     write_page(comparison(steps=200), tmp_path / "here.html")
     code = (
         "from pathlib import Path\n"
-        "from ctxextend.page.document import write_page\n"
+        "from ctxextend.report.document import write_page\n"
         "from tests.comparisons import comparison\n"
         f"write_page(comparison(steps=200), Path({str(tmp_path / 'there.HTM')!r}))\n"
         "import sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"

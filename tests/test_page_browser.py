@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxextend.page.document import write_page
+from ctxextend.report.document import write_page
 from tests.browser import Browser, Page, found_chromium
 from tests.comparisons import METHODS, comparison, encoders
 

@@ -589,7 +589,7 @@ def test_resize_where_memory_ends_says_so(make_pico: MakePico, monkeypatch: pyte
     def exhausted(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.plan.resize_behind", exhausted)
+    monkeypatch.setattr("ctxextend.plan.plan.resize_behind", exhausted)
     refused(make_pico("gpt2").folder, ResizeError, "does not fit in this machine's memory")
 
 

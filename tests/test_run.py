@@ -17,7 +17,7 @@ from ctxextend.cli.app import app_of
 from ctxextend.cli.completion import complete_recipe
 from ctxextend.evaluation.evaluating import EvaluationInterrupted
 from ctxextend.evaluation.reports import Evaluation
-from ctxextend.plan import plan_recipe
+from ctxextend.plan.plan import plan_recipe
 from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject, Train
 from ctxextend.training.reports import TrainingInterrupted, TrainResult
 from tests import pico

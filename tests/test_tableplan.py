@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, plan_resize, resize
-from ctxextend.tableplan import TablePlan
+from ctxextend.plan.tableplan import TablePlan
 from tests import pico, tiny
 
 Save = Callable[..., pico.Pico]

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +17,6 @@ from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
 from ctxextend.checkpoints.weights import Names, Weights, WeightsFile, find_weights
 from ctxextend.errors import CheckpointError
-from ctxextend.frozen import dataclass
 
 __all__ = ["ADAPTER_PREFIX", "Checkpoint", "WeightsFile", "open_checkpoint"]
 

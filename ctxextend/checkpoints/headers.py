@@ -7,6 +7,7 @@ where each tensor stands in them, its byte range, and a hash of its name.
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -28,7 +29,6 @@ from ctxextend.checkpoints.headertext import (
     value_place,
     walk,
 )
-from ctxextend.frozen import dataclass
 
 __all__ = ["Entries", "TensorEntry", "compact_metadata", "counted", "name_hash", "read_entries"]
 

@@ -7,6 +7,7 @@ where the difference is whole blocks; elsewhere it goes last.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 
@@ -18,7 +19,6 @@ from ctxextend.checkpoints.headers import Entries, compact_metadata, counted
 from ctxextend.checkpoints.headertext import Member, compact, read_member
 from ctxextend.checkpoints.tensorfile import MAX_HEADER_BYTES, Described
 from ctxextend.errors import CheckpointError
-from ctxextend.frozen import dataclass
 
 __all__ = ["BLOCK", "Layout", "Run", "plan_layout"]
 

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from ctxextend.checkpoints.filenames import fits
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import load_object, read_member, read_text
-from ctxextend.frozen import dataclass
 
 __all__ = ["NO_LIMIT", "Edit", "StatedLimit", "limit_edits", "stated_limits"]
 

@@ -6,6 +6,7 @@ Source: https://github.com/karpathy/nanoGPT, model.py; its `from_pretrained` goe
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.checkpoints.records import Stored, read_stored
 from ctxextend.checkpoints.torchfile import find_tensors
 from ctxextend.errors import CheckpointError
-from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

@@ -8,13 +8,12 @@ import re
 import sys
 import zipfile
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.copying import read_range
 from ctxextend.errors import CheckpointError
-from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

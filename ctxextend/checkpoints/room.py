@@ -4,12 +4,12 @@ import os
 import struct
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.copying import DISK_BLOCK
 from ctxextend.checkpoints.disk import NO_ROOM_HINT
 from ctxextend.errors import OutputError
-from ctxextend.frozen import dataclass
 
 try:
     import fcntl

@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -12,7 +12,6 @@ from ctxextend.checkpoints.hub import fetch, listed
 from ctxextend.checkpoints.redaction import redacted
 from ctxextend.checkpoints.weightnames import READABLE, SAFETENSORS, stays_inside, with_variant
 from ctxextend.errors import SourceError
-from ctxextend.frozen import dataclass
 
 __all__ = ["BUNDLED", "Source", "bundled_source", "resolve_source"]
 

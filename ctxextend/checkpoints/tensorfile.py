@@ -7,6 +7,7 @@ https://huggingface.co/docs/safetensors, section "Format".
 import os
 from codecs import getincrementaldecoder
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,6 @@ from ctxextend.checkpoints.copying import check_stamp, read_range, reading
 from ctxextend.checkpoints.dtypes import FLOATS, numpy_dtype
 from ctxextend.checkpoints.headers import Entries, TensorEntry, read_entries
 from ctxextend.errors import CheckpointError
-from ctxextend.frozen import dataclass
 
 __all__ = [
     "Described",

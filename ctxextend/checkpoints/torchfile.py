@@ -8,6 +8,7 @@ import os
 import re
 import reprlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from ctxextend.checkpoints.pickles import SAVE_TENSORS
 from ctxextend.checkpoints.records import Stored, place_of, read_stored
 from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError
-from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

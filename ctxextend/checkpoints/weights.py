@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -24,7 +25,6 @@ from ctxextend.checkpoints.weightnames import (
     stays_inside,
 )
 from ctxextend.errors import CheckpointError
-from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     from ctxextend.checkpoints.source import Source

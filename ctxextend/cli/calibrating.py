@@ -7,7 +7,7 @@ from ctxextend.cli.output import Output
 
 if TYPE_CHECKING:
     from ctxextend.comparison.reports import Calibration, Trial
-    from ctxextend.plan import ResizePlan
+    from ctxextend.plan.plan import ResizePlan
     from ctxextend.recipe import Resize
 
 __all__ = ["calibrate_plan", "calibration_text", "check_calibration"]
@@ -36,7 +36,7 @@ def calibrate_plan(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tup
     from dataclasses import replace
 
     from ctxextend.comparison.calibration import calibrate_recipe
-    from ctxextend.plan import plan_checkpoint
+    from ctxextend.plan.plan import plan_checkpoint
     from ctxextend.recipe import Evaluate
 
     with sink.progress("Calibrating", of="tokens") as progress:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ctxextend.frozen import dataclass
 from ctxextend.tables.stats import spreads
 
 __all__ = ["SHARED", "WHOLE_SCREEN", "Curve", "Pieces", "chart_height", "draw", "is_logarithmic", "key_marks"]

@@ -223,8 +223,8 @@ def write_files(
     sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None
 ) -> Iterator[OutputError]:
     """Write the page and the figure; yield why one could not be, since what was found must be printed all the same."""
-    from ctxextend.page.document import write_page
-    from ctxextend.page.figure import plot_comparison
+    from ctxextend.report.document import write_page
+    from ctxextend.report.page_figure import plot_comparison
 
     asked: list[tuple[str, Path | None, Callable[[Comparison, Path], None]]] = [
         ("report", report, write_page),

@@ -13,7 +13,7 @@ from ctxextend.cli.output import INTERRUPTED, Output
 
 if TYPE_CHECKING:
     from ctxextend.comparison.reports import Comparison
-    from ctxextend.demonstration import Demo
+    from ctxextend.demo import Demo
 
 __all__ = ["demo"]
 
@@ -34,7 +34,7 @@ def demo(
         ctxextend demo --output tiny-gpt2-512
     """
     from ctxextend.comparison.comparing import ComparisonInterrupted
-    from ctxextend.demonstration import compare_demo, run_demo
+    from ctxextend.demo import compare_demo, run_demo
 
     sink = Output(as_json, quiet)
     page = report or (output.parent if output else Path()) / REPORT

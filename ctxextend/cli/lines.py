@@ -2,10 +2,10 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ctxextend.cli.chart import Pieces
 from ctxextend.cli.output import one_line
-from ctxextend.frozen import dataclass
 
 __all__ = ["Cell", "Screen", "end_of", "flowed", "labelled", "table", "wrapped"]
 

@@ -195,7 +195,7 @@ def check_report(report: Path | None) -> None:
     """
     if report is None:
         return
-    from ctxextend.page.document import check_page, check_page_suffix
+    from ctxextend.report.document import check_page, check_page_suffix
 
     try:
         check_page_suffix(report)

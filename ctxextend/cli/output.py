@@ -6,12 +6,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ctxextend.checkpoints.redaction import hidden, hidden_values
 from ctxextend.errors import CtxextendError, OutputError, RecipeError
-from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -36,7 +36,7 @@ from ctxextend.cli.training import run_training
 from ctxextend.errors import OutputError
 
 if TYPE_CHECKING:
-    from ctxextend.plan import ResizePlan, ResizeResult
+    from ctxextend.plan.plan import ResizePlan, ResizeResult
     from ctxextend.recipe import Train
 __all__ = ["resize", "show_plan"]
 
@@ -204,7 +204,7 @@ def resize(
         ctxextend resize path/to/bert --to 2048 --output bert-2048 --dry-run
         ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
-    from ctxextend.plan import plan_recipe
+    from ctxextend.plan.plan import plan_recipe
     from ctxextend.recipe import Origin, Recipe, Resize, Run
 
     _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, proves=verify)
@@ -279,8 +279,8 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
     if not proves:
         with sink.progress("Writing") as progress:
             return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write))
-    from ctxextend.proof.tensors import bytes_to_compare
-    from ctxextend.proof.verification import prove_output
+    from ctxextend.verification.tensors import bytes_to_compare
+    from ctxextend.verification.verification import prove_output
 
     total = plan.bytes_to_write + bytes_to_compare(plan)
     with sink.progress("Writing and proving") as progress:

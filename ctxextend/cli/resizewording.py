@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.cli.output import one_line
 
 if TYPE_CHECKING:
-    from ctxextend.plan import ResizePlan, ResizeResult
+    from ctxextend.plan.plan import ResizePlan, ResizeResult
     from ctxextend.recipe import Recipe
 
 __all__ = ["NEXT_COMMANDS", "last_line", "plan_text", "settings_text"]
@@ -66,7 +66,7 @@ def _load(result: "ResizeResult") -> str:
 
 def plan_text(plan: "ResizePlan", output: Path) -> str:
     """Return a plan, a line for each thing that it does."""
-    from ctxextend.changes import CARD_FILE
+    from ctxextend.plan.changes import CARD_FILE
 
     lines = [("source", f"{plan.recipe.source} ({plan.family})"), ("output", str(output))]
     typed = plan.recipe.resize.options.typed

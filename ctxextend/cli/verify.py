@@ -22,7 +22,7 @@ from ctxextend.cli.options import (
 from ctxextend.cli.output import NOT_PROVED, Output, Pieces, one_line, terminal_width
 
 if TYPE_CHECKING:
-    from ctxextend.proof.claims import Claim, Proof
+    from ctxextend.verification.claims import Claim, Proof
 
 __all__ = ["verify"]
 
@@ -67,8 +67,8 @@ def verify(
 
     Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
     """
-    from ctxextend.proof.verification import verify_subject
     from ctxextend.recipe import Origin, Subject
+    from ctxextend.verification.verification import verify_subject
 
     sink = Output(as_json, quiet)
     with usage_errors():

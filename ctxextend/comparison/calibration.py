@@ -18,7 +18,7 @@ from ctxextend.evaluation.readerfiles import open_files
 from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
 from ctxextend.evaluation.run import Run, open_run
 from ctxextend.evaluation.statistics import estimate
-from ctxextend.plan import ResizePlan, plan_checkpoint
+from ctxextend.plan.plan import ResizePlan, plan_checkpoint
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Origin, Recipe, Resize
 from ctxextend.texts import TEXT_FIELD, check_paths, path_names
 

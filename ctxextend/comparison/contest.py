@@ -29,7 +29,7 @@ from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
 from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
 from ctxextend.evaluation.run import Run as Evaluating
 from ctxextend.evaluation.run import open_run
-from ctxextend.plan import ResizePlan, plan_checkpoint
+from ctxextend.plan.plan import ResizePlan, plan_checkpoint
 from ctxextend.recipe import Recipe, Run, Subject
 from ctxextend.recipetext import plain_text, run_values
 from ctxextend.texts import check_paths

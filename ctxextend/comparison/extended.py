@@ -2,18 +2,17 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.weights import read_floats
-from ctxextend.configedits import config_changes
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation.readers import Reader
-from ctxextend.frozen import dataclass
-from ctxextend.model import lengthen, set_tables, to_tensor
-from ctxextend.plan import ResizePlan
+from ctxextend.models.extend import lengthen, set_tables, to_tensor
+from ctxextend.plan.configedits import config_changes
+from ctxextend.plan.plan import ResizePlan
 
 __all__ = ["Extended"]
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from ctxextend.evaluation.retrieval import Readings, find_documents, read_origin
 from ctxextend.evaluation.run import Run
 from ctxextend.evaluation.scoring import batches
 from ctxextend.evaluation.statistics import estimate
-from ctxextend.frozen import dataclass
 
 __all__ = ["Base", "Measured", "measure", "metric_of", "original_score", "read_base", "read_ranked"]
 

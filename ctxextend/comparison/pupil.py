@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ctxextend.errors import DataError, TrainingError
 from ctxextend.evaluation.readerfiles import ReaderFiles
 from ctxextend.evaluation.readers import Reader, separator
-from ctxextend.frozen import dataclass
-from ctxextend.model import to_tensor
-from ctxextend.plan import ResizePlan
+from ctxextend.models.extend import to_tensor
+from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Run, Train
 from ctxextend.tables.learned import still_learned
 from ctxextend.texts import check_texts, shared

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ctxextend.evaluation.reports import Estimate, Evaluation
-from ctxextend.frozen import dataclass
 from ctxextend.recipe import Resize
 
 __all__ = ["LOSS", "RECIPROCAL_RANK", "Calibration", "Comparison", "Outcome", "Row", "Trial"]

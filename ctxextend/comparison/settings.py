@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_origin
 
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.readers import ENCODER
-from ctxextend.frozen import dataclass
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
 from ctxextend.tables.options import MethodOptions
 from ctxextend.tables.registry import METHODS

@@ -1,6 +1,7 @@
 """Vectors of texts by an encoder, pooled as its folder says, and how near they are to each other."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from ctxextend.checkpoints.weightnames import stays_inside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.readers import SENTENCE_MODULES, Reader, encode, prepare_attention, reading_alone
 from ctxextend.evaluation.scoring import batches, inputs_of
-from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

@@ -1,7 +1,7 @@
 """Losses of one window's tokens, read whole by a model and in pieces by the original that it was made of."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from ctxextend.evaluation.readers import MASKED, Reader
 from ctxextend.evaluation.reports import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scoring import Scorer, Window
 from ctxextend.evaluation.windows import Span, spans
-from ctxextend.frozen import dataclass
 
 __all__ = ["LossMeasure", "Way", "WindowLosses"]
 

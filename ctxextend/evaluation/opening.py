@@ -1,7 +1,7 @@
 """What an evaluation needs before the first token is read: the model, its original, the contexts and the text."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from ctxextend.evaluation.readers import (
     share_equal_tensors,
 )
 from ctxextend.evaluation.windows import Text, cut_text, ladder
-from ctxextend.frozen import dataclass
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, Evaluate, Subject
 from ctxextend.texts import check_paths, read_documents
 

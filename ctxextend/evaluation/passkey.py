@@ -6,6 +6,7 @@ of Zhu et al. (2024, LongEmbed, arXiv:2404.12096): the text that holds the numbe
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ from ctxextend.evaluation.embedding import Embedder, ranks
 from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, Reader, encode
 from ctxextend.evaluation.reports import Passkey
 from ctxextend.evaluation.scoring import Scorer, Window
-from ctxextend.frozen import dataclass
 
 __all__ = ["DEPTHS", "Blank", "Cell", "PasskeyTask", "Trial", "measure_passkey", "plan_passkey", "report_passkey"]
 

@@ -1,6 +1,7 @@
 """A checkpoint's config, headers and tokenizer: all that must be known of it before its weights are loaded."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
@@ -8,12 +9,11 @@ from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.architecture import Place
-from ctxextend.frozen import dataclass
-from ctxextend.plan import table_hash
+from ctxextend.models.load import check_loadable
+from ctxextend.plan.plan import table_hash
+from ctxextend.plan.recognition import open_subject, recognize
+from ctxextend.plan.tableplan import check_rows, describe_table, find_tables
 from ctxextend.recipe import Subject
-from ctxextend.recognition import open_subject, recognize
-from ctxextend.running import check_loadable
-from ctxextend.tableplan import check_rows, describe_table, find_tables
 
 __all__ = ["ReaderFiles", "check_tables", "open_files"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
 from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
-from ctxextend.frozen import dataclass
+from ctxextend.models.load import Loaded, load
+from ctxextend.plan.recognition import recognize
 from ctxextend.recipe import Subject
-from ctxextend.recognition import recognize
-from ctxextend.running import Loaded, load
 from ctxextend.writtenrecipe import written_recipe
 
 __all__ = [

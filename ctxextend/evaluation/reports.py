@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from ctxextend.frozen import dataclass
 
 __all__ = [
     "CHUNKS",

@@ -1,6 +1,7 @@
 """Documents found by queries from what lies beyond the original's length."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,6 @@ from ctxextend.evaluation.embedding import Embedder, ranks
 from ctxextend.evaluation.readers import Reader
 from ctxextend.evaluation.reports import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval
 from ctxextend.evaluation.statistics import estimate
-from ctxextend.frozen import dataclass
 
 __all__ = [
     "Readings",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.evaluation.readers import CAUSAL, Reader, prepare_attention, reading_alone
-from ctxextend.frozen import dataclass
 
 if TYPE_CHECKING:
     import torch

@@ -1,12 +1,12 @@
 """From documents to windows of one length, and from a window to the pieces of it that a model reads."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
-from ctxextend.frozen import dataclass
 from ctxextend.recipe import LEAST_LENGTH
 
 __all__ = ["Span", "Text", "cut_text", "ladder", "spans"]

@@ -1,12 +1,12 @@
 """A checkpoint's architecture: its families' tables, each at its place in the model and in the config."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ctxextend.errors import CheckpointError
 from ctxextend.families.schema import Buffer, Family, Table
-from ctxextend.frozen import dataclass
 
 __all__ = ["Architecture", "Place", "Refusal", "nested"]
 

@@ -1,13 +1,12 @@
 """The registry as a list: every table of every model type in it."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ctxextend.families.architecture import Place
 from ctxextend.families.entries import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.frozen import dataclass
 
 __all__ = ["FamilyTable", "list_families"]
 

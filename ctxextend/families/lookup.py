@@ -1,7 +1,7 @@
 """From a config to what is known of its architecture, or to the reason why nothing can be done."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
@@ -9,7 +9,6 @@ from ctxextend.families.architecture import Architecture, Place, Refusal, nested
 from ctxextend.families.entries import FAMILIES
 from ctxextend.families.refusals import INSTEAD, NOT_TOKENS, OTHERWISE
 from ctxextend.families.schema import Family, Offset, Part, Requirement, Table
-from ctxextend.frozen import dataclass
 
 __all__ = ["FAMILIES_HINT", "by_hand", "find_architecture", "is_known", "refused"]
 

@@ -1,10 +1,8 @@
 """The words in which a family is described; what they mean for one checkpoint is said in `architecture`."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from ctxextend.frozen import dataclass
 
 __all__ = ["Buffer", "Family", "Offset", "Part", "Pin", "Requirement", "Table"]
 

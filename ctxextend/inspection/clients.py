@@ -1,13 +1,12 @@
 """What a user of each client gets, by the limits that it obeys."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.frozen import dataclass
 from ctxextend.inspection.limits import LEFT_OUT, SENTENCE_TRANSFORMERS, TOKENIZERS, TRANSFORMERS, Limit, Measured
 
 __all__ = ["ClientLimit", "client_limits"]

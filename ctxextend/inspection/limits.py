@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -11,7 +11,6 @@ from ctxextend.checkpoints.limits import StatedLimit, stated_limits
 from ctxextend.checkpoints.tensorfile import TensorEntry
 from ctxextend.families.architecture import Architecture, Place, nested
 from ctxextend.families.schema import Buffer
-from ctxextend.frozen import dataclass
 
 __all__ = ["Limit", "Measured", "find_limits", "readers", "with_mends"]
 

@@ -13,9 +13,9 @@ from ctxextend.families.architecture import Place, nested
 from ctxextend.inspection.clients import client_limits
 from ctxextend.inspection.limits import Measured, find_limits, readers, with_mends
 from ctxextend.inspection.reports import Inspection, TableReport
+from ctxextend.plan.recognition import open_subject, recognize
+from ctxextend.plan.tableplan import check_rows, describe_table, find_tables, of_part
 from ctxextend.recipe import Origin, Subject, flag_words
-from ctxextend.recognition import open_subject, recognize
-from ctxextend.tableplan import check_rows, describe_table, find_tables, of_part
 from ctxextend.tables.oddities import outlier_rows, repetition, seams, untrained_rows
 from ctxextend.tables.rownumbers import Span
 from ctxextend.tables.stats import measure

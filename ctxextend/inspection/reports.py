@@ -1,13 +1,13 @@
 """A checkpoint as it is looked at: its position tables, measured, and what in the folder states their length."""
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.frozen import dataclass
 from ctxextend.inspection.clients import ClientLimit
 from ctxextend.inspection.limits import Limit
 from ctxextend.tables.medians import median

@@ -1,9 +1,9 @@
 """How numbers with standard errors are written."""
 
 import math
+from dataclasses import dataclass
 
 from ctxextend.evaluation.reports import Estimate, Recall
-from ctxextend.frozen import dataclass
 
 __all__ = ["Figures", "side"]
 

@@ -1,12 +1,12 @@
 """The panels of a figure of position tables, each of them drawn into axes that it is given."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.frozen import dataclass
 from ctxextend.inspection.reports import TableReport
 from ctxextend.report.drawing import MAP, add_legend
 from ctxextend.tables.stats import spreads

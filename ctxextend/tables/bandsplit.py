@@ -1,12 +1,11 @@
 """How a table is parted into a slow and a fast band, chosen from its own figures."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.frozen import dataclass
 from ctxextend.tables.components import BLOCK_ROWS
 from ctxextend.tables.medians import median
 from ctxextend.tables.oddities import outlier_rows

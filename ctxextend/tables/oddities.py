@@ -1,13 +1,13 @@
 """Rows of a position table that are unlike the others: outliers, repetitions, seams, and rows that nobody trained."""
 
 from collections import Counter
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.frozen import dataclass
 from ctxextend.tables.medians import median
 from ctxextend.tables.stats import TableStats
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.errors import ResizeError
-from ctxextend.frozen import dataclass
 from ctxextend.tables.registry import METHODS, Method
 
 __all__ = ["OWN_FLAGS", "SCOPES", "MethodOptions"]

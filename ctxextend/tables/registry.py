@@ -1,12 +1,12 @@
 """The registry of methods: what each does, what it takes and what it costs."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.frozen import dataclass
 from ctxextend.tables import methods
 from ctxextend.tables.bands import bands
 from ctxextend.tables.choosing import auto, explain_auto, explain_bands

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.frozen import dataclass
 from ctxextend.tables.components import BLOCK_ROWS
 from ctxextend.tables.eigenvectors import leading_eigenvectors
 from ctxextend.tables.medians import median

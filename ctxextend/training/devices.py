@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed
 
 from ctxextend.errors import TrainingError
-from ctxextend.frozen import dataclass
 from ctxextend.recipe import Train
 
 try:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +12,7 @@ from ctxextend.evaluation.readers import (
     MASKED,
     Reader,
 )
-from ctxextend.frozen import dataclass
-from ctxextend.running import quiet
+from ctxextend.models.load import quiet
 from ctxextend.training.devices import Devices
 from ctxextend.training.failures import explained
 from ctxextend.training.memory import Choice

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
 from ctxextend.evaluation.scoring import TOKENS_AT_ONCE
-from ctxextend.frozen import dataclass
 from ctxextend.training.chunkedloss import LOGITS_AT_ONCE
 from ctxextend.training.modes import switch_checkpointing
 from ctxextend.training.objectives import LanguageModelling

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.cautions import cautions_of_files
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
 from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
 from ctxextend.evaluation.readers import Reader, encode, separator
-from ctxextend.frozen import dataclass
-from ctxextend.plan import plan_recipe, table_hash
+from ctxextend.plan.cautions import cautions_of_files
+from ctxextend.plan.plan import plan_recipe, table_hash
+from ctxextend.plan.recognition import open_subject, recognize
+from ctxextend.plan.tableplan import find_tables
 from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, Origin, Recipe, Run, Subject, Train
-from ctxextend.recognition import open_subject, recognize
-from ctxextend.tableplan import find_tables
 from ctxextend.tables.learned import learned_rows
 from ctxextend.texts import read_pieces, shared
 from ctxextend.training.packing import check_enough, open_tokens, pack, split

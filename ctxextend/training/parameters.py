@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.room import Extent
 from ctxextend.errors import TrainingError
-from ctxextend.frozen import dataclass
 
 __all__ = ["Trained", "match_parameters"]
 

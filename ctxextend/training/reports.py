@@ -1,10 +1,9 @@
 """What a training gave."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from ctxextend.frozen import dataclass
 
 __all__ = ["TrainResult", "TrainingInterrupted", "counted"]
 

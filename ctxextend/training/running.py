@@ -13,11 +13,11 @@ from ctxextend.checkpoints.room import check_room
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.evaluation.readers import ENCODER
-from ctxextend.plan import table_hash
+from ctxextend.plan.plan import table_hash
+from ctxextend.plan.recognition import open_subject, recognize
+from ctxextend.plan.tableplan import find_tables
 from ctxextend.recipe import Origin, Run, Train
-from ctxextend.recognition import open_subject, recognize
 from ctxextend.report.training import plot_losses
-from ctxextend.tableplan import find_tables
 from ctxextend.texts import check_texts, path_names
 from ctxextend.training.devices import Devices
 from ctxextend.training.learning import Learned, Learner

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from ctxextend.changes import CARD_FILE
 from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.jsontext import read_bytes
 from ctxextend.errors import RecipeError
-from ctxextend.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printable
+from ctxextend.plan.changes import CARD_FILE
+from ctxextend.plan.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printable
 from ctxextend.recipe import RECIPE_FILE, Run
 from ctxextend.recipetext import plain_text, run_text, run_values
 from ctxextend.training.opening import Opened

@@ -4,6 +4,7 @@ Each is a function of the seed and its number alone, so that a training that goe
 processes, see what an unbroken one in one process sees.
 """
 
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.readers import CAUSAL, MASKED, Reader
-from ctxextend.frozen import dataclass
 from ctxextend.training.packing import Tokens, check_enough
 
 __all__ = ["NOT_TOLD", "Cut", "Masking", "Windows"]

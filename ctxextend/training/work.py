@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from ctxextend.checkpoints.redaction import hidden_values
 from ctxextend.checkpoints.siblings import clear, discard
 from ctxextend.checkpoints.staging import made, stage_file
 from ctxextend.errors import TrainingError
-from ctxextend.frozen import dataclass
 
 __all__ = ["SAVE", "Work", "open_work", "work_folder"]
 

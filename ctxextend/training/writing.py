@@ -1,6 +1,7 @@
 """A trained checkpoint written as a folder: complete, and with nothing changed but what was trained."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from ctxextend.checkpoints.room import Extent
 from ctxextend.checkpoints.weights import WeightsFile, read_floats
 from ctxextend.checkpoints.writing import extents, staged_output, write_rest
 from ctxextend.errors import TrainingError
-from ctxextend.frozen import dataclass
 from ctxextend.training.parameters import Trained
 
 __all__ = ["TrainedOutput"]

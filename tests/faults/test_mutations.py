@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file
 from ctxextend.errors import CheckpointError, CtxextendError
-from ctxextend.plan import plan_resize
+from ctxextend.plan.plan import plan_resize
 from tests.faults.limits import examples
 from tests.faults.weights import entry, model, pack, theirs
 

@@ -1,0 +1,143 @@
+"""The bundled checkpoint resized by every method, and shown to work: what a user would type step by step."""
+
+import ast
+import inspect
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ctxextend.checkpoints.siblings import scratch
+from ctxextend.checkpoints.source import bundled_source
+from ctxextend.comparison.comparing import Progress, compare_subject
+from ctxextend.comparison.reports import Comparison
+from ctxextend.comparison.settings import Compare
+from ctxextend.plan.plan import plan_recipe
+from ctxextend.recipe import Recipe, Resize, Subject
+
+__all__ = ["Demo", "compare_demo", "held_out_documents", "run_demo"]
+
+DEMO_SOURCE = "tiny-gpt2"
+DEMO_LENGTH = 512
+DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
+# Tokens of text on which methods are compared: 16 windows.
+DEMO_TOKENS = 8192
+
+# What the bundled checkpoint's model card says of the documents that it was not trained on: a hash of their text tells.
+HELD_OUT_BELOW = 256 / 20
+LEAST_CHARACTERS = 40
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration showed.
+
+    Attributes:
+        source: The bundled checkpoint's name.
+        method: How new rows were made.
+        max_len_before: Token positions of the original.
+        max_len_after: Token positions of the new checkpoint.
+        failure_before: What transformers says when the original reads one token more than it has positions.
+        same_outputs: Whether both models' logits at the old length are equal, bit for bit.
+        tokens: Tokens in the prompt and what was generated.
+        text_within: The text up to the old length, the prompt first.
+        text_beyond: The text behind it.
+        consequences: What the new length is worth before any training.
+    """
+
+    source: str
+    method: str
+    max_len_before: int
+    max_len_after: int
+    failure_before: str
+    same_outputs: bool
+    tokens: int
+    text_within: str
+    text_beyond: str
+    consequences: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return asdict(self)
+
+
+def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
+    """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128.
+
+    Args:
+        output: Where the new checkpoint goes.
+        force: Replace an existing checkpoint folder.
+
+    Raises:
+        OutputError: As `ResizePlan.execute`.
+    """
+    from ctxextend.models.load import continue_text, largest_difference, load, read_text
+
+    plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
+    folders = plan.execute(output, force=force).output, plan.checkpoint.root
+    resized, original = (load(folder, plan.checkpoint.model_class).model for folder in folders)
+    before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
+    texts: list[Any] = [read_text(model, table, before) for model in (original, resized)]
+    try:
+        read_text(original, table, before + 1)
+        failure = "it did not fail"
+    except (IndexError, RuntimeError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
+    return Demo(
+        source=DEMO_SOURCE,
+        method=plan.method,
+        max_len_before=before,
+        max_len_after=after,
+        failure_before=failure,
+        same_outputs=largest_difference(*texts) == 0,
+        tokens=tokens,
+        text_within=within,
+        text_beyond=beyond,
+        consequences=plan.consequences,
+    )
+
+
+def compare_demo(progress: Progress | None = None) -> Comparison:
+    """Compare every method on the bundled checkpoint at 512 positions, on documentation that it was not trained on.
+
+    Args:
+        progress: As in `compare`.
+
+    Raises:
+        CtxextendError: As `compare`.
+        ComparisonInterrupted: As `compare`.
+    """
+    with scratch() as folder:
+        path = folder / "documents.jsonl"
+        path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
+        settings = Compare.of(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
+        subject = Subject(DEMO_SOURCE, command="compare")
+        return compare_subject(subject, settings, progress, bundled_source(DEMO_SOURCE))
+
+
+@cache
+def held_out_documents() -> tuple[str, ...]:
+    """Return topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
+    import hashlib
+    from pydoc_data.topics import topics
+
+    texts = dict.fromkeys((*topics.values(), *_docstrings(Path(sysconfig.get_paths()["stdlib"]))))
+    return tuple(
+        text
+        for text in texts
+        if len(text) >= LEAST_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW
+    )
+
+
+def _docstrings(library: Path) -> Iterator[str]:
+    """Yield the docstrings of the modules that lie in the library itself; its packages would take long."""
+    for path in sorted(library.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+                yield inspect.cleandoc(text)

@@ -1,0 +1,44 @@
+"""Results as plain values, for ``--json`` and for files."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["not_in_json", "to_json"]
+
+# For `dataclasses.field(metadata=...)`: the field is left out of the JSON.
+not_in_json: Mapping[str, Any] = {"json": False}
+
+
+def to_json(value: Any) -> Any:
+    """Return a result as plain values that `json.dumps` takes.
+
+    A dataclass becomes an object of its fields, in their order, without those marked with `not_in_json`, then of the
+    properties that its class names in ``json_properties``. Numpy values become Python's, arrays and tuples lists, paths
+    strings. JSON has no number that is not finite: those become null.
+
+    Args:
+        value: A result, or anything a result holds.
+
+    Raises:
+        TypeError: A value that has no form in JSON.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if field.metadata.get("json", True)]
+        names += getattr(value, "json_properties", ())
+        return {name: to_json(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [to_json(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # arrays and scalars of numpy
+        return to_json(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,0 +1,212 @@
+"""Checkpoints loaded in transformers and run; torch and transformers are imported when a function is called."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctxextend.checkpoints.contents import FOLLOWED, IRREGULAR, as_copied
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Loaded", "check_loadable", "continue_text", "largest_difference", "load", "quiet", "read_text"]
+
+# What a module may be given as a text, in the order of trying.
+TEXTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, and what transformers said when it was loaded.
+
+    Attributes:
+        model: The model, ready to be read.
+        missing: Tensors that the model has and the checkpoint has not.
+        unexpected: Tensors that the checkpoint has and the model has not.
+        mismatched: Tensors of another shape.
+    """
+
+    model: Any
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[str, ...]
+
+
+def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
+    """Refuse what transformers cannot load alone.
+
+    Args:
+        checkpoint: The checkpoint.
+        hint: What to do instead.
+
+    Raises:
+        CheckpointError: It is an adapter, has no config, or holds what leads out of the folder or is no file.
+    """
+    for name, why in checkpoint.omitted.items():
+        if why in FOLLOWED:
+            then = "Move it away, or put a file there." if why == IRREGULAR else as_copied(checkpoint.root)
+            raise CheckpointError(f"{checkpoint.root / name} is {why}, and transformers might open it.", then)
+    if checkpoint.is_adapter or not checkpoint.has_config:
+        what = "an adapter" if checkpoint.is_adapter else "a weights file without a config.json"
+        raise CheckpointError(f"{checkpoint.root} is {what}, which transformers cannot load alone.", hint)
+
+
+def load(folder: Path, model_class: str | None, variant: str | None = None, dtype: str = "float32") -> Loaded:
+    """Load a checkpoint by the class that its config names.
+
+    Args:
+        folder: The model's own folder.
+        model_class: A class of transformers; AutoModel takes the place of None, and of one that is not public.
+        variant: Which copy of the weights, such as ``fp16``.
+        dtype: What torch calls the dtype that the weights are to have.
+
+    Raises:
+        CheckpointError: transformers cannot load it.
+    """
+    import torch
+    import transformers
+
+    # Some classes that configs name are no public ones; then the base model is what can be loaded.
+    loader: Any = getattr(transformers, model_class or "", None) or transformers.AutoModel
+    torch.manual_seed(0)  # what a checkpoint lacks is drawn at random, and then alike for every checkpoint
+    # What does not fit is to be reported, and not only to fail.
+    flags = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": variant}
+    flags["ignore_mismatched_sizes"] = True
+    flags["trust_remote_code"] = False  # left out, transformers asks, and a yes runs what the checkpoint holds
+    with quiet():
+        try:
+            model, info = loader.from_pretrained(folder, **flags)
+        except Exception as error:  # whatever a class of transformers raises on a folder that it cannot load
+            said = " ".join(str(error).split())[:300]
+            raise CheckpointError(f"transformers cannot load {folder}: {type(error).__name__}: {said}") from error
+    mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
+    missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
+    return Loaded(model.train(False), missing, unexpected, mismatched)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' own bars and notes, which say again what `Loaded` holds."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
+    """Let the outermost part of a model around a table that a text alone will do for read one.
+
+    Args:
+        model: From `load`.
+        table: The table's parameter.
+        length: Tokens of the text, the same for every model of a vocabulary.
+
+    Returns:
+        What it gives, float32, its first output with a place for every token where it has one; None where no part
+        around the table runs on text alone.
+
+    Raises:
+        IndexError: The text is too long.
+        RuntimeError: As torch gives it.
+    """
+    failure: Exception | None = None
+    for module, names in _readers(model, table.split(".")[:-1]):
+        try:
+            return _states(_run(module, names, model.config, length))
+        except (IndexError, RuntimeError, ValueError) as error:
+            # Around it there may be a table that is shorter; what holds this one alone fails only where it is.
+            failure = error
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _readers(model: Any, path: list[str]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield the modules on the way to a table that read a text, with what they take it as, the outermost first."""
+    for depth in range(len(path) + 1):
+        module = model.get_submodule(".".join(path[:depth]))
+        taken = inspect.signature(module.forward).parameters
+        for names in TEXTS:
+            if all(name in taken for name in names) and _runs(module, names, model.config):
+                yield module, names
+                break
+
+
+def _runs(module: Any, names: tuple[str, ...], config: Any) -> bool:
+    """Whether a module reads two tokens, and so has no need of anything but a text."""
+    try:
+        return _states(_run(module, names, config, 2)) is not None
+    except Exception:  # each class has its own way to miss what it was not given
+        return False
+
+
+def _run(module: Any, names: tuple[str, ...], config: Any, length: int) -> Any:
+    import torch
+
+    words = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
+    # No text may hold padding: several families count positions over what is none.
+    first = min(words // 2, 100)
+    text = first + torch.arange(length).unsqueeze(0) % max(words - first - 1, 1)
+    with torch.no_grad():
+        return module(**dict.fromkeys(names, text))
+
+
+def _states(output: Any) -> "torch.Tensor | None":
+    import torch
+
+    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
+    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)
+
+
+def largest_difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
+    """Return the largest difference between two outputs of one shape; 0 means that they are equal, NaN included."""
+    import torch
+
+    if torch.equal(one, other):
+        return 0.0
+    apart = (one - other).abs()
+    apart[(one == other) | (one.isnan() & other.isnan())] = 0
+    return float(apart.max())
+
+
+def continue_text(model: Any, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
+    """Let a causal language model write until a text is `length` tokens long, sampling with a fixed seed.
+
+    Args:
+        model: A causal language model from `load`, of a folder that holds its tokenizer too.
+        prompt: How the text begins; fewer than `boundary` tokens.
+        length: Tokens wanted, the prompt's included.
+        boundary: The token position at which the text is parted in two.
+        seed: Of torch's generator.
+
+    Returns:
+        The text before the boundary, the text behind it, and how many tokens there are.
+    """
+    import torch
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path, trust_remote_code=False)
+    prompt_ids = tokenizer(prompt, return_tensors="pt")
+    torch.manual_seed(seed)
+    ids = model.generate(
+        **prompt_ids,
+        max_new_tokens=length - prompt_ids["input_ids"].shape[1],
+        suppress_tokens=[tokenizer.eos_token_id],
+        do_sample=True,
+        temperature=0.7,
+        pad_token_id=tokenizer.eos_token_id,
+    )[0]
+    return str(tokenizer.decode(ids[:boundary])), str(tokenizer.decode(ids[boundary:])), len(ids)

