@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format readme bench clean
+.PHONY: demo test test-slow lint format readme bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
@@ -11,6 +11,10 @@ demo: $(VENV)/installed
 # Two processes of one thread each: more threads than cores wait for each other.
 test: $(VENV)/installed-dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Full fault sweeps and other tests that take minutes.
+test-slow: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
