@@ -132,6 +132,13 @@ def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     return found
 
 
+def settled(model: Any) -> Any:
+    """A model whose parameters lie in fresh memory, contiguous: on some CPUs the last bits depend on where they lie."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    return model
+
+
 def logits(model: Any, length: int) -> torch.Tensor:
     """A model's output for a fixed text of `length` tokens that holds no padding."""
     tokens = 5 + torch.arange(length).unsqueeze(0) % 20

@@ -284,9 +284,11 @@ def check_resize(small: Small, folder: Path) -> None:
     small.model.save_pretrained(folder / "source")
     result = resize(folder / "source", to=small.new, output=folder / "output")
     check_proof(folder)
-    loaded = pico.Pico(folder / "output", small.model_class).load()
+    loaded = pico.settled(pico.Pico(folder / "output", small.model_class).load())
     extended = pico.Pico(folder / "source", small.model_class).load()
     extend_model(extended, to=small.new)
+    for model in (extended, small.model):
+        pico.settled(model)
     for place, name, reader, _ in small.readers:
         plan = next(plan for plan in result.plan.tables if plan.part == place.part)
         before, after = plan.max_len_before, plan.max_len_after
