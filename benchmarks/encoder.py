@@ -25,7 +25,7 @@ from ctxextend.evaluation.reports import MODEL, Recall
 from ctxextend.evaluation.retrieval import RetrievalTask, measure_retrieval, plan_retrieval
 from ctxextend.recipe import Subject
 from ctxextend.tables.registry import METHODS
-from ctxextend.texts import read_documents
+from ctxextend.text_data import read_documents
 
 LENGTH = 2048
 

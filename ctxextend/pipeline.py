@@ -14,7 +14,7 @@ from ctxextend.evaluation.reports import Evaluation
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_checkpoint
 from ctxextend.plan.recognition import open_subject
 from ctxextend.recipe import Origin, Recipe, Run, Subject
-from ctxextend.texts import check_texts
+from ctxextend.text_data import check_texts
 from ctxextend.writtenrun import WrittenRun, read_run_file
 
 if TYPE_CHECKING:

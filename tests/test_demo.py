@@ -18,7 +18,7 @@ from ctxextend.comparison.settings import Compare
 from ctxextend.demo import compare_demo, held_out_documents
 from ctxextend.models import load as running
 from ctxextend.recipe import Subject
-from ctxextend.texts import read_documents
+from ctxextend.text_data import read_documents
 
 
 def demo(*arguments: str) -> Result:

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints", "plainyaml"),
     *("runsettings", "recipe", "recipetext", "writtenrecipe", "writtenrun", "plan", "models/load", "inspection"),
-    *("verification", "models", "hubtexts", "textfiles", "texts", "evaluation", "report/figures", "report/training"),
+    *("verification", "models", "text_data", "evaluation", "report/figures", "report/training"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
@@ -31,8 +31,6 @@ ALLOWED = {
     "plan": {"ml_dtypes"},
     "models": {"ml_dtypes", "torch", "transformers"},
     "evaluation": {"torch", "transformers"},
-    "hubtexts": {"datasets"},
-    "textfiles": {"pyarrow"},
     "text_data": {"datasets"},
     "training": {"torch", "transformers", "accelerate", "safetensors", "ml_dtypes", "yaml", "matplotlib"},
     "comparison": {"torch", "transformers"},

@@ -20,7 +20,7 @@ from ctxextend.evaluation.run import Run, open_run
 from ctxextend.evaluation.statistics import estimate
 from ctxextend.plan.plan import ResizePlan, plan_checkpoint
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Origin, Recipe, Resize
-from ctxextend.texts import TEXT_FIELD, check_paths, path_names
+from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 __all__ = ["CALIBRATED", "calibrate", "calibrate_recipe", "check_calibrated"]
 

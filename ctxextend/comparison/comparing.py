@@ -10,7 +10,7 @@ from ctxextend.comparison.contest import open_contest
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
 from ctxextend.recipe import Origin, Subject
-from ctxextend.texts import TEXT_FIELD, path_names
+from ctxextend.text_data import TEXT_FIELD, path_names
 
 __all__ = ["ComparisonInterrupted", "compare", "compare_subject"]
 

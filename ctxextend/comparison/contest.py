@@ -32,7 +32,7 @@ from ctxextend.evaluation.run import open_run
 from ctxextend.plan.plan import ResizePlan, plan_checkpoint
 from ctxextend.recipe import Recipe, Run, Subject
 from ctxextend.recipetext import plain_text, run_values
-from ctxextend.texts import check_paths
+from ctxextend.text_data import check_paths
 
 __all__ = ["Contest", "open_contest"]
 

@@ -17,7 +17,7 @@ from ctxextend.models.extend import to_tensor
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Run, Train
 from ctxextend.tables.learned import still_learned
-from ctxextend.texts import check_texts, shared
+from ctxextend.text_data import check_texts, shared
 
 if TYPE_CHECKING:
     from ctxextend.training.devices import Devices

@@ -7,7 +7,7 @@ from ctxextend.evaluation.opening import prepare
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.evaluation.run import open_run
 from ctxextend.recipe import Evaluate, Origin, Subject
-from ctxextend.texts import TEXT_FIELD, path_names
+from ctxextend.text_data import TEXT_FIELD, path_names
 
 __all__ = ["EvaluationInterrupted", "evaluate", "evaluate_subject"]
 

@@ -20,7 +20,7 @@ from ctxextend.evaluation.readers import (
 )
 from ctxextend.evaluation.windows import Text, cut_text, ladder
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, Evaluate, Subject
-from ctxextend.texts import check_paths, read_documents
+from ctxextend.text_data import check_paths, read_documents
 
 __all__ = ["Prepared", "check_same_tokens", "fitting_measures", "prepare", "prepare_readers"]
 

@@ -20,7 +20,7 @@ from ctxextend.plan.recognition import open_subject, recognize
 from ctxextend.plan.tableplan import find_tables
 from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, Origin, Recipe, Run, Subject, Train
 from ctxextend.tables.learned import learned_rows
-from ctxextend.texts import read_pieces, shared
+from ctxextend.text_data import read_pieces, shared
 from ctxextend.training.packing import check_enough, open_tokens, pack, split
 from ctxextend.training.work import Work
 from ctxextend.writtenrecipe import learned_by, written_recipe

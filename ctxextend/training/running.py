@@ -18,7 +18,7 @@ from ctxextend.plan.recognition import open_subject, recognize
 from ctxextend.plan.tableplan import find_tables
 from ctxextend.recipe import Origin, Run, Train
 from ctxextend.report.training import plot_losses
-from ctxextend.texts import check_texts, path_names
+from ctxextend.text_data import check_texts, path_names
 from ctxextend.training.devices import Devices
 from ctxextend.training.learning import Learned, Learner
 from ctxextend.training.objectives import LanguageModelling
