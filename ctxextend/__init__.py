@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ctxextend.comparison.reports import Calibration, Comparison
     from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate
     from ctxextend.evaluation.reports import Evaluation
-    from ctxextend.families.listing import FamilyTable, list_families
+    from ctxextend.families.lookup import FamilyTable, list_families
     from ctxextend.inspection.clients import ClientLimit
     from ctxextend.inspection.limits import Limit
     from ctxextend.inspection.looking import inspect
@@ -113,9 +113,9 @@ _HOMES = {
     "Limit": "ctxextend.inspection.limits",
     "TableReport": "ctxextend.inspection.reports",
     "inspect": "ctxextend.inspection.looking",
-    "FamilyTable": "ctxextend.families.listing",
+    "FamilyTable": "ctxextend.families.lookup",
     "Method": "ctxextend.tables.registry",
-    "list_families": "ctxextend.families.listing",
+    "list_families": "ctxextend.families.lookup",
     "list_methods": "ctxextend.tables.registry",
     "ResizePlan": "ctxextend.plan.plan",
     "ResizeResult": "ctxextend.plan.plan",

@@ -8,7 +8,7 @@ from typing import Any
 
 from ctxextend.errors import ResizeError
 from ctxextend.runsettings import LEAST_LENGTH, MEASURES, PRECISIONS, TRAINABLE, Evaluate, Train
-from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.apply import MethodOptions
 
 __all__ = [
     "DEFAULT_METHOD",

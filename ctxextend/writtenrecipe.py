@@ -12,7 +12,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.plainyaml import MOST_CHARACTERS, plain_loader
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
-from ctxextend.tables.learned import still_learned
+from ctxextend.tables.apply import still_learned
 from ctxextend.tables.registry import METHODS
 
 __all__ = ["WrittenRecipe", "learned_by", "plain_values", "read_recipe", "table_hashes", "written_recipe"]

@@ -10,11 +10,19 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
-from ctxextend.tables.bands import bands
-from ctxextend.tables.bandsplit import SHORTEST, Split, choose_split, default_gain, find_repeats, smoothed
-from ctxextend.tables.choosing import auto, explain_auto, explain_bands
-from ctxextend.tables.options import MethodOptions
-from ctxextend.tables.resizing import explain_choice, resize_table
+from ctxextend.tables.apply import MethodOptions, explain_choice, resize_table
+from ctxextend.tables.bands import (
+    SHORTEST,
+    Split,
+    auto,
+    bands,
+    choose_split,
+    default_gain,
+    explain_auto,
+    explain_bands,
+    find_repeats,
+    smoothed,
+)
 
 Rows = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from ctxextend.cli import resize as resize_command
 from ctxextend.cli import resizewording
 from ctxextend.cli.app import app_of
 from ctxextend.cli.output import plain
-from ctxextend.tables.options import SCOPES
+from ctxextend.tables.apply import SCOPES
 from ctxextend.tables.registry import METHODS, list_methods
 from tests import pico
 

@@ -9,8 +9,8 @@ from typer.main import get_command
 
 from ctxextend.cli.app import app_of
 from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
-from ctxextend.families.entries import FAMILIES
-from ctxextend.tables.options import SCOPES
+from ctxextend.families.registry import FAMILIES
+from ctxextend.tables.apply import SCOPES
 from ctxextend.tables.registry import METHODS
 from tests.terminal import on_terminal
 

@@ -16,9 +16,8 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import UnsupportedModelError, extend_model, inspect, resize, verify
-from ctxextend.families.architecture import Architecture, Place
-from ctxextend.families.entries import FAMILIES
-from ctxextend.families.lookup import find_architecture, is_known
+from ctxextend.families.lookup import Architecture, Place, find_architecture, is_known
+from ctxextend.families.registry import FAMILIES
 from ctxextend.plan.tableplan import find_tables
 from tests import pico, tiny, zoo
 
@@ -150,8 +149,9 @@ def test_every_model_type_is_resized_or_refused_by_name(
     for one in built[:2]:
         check_followers(model_type, one.model_class, one.config)
     assert is_known(model_type), (
-        f"{model_type} is new: no parameter of it was found to follow a length. Add it to the mapping in "
-        "ctxextend/families/refusals.py under what it uses for positions, or a Family to ctxextend/families/entries.py."
+        f"{model_type} is new: no parameter of it was found to follow a length. Add it to "
+        "ctxextend/families/unsupported.py under what it uses for positions, or a Family to "
+        "ctxextend/families/registry.py."
     )
     if model_type not in FAMILIES:
         with pytest.raises(UnsupportedModelError, match=f"^This {re.escape(model_type)} model "):
@@ -179,8 +179,8 @@ def check_followers(model_type: str, model_class: Any, config: Any) -> None:
         line = f"{model_type} {follower.key} {follower.name}"
         assert follower.name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
             f"{model_class.__name__}: {follower.name} has a row for each unit of {follower.key}. Add a Family for "
-            f"{model_type!r} to ctxextend/families/entries.py with this table and key; or, if its rows are no "
-            "positions of tokens, a pattern to OTHER_AXES and the type to ctxextend/families/refusals.py."
+            f"{model_type!r} to ctxextend/families/registry.py with this table and key; or, if its rows are no "
+            "positions of tokens, a pattern to OTHER_AXES and the type to ctxextend/families/unsupported.py."
         )
 
 

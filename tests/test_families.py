@@ -8,9 +8,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.architecture import Place
-from ctxextend.families.entries import FAMILIES
-from ctxextend.families.lookup import OPENINGS, find_architecture
+from ctxextend.families.lookup import OPENINGS, Place, find_architecture
+from ctxextend.families.registry import FAMILIES
 
 
 def place(model_type: str, **config: Any) -> Place:

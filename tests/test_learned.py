@@ -4,10 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.recipe import Recipe, Resize
-from ctxextend.tables.learned import learned_rows, still_learned
-from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.apply import MethodOptions, learned_rows, resize_table, still_learned
 from ctxextend.tables.registry import METHODS
-from ctxextend.tables.resizing import resize_table
 from ctxextend.writtenrecipe import WrittenRecipe, learned_by
 
 A, B, C, D = np.eye(4, dtype=np.float32)

@@ -11,9 +11,9 @@ from hypothesis.extra.numpy import arrays
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
-from ctxextend.tables.components import BLOCK_ROWS
-from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.apply import MethodOptions
 from ctxextend.tables.registry import METHODS, list_methods
+from ctxextend.tables.sinusoids import BLOCK_ROWS, sinusoidal_rows
 
 TABLES = arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8))
 
@@ -67,13 +67,13 @@ def test_linear_gives_the_ends_bit_for_bit_whatever_they_are() -> None:
 
 
 def test_sinusoidal_rows_by_hand() -> None:
-    rows = methods.sinusoidal_rows(np.array([0, 1, 7]), 4)
+    rows = sinusoidal_rows(np.array([0, 1, 7]), 4)
     expected = [[math.sin(t), math.cos(t), math.sin(t / 100), math.cos(t / 100)] for t in (0, 1, 7)]
     np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-15)
 
 
 def test_sinusoidal_rows_of_odd_width_end_with_a_sine() -> None:
-    rows = methods.sinusoidal_rows(np.array([3]), 5)
+    rows = sinusoidal_rows(np.array([3]), 5)
     expected = [f(3 / 10000 ** (k / 5)) for k in (0, 2, 4) for f in (math.sin, math.cos)][:5]
     np.testing.assert_allclose(rows[0], expected, rtol=0, atol=1e-15)
 
@@ -83,7 +83,7 @@ def test_sinusoidal_rows_equal_distilberts_own() -> None:
 
     theirs = torch.zeros(50, 6)
     create_sinusoidal_embeddings(50, 6, theirs)
-    np.testing.assert_allclose(methods.sinusoidal_rows(np.arange(50), 6), theirs.numpy(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(sinusoidal_rows(np.arange(50), 6), theirs.numpy(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("width", [1, 4, 5])
@@ -94,14 +94,14 @@ def test_sinusoidal_new_places_rows_as_far_from_the_mean_as_learned_ones(width: 
     radius = np.median(np.linalg.norm(table - mean, axis=1))
     assert np.array_equal(made[:6], table)
     np.testing.assert_allclose(np.linalg.norm(made[6:] - mean, axis=1), radius, rtol=1e-12)
-    wave = methods.sinusoidal_rows(np.array([8]), width)[0]
+    wave = sinusoidal_rows(np.array([8]), width)[0]
     np.testing.assert_allclose(made[6], mean + radius * wave / np.linalg.norm(wave), rtol=1e-12)
 
 
 def test_sinusoidal_all_is_the_plain_formula() -> None:
     table = np.full((3, 4), 9.0)
     made = methods.sinusoidal(table, 6, scope="all", start=1)
-    assert np.array_equal(made, methods.sinusoidal_rows(np.arange(1, 7), 4))
+    assert np.array_equal(made, sinusoidal_rows(np.arange(1, 7), 4))
 
 
 def test_cubic_by_eye() -> None:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from ctxextend.checkpoints.dtypes import numpy_dtype
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
-from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.apply import MethodOptions, cast, nonfinite_rows, resize_table
 from ctxextend.tables.registry import METHODS
-from ctxextend.tables.resizing import cast, nonfinite_rows, resize_table
 
 DTYPES = {
     "float64": np.float64,

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from ctxextend.tables import oddities, stats
-from ctxextend.tables.oddities import outlier_rows, repetition, seams, untrained_rows
-from ctxextend.tables.options import MethodOptions
+from ctxextend.tables import stats
+from ctxextend.tables.apply import MethodOptions, resize_behind
 from ctxextend.tables.registry import METHODS
-from ctxextend.tables.resizing import resize_behind
-from ctxextend.tables.stats import TableStats, measure
+from ctxextend.tables.stats import TableStats, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
 Floats = NDArray[np.float64]
 
@@ -82,7 +80,7 @@ def test_measure_of_two_equal_directions_has_effective_rank_two() -> None:
 
 
 def outliers_of(stats: TableStats) -> dict[int, str]:
-    return outlier_rows(stats.norms, stats.cosines)
+    return find_outliers(stats.norms, stats.cosines)
 
 
 def test_measure_along_a_line_has_rank_one() -> None:
@@ -218,8 +216,8 @@ def test_measure_of_a_few_rows(rows: int, width: int) -> None:
     assert (len(found.norms), len(found.cosines), len(found.steps)) == (rows, rows - 1, rows - 1)
     assert found.components == ()
     assert (found.worst_neighbours is None) == (rows == 1)
-    assert outlier_rows(found.norms, found.cosines) == {}
-    assert seams(found, {1, 2}) == {}
+    assert find_outliers(found.norms, found.cosines) == {}
+    assert find_seams(found, {1, 2}) == {}
 
 
 def test_measure_of_an_all_zero_table() -> None:
@@ -229,7 +227,7 @@ def test_measure_of_an_all_zero_table() -> None:
     assert found.worst_neighbours is None
     assert (found.norm_variation, found.effective_rank, found.components_for(0.95)) == (0, 0, 0)
     assert (found.components, found.mean_norm) == ((), 0)
-    assert outlier_rows(found.norms, found.cosines) == {}
+    assert find_outliers(found.norms, found.cosines) == {}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -238,8 +236,8 @@ def test_measure_of_a_table_without_a_number(value: float) -> None:
     assert found.nonfinite == tuple(range(6))
     assert found.finite_norms.size == 0
     assert (found.norm_variation, found.effective_rank, found.mean_norm, found.components) == (0, 0, 0, ())
-    assert outlier_rows(found.norms, found.cosines) == {}
-    assert seams(found, {2}) == {}
+    assert find_outliers(found.norms, found.cosines) == {}
+    assert find_seams(found, {2}) == {}
 
 
 def test_measure_of_one_direction_for_all_rows() -> None:
@@ -299,7 +297,7 @@ def test_outlier_rows_of_a_real_encoder(minilm: Floats) -> None:
     assert found.norms[0] == pytest.approx(2.36, abs=0.01)
     assert np.median(found.norms) == pytest.approx(0.48, abs=0.005)
     assert np.mean(found.cosines) == pytest.approx(0.85, abs=0.005)
-    outliers = outlier_rows(found.norms, found.cosines)
+    outliers = find_outliers(found.norms, found.cosines)
     assert {0, 510, 511} <= set(outliers)
     assert len(outliers) <= 8
     assert "norm 2.36" in outliers[0]
@@ -351,13 +349,15 @@ def test_outlier_rows_leaves_empty_rows_to_others() -> None:
 
 
 def test_repetition_of_distinct_rows_is_none() -> None:
-    found = repetition(normal(40, 4))
+    found = find_repetition(normal(40, 4))
     assert (found.period, found.groups, found.copies) == (None, (), 0)
 
 
 @pytest.mark.parametrize(("rows", "copies"), [(64, 4), (72, 4.5), (17, 17 / 16)])
 def test_repetition_finds_the_period_and_a_partial_last_copy(rows: int, copies: float) -> None:
-    found = repetition(np.resize(normal(16, 4), (rows, 4)) if rows % 16 == 0 else np.tile(normal(16, 4), (5, 1))[:rows])
+    found = find_repetition(
+        np.resize(normal(16, 4), (rows, 4)) if rows % 16 == 0 else np.tile(normal(16, 4), (5, 1))[:rows]
+    )
     if rows == 17:  # one row that comes twice is no tiling
         assert (found.period, found.groups) == (None, ((0, 16),))
     else:
@@ -367,19 +367,19 @@ def test_repetition_finds_the_period_and_a_partial_last_copy(rows: int, copies: 
 
 def test_repetition_behind_kept_rows() -> None:
     table = resized(normal(20, 4), 60, "copy", keep_first=3)
-    found = repetition(table)
+    found = find_repetition(table)
     assert (found.period, found.start, found.stop, found.groups) == (17, 3, 60, ())
 
 
 def test_repetition_of_512_rows_tiled_eight_times() -> None:
-    found = repetition(resized(normal(512, 8), 4096, "copy"))
+    found = find_repetition(resized(normal(512, 8), 4096, "copy"))
     assert (found.period, found.start, found.stop, found.copies) == (512, 0, 4096, 8)
 
 
 def test_repetition_lists_equal_rows_that_are_no_tiling() -> None:
     table = normal(40, 4)
     table[30], table[20], table[11] = table[2], table[2], table[10]
-    found = repetition(table)
+    found = find_repetition(table)
     assert found.period is None
     assert set(found.groups) == {(2, 20, 30), (10, 11)}
 
@@ -387,35 +387,35 @@ def test_repetition_lists_equal_rows_that_are_no_tiling() -> None:
 def test_repetition_does_not_count_zero_rows() -> None:
     table = normal(20, 4)
     table[5:9] = 0
-    assert repetition(table).groups == ()
+    assert find_repetition(table).groups == ()
     table[6:8] = -0.0
-    assert repetition(table).groups == ()
+    assert find_repetition(table).groups == ()
 
 
 def test_repetition_goes_on_over_a_zero_row_in_the_tile() -> None:
     tile = normal(16, 4)
     tile[5] = 0
-    found = repetition(np.tile(tile, (4, 1)))
+    found = find_repetition(np.tile(tile, (4, 1)))
     assert (found.period, found.start, found.stop) == (16, 0, 64)
 
 
 def test_repetition_goes_on_over_equal_rows_in_the_tile() -> None:
     tile = normal(16, 4)
     tile[7] = tile[3]
-    found = repetition(np.tile(tile, (4, 1)))
+    found = find_repetition(np.tile(tile, (4, 1)))
     assert (found.period, found.start, found.stop) == (16, 0, 64)
 
 
 def test_repetition_of_empty_rows_behind_a_pair_is_no_tiling() -> None:
     table = normal(64, 4)
     table[20:], table[9] = 0, table[4]
-    found = repetition(table)
+    found = find_repetition(table)
     assert (found.period, found.groups) == (None, ((4, 9),))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_repetition_reads_every_dtype(dtype: Any) -> None:
-    found = repetition(np.tile(normal(16, 4), (3, 1)).astype(dtype))
+    found = find_repetition(np.tile(normal(16, 4), (3, 1)).astype(dtype))
     assert (found.period, found.copies) == (16, 3)
 
 
@@ -424,24 +424,24 @@ def test_repetition_reads_every_dtype(dtype: Any) -> None:
 
 @pytest.mark.parametrize("length", [512, 500])
 def test_seams_of_a_copied_table_are_at_the_multiples(length: int, minilm: Floats) -> None:
-    found = seams(measure(resized(minilm[:length], 2048, "copy")), {length})
+    found = find_seams(measure(resized(minilm[:length], 2048, "copy")), {length})
     assert found[length] == tuple(range(length, 2048, length))
 
 
 def test_seams_are_found_without_being_told_the_length(minilm: Floats) -> None:
-    found = seams(measure(resized(minilm[:512], 2048, "copy")), set())
+    found = find_seams(measure(resized(minilm[:512], 2048, "copy")), set())
     assert {512, 1024, 1536} <= {position for positions in found.values() for position in positions}
 
 
 def test_seams_of_a_sinusoidal_end_are_at_the_old_length(minilm: Floats) -> None:
-    found = seams(measure(resized(minilm, 1500, "sinusoidal")), {512})
+    found = find_seams(measure(resized(minilm, 1500, "sinusoidal")), {512})
     assert found.get(512) == (512,)
 
 
 def test_seams_of_smooth_and_random_tables_are_none() -> None:
-    assert seams(measure(sinusoids(512, 64)), {128}) == {}
-    assert seams(measure(normal(512, 64)), {128}) == {}
-    assert seams(measure(resized(smooth(300)[44:], 1024, "linear")), {256}) == {}
+    assert find_seams(measure(sinusoids(512, 64)), {128}) == {}
+    assert find_seams(measure(normal(512, 64)), {128}) == {}
+    assert find_seams(measure(resized(smooth(300)[44:], 1024, "linear")), {256}) == {}
 
 
 # Untrained rows
@@ -449,7 +449,7 @@ def test_seams_of_smooth_and_random_tables_are_none() -> None:
 
 def test_untrained_rows_finds_rows_that_an_initialiser_appended(minilm: Floats) -> None:
     table = np.concatenate([minilm, normal(256, 384, 5, 0.02)]).astype(np.float32)
-    found = untrained_rows(table, measure(table), DEVIATIONS)
+    found = find_untrained_rows(table, measure(table), DEVIATIONS)
     assert set(found.values()) == {0.02}
     assert set(found) <= set(range(512, 768))
     assert len(found) >= 254
@@ -458,7 +458,7 @@ def test_untrained_rows_finds_rows_that_an_initialiser_appended(minilm: Floats) 
 @pytest.mark.parametrize("deviation", [0.02, 1.0])
 def test_untrained_rows_finds_a_table_that_was_never_trained(deviation: float) -> None:
     table = normal(300, 128, 1, deviation)
-    found = untrained_rows(table, measure(table), DEVIATIONS)
+    found = find_untrained_rows(table, measure(table), DEVIATIONS)
     assert len(found) >= 297
     assert set(found.values()) == {deviation}
 
@@ -466,24 +466,24 @@ def test_untrained_rows_finds_a_table_that_was_never_trained(deviation: float) -
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_untrained_rows_of_resized_real_tables_are_none(method: str, minilm: Floats) -> None:
     table = resized(minilm, 2048, method)
-    found = untrained_rows(table, measure(table), DEVIATIONS)
+    found = find_untrained_rows(table, measure(table), DEVIATIONS)
     assert min(found, default=512) >= 512
     assert method == "random" or not found  # what is drawn looks as if it were
-    assert untrained_rows(minilm, measure(minilm), DEVIATIONS) == {}
+    assert find_untrained_rows(minilm, measure(minilm), DEVIATIONS) == {}
 
 
 def test_untrained_rows_of_narrow_or_smooth_tables_are_none() -> None:
-    narrow = normal(300, oddities.NARROWEST - 1, 1, 0.02)
-    assert untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
+    narrow = normal(300, stats.UNTRAINED_WIDTH - 1, 1, 0.02)
+    assert find_untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
     for table in (sinusoids(512, 128), smooth(512, 128), np.zeros((9, 64)), np.full((9, 64), np.nan)):
-        assert untrained_rows(table, measure(table), DEVIATIONS) == {}
+        assert find_untrained_rows(table, measure(table), DEVIATIONS) == {}
 
 
 def test_untrained_rows_have_a_mean_of_zero() -> None:
     table = normal(200, 128, 1, 0.02)
-    assert 50 in untrained_rows(table, measure(table), DEVIATIONS)
+    assert 50 in find_untrained_rows(table, measure(table), DEVIATIONS)
     table[50] = np.abs(table[50])
-    assert 50 not in untrained_rows(table, measure(table), DEVIATIONS)
+    assert 50 not in find_untrained_rows(table, measure(table), DEVIATIONS)
 
 
 @pytest.mark.parametrize(("rows", "width", "taken"), [(1000, 768, 768), (768, 1000, 767), (1000, 800, 512)])

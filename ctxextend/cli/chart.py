@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctxextend.tables.stats import spreads
+from ctxextend.tables.stats import needs_log_scale
 
 __all__ = ["SHARED", "WHOLE_SCREEN", "Curve", "Pieces", "chart_height", "draw", "is_logarithmic", "key_marks"]
 
@@ -154,7 +154,7 @@ def _scale(curves: Sequence[Curve]) -> _Scale:
         return _Scale(0.0, 1.0, is_logarithmic=False)
     offset = np.array([value for curve in curves for value in curve.offset], dtype=np.float64)
     behind = np.array([value for curve in curves for value in curve.values], dtype=np.float64)
-    return _Scale(min(values), max(values), is_logarithmic=spreads(offset, behind))
+    return _Scale(min(values), max(values), is_logarithmic=needs_log_scale(offset, behind))
 
 
 def _cells(

@@ -34,7 +34,7 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 def complete_model_type(incomplete: str) -> list[str]:
     """Return the model types with a learned position table that begin so."""
-    from ctxextend.families.entries import FAMILIES
+    from ctxextend.families.registry import FAMILIES
 
     return sorted(name for name in FAMILIES if name.startswith(incomplete))
 

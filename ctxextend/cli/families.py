@@ -9,7 +9,7 @@ from ctxextend.cli.options import AsJson
 from ctxextend.cli.output import Output
 
 if TYPE_CHECKING:
-    from ctxextend.families.listing import FamilyTable
+    from ctxextend.families.lookup import FamilyTable
 
 __all__ = ["families"]
 
@@ -37,7 +37,7 @@ def families(
 
     A table's name is given as a base model has it; a head model writes its own prefix in front of it.
     """
-    from ctxextend.families.listing import list_families
+    from ctxextend.families.lookup import list_families
 
     sink, tables = Output(as_json), list_families(model_types)
     sink.data(_aligned([HEADINGS, *map(_row, tables)]))

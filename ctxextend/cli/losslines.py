@@ -17,7 +17,7 @@ from ctxextend.evaluation.reports import (
     Evaluation,
     PositionLosses,
 )
-from ctxextend.tables.rownumbers import range_words
+from ctxextend.tables.stats import describe_range
 
 __all__ = ["context_lines", "position_lines"]
 
@@ -51,7 +51,7 @@ def position_lines(positions: PositionLosses, evaluation: Evaluation, screen: Sc
 
 def _bucket_row(bucket: Bucket, names: Sequence[str], figures: Figures) -> list[Cell]:
     cells = [figures.perplexity(bucket.losses[name]) if name in bucket.losses else "-" for name in names]
-    return [(text, "") for text in (range_words(bucket.start, bucket.stop), *cells)]
+    return [(text, "") for text in (describe_range(bucket.start, bucket.stop), *cells)]
 
 
 def _chart(positions: PositionLosses, names: Sequence[str], evaluation: Evaluation, screen: Screen) -> Iterator[Pieces]:

@@ -8,8 +8,7 @@ import numpy as np
 from ctxextend.inspection.clients import ClientLimit
 from ctxextend.inspection.limits import Limit
 from ctxextend.inspection.reports import TableReport
-from ctxextend.tables.medians import median
-from ctxextend.tables.rownumbers import range_words, ranges
+from ctxextend.tables.stats import describe_range, describe_rows
 
 __all__ = ["client_text", "figures", "findings", "limit_cells", "origins", "row_text", "short_figures"]
 
@@ -22,7 +21,7 @@ def origins(table: TableReport) -> str:
     spans = [(start - table.offset, stop - table.offset) for start, stop in table.new_rows or ()]
     if spans == [(0, len(table.stats.norms))]:
         return "every position is new"
-    return f"new positions: {', '.join(range_words(*span) for span in spans)}; the others were learned"
+    return f"new positions: {', '.join(describe_range(*span) for span in spans)}; the others were learned"
 
 
 def figures(table: TableReport) -> Iterator[tuple[str, str]]:
@@ -30,13 +29,13 @@ def figures(table: TableReport) -> Iterator[tuple[str, str]]:
     stats = table.stats
     norms, cosines = stats.finite_norms, stats.cosines[~np.isnan(stats.cosines)]
     if norms.size:
-        low, middle, high = norms.min(), median(norms), norms.max()
+        low, middle, high = norms.min(), np.median(norms), norms.max()
         variation = f"coefficient of variation {stats.norm_variation:.3g}"
         yield "norms", f"min {low:.3g}, median {middle:.3g}, max {high:.3g}, {variation}"
     worst = stats.worst_neighbours
     if worst is not None:
         lowest = f"worst {cosines.min():.3g} ({worst} to {worst + 1})"
-        yield "neighbours", f"cosine to next: median {median(cosines):.3g}, mean {cosines.mean():.3g}, {lowest}"
+        yield "neighbours", f"cosine to next: median {np.median(cosines):.3g}, mean {cosines.mean():.3g}, {lowest}"
     if stats.components:
         rank, held = min(len(stats.norms), table.hidden_size), stats.components_for(0.95)
         seen = len(stats.eigenvalues)
@@ -66,11 +65,11 @@ def short_figures(table: TableReport) -> Iterator[tuple[str, str]]:
     yield "positions", str(table.positions)
     if norms.size:
         yield "norm min", f"{norms.min():.3g}"
-        yield "norm median", f"{median(norms):.3g}"
+        yield "norm median", f"{np.median(norms):.3g}"
         yield "norm max", f"{norms.max():.3g}"
         yield "norm variation", f"{stats.norm_variation:.3g}"
     if cosines.size:
-        yield "cosine to next, median", f"{median(cosines):.3g}"
+        yield "cosine to next, median", f"{np.median(cosines):.3g}"
         yield "cosine to next, mean", f"{cosines.mean():.3g}"
         yield "cosine to next, worst", f"{cosines.min():.3g} at {stats.worst_neighbours}"
     yield "effective rank", f"{stats.effective_rank:.1f}"
@@ -89,21 +88,21 @@ def findings(table: TableReport) -> Iterator[str]:
 def _kinds(table: TableReport) -> Iterator[str]:
     stats, repeated = table.stats, table.repetition
     if stats.nonfinite:
-        yield f"NaN or infinity at {ranges(stats.nonfinite)}"
+        yield f"NaN or infinity at {describe_rows(stats.nonfinite)}"
     if stats.zeros:
-        yield f"all zero at {ranges(stats.zeros)}"
+        yield f"all zero at {describe_rows(stats.zeros)}"
     if repeated.period:
         whole = repeated.start == 0 and repeated.stop == len(stats.norms)
-        where = "" if whole else f" over {range_words(repeated.start, repeated.stop)}"
+        where = "" if whole else f" over {describe_range(repeated.start, repeated.stop)}"
         yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
     for group in repeated.groups[:TOLD]:
-        yield f"the same row stands at {ranges(group)}"
+        yield f"the same row stands at {describe_rows(group)}"
     if len(repeated.groups) > TOLD:
         yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
     for deviation in dict.fromkeys(table.untrained.values()):
         rows = [row for row, fits in table.untrained.items() if fits == deviation]
         what = f"({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of std {deviation:g} leaves them)"
-        yield f"untrained by the look of it: {ranges(rows)} {what}"
+        yield f"untrained by the look of it: {describe_rows(rows)} {what}"
     for length, positions in table.seams.items():
         yield f"seam: the table jumps at {_numbers(positions)}{_multiples(length, positions)}"
     yield from _outliers(table)
@@ -122,7 +121,7 @@ def _outliers(table: TableReport) -> Iterator[str]:
     for row, why in list(own.items())[:told]:
         yield f"outlier {row}: {why}"
     if len(own) > told:
-        yield f"outliers too: {ranges(list(own)[told:])}"
+        yield f"outliers too: {describe_rows(list(own)[told:])}"
 
 
 def limit_cells(limit: Limit, part: str = "") -> tuple[str, str, str, str]:

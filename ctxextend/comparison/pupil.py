@@ -16,7 +16,7 @@ from ctxextend.evaluation.readers import Reader, separator
 from ctxextend.models.extend import to_tensor
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Run, Train
-from ctxextend.tables.learned import still_learned
+from ctxextend.tables.apply import still_learned
 from ctxextend.text_data import check_texts, shared
 
 if TYPE_CHECKING:

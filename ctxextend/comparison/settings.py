@@ -8,7 +8,7 @@ from typing import Any, get_origin
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.readers import ENCODER
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
-from ctxextend.tables.options import MethodOptions
+from ctxextend.tables.apply import MethodOptions
 from ctxextend.tables.registry import METHODS
 from ctxextend.writtenrun import KEYS
 

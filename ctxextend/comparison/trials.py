@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ctxextend.evaluation.reports import Estimate
 from ctxextend.evaluation.statistics import estimate
 from ctxextend.recipe import Resize
-from ctxextend.tables.bandsplit import Split, choose_split, default_gain, find_repeats
+from ctxextend.tables.bands import Split, choose_split, default_gain, find_repeats
 
 __all__ = ["MOST_TRIALS", "Choices", "Trials", "search"]
 

@@ -8,7 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError
-from ctxextend.families.architecture import Place
+from ctxextend.families.lookup import Place
 from ctxextend.models.load import check_loadable
 from ctxextend.plan.plan import table_hash
 from ctxextend.plan.recognition import open_subject, recognize

@@ -9,16 +9,14 @@ import numpy as np
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import RecipeError
-from ctxextend.families.architecture import Place, nested
+from ctxextend.families.lookup import Place, nested
 from ctxextend.inspection.clients import client_limits
 from ctxextend.inspection.limits import Measured, find_limits, readers, with_mends
 from ctxextend.inspection.reports import Inspection, TableReport
 from ctxextend.plan.recognition import open_subject, recognize
 from ctxextend.plan.tableplan import check_rows, describe_table, find_tables, of_part
 from ctxextend.recipe import Origin, Subject, flag_words
-from ctxextend.tables.oddities import outlier_rows, repetition, seams, untrained_rows
-from ctxextend.tables.rownumbers import Span
-from ctxextend.tables.stats import measure
+from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
 
 __all__ = ["inspect", "inspect_subject"]
@@ -147,7 +145,7 @@ def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | No
     behind = values[place.offset :]
     stats = measure(behind)
     new_rows, old = _new_rows(found, written)
-    repeated = repetition(behind)
+    repeated = find_repetition(behind)
     lengths = {length for length in (old, repeated.period) if length}
     with np.errstate(invalid="ignore", over="ignore"):
         offset_norms = np.linalg.norm(values[: place.offset].astype(np.float64), axis=1)
@@ -166,15 +164,15 @@ def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | No
         new_rows=new_rows,
         offset_norms=offset_norms,
         stats=stats,
-        outliers=outlier_rows(stats.norms, stats.cosines),
+        outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repeated,
-        seams=seams(stats, lengths),
-        untrained=untrained_rows(behind, stats, _deviations(checkpoint, found)),
+        seams=find_seams(stats, lengths),
+        untrained=find_untrained_rows(behind, stats, _deviations(checkpoint, found)),
         values=values,
     )
 
 
-def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[Span, ...] | None, int | None]:
+def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[RowRange, ...] | None, int | None]:
     """Return the rows that a resize made and the positions there were before, where the recipe beside it says so."""
     before, after = written.rows.get(found.name, (0, 0)) if written else (0, 0)
     place = found.place

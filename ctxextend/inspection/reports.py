@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.inspection.clients import ClientLimit
 from ctxextend.inspection.limits import Limit
-from ctxextend.tables.medians import median
-from ctxextend.tables.oddities import Repetition
-from ctxextend.tables.rownumbers import Span, spans
-from ctxextend.tables.stats import TableStats
+from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
 
 __all__ = ["Inspection", "TableReport"]
 
@@ -57,7 +54,7 @@ class TableReport:
     dtype: str
     bytes: int
     share: float
-    new_rows: tuple[Span, ...] | None
+    new_rows: tuple[RowRange, ...] | None
     offset_norms: NDArray[np.float64]
     stats: TableStats
     outliers: dict[int, str]
@@ -141,7 +138,7 @@ class TableReport:
             "outliers": [{"row": row + offset, "why": why} for row, why in self.outliers.items()],
             "zero_rows": [row + offset for row in stats.zeros],
             "nonfinite_rows": [row + offset for row in stats.nonfinite],
-            "untrained_rows": [[start + offset, stop + offset] for start, stop in spans(self.untrained)],
+            "untrained_rows": [[start + offset, stop + offset] for start, stop in row_ranges(self.untrained)],
             "tiling": {
                 "period": repeated.period,
                 "start": repeated.start + offset,
@@ -203,7 +200,7 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
     if not values.size:
         return dict.fromkeys(("min", "median", "mean", "max"))
     names = ("min", "median", "mean", "max")
-    figures = (values.min(), median(values), values.mean(), values.max())
+    figures = (values.min(), np.median(values), values.mean(), values.max())
     return {name: float(figure) for name, figure in zip(names, figures, strict=True)}
 
 

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.architecture import Architecture
-from ctxextend.families.lookup import find_architecture
+from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.models.skeletons import configs_of, followed, holders_of, set_config
 from ctxextend.plan.configedits import config_changes
 from ctxextend.plan.tableplan import TablePlan, find_tables, plan_found
 from ctxextend.recipe import Resize
-from ctxextend.tables.resizing import resize_behind
+from ctxextend.tables.apply import resize_behind
 
 if TYPE_CHECKING:
     import torch

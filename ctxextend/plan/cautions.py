@@ -14,7 +14,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.plan.changes import Changes
 from ctxextend.plan.outputtexts import limits_below
 from ctxextend.plan.tableplan import TablePlan
-from ctxextend.tables.resizing import nonfinite_rows
+from ctxextend.tables.apply import nonfinite_rows
 
 __all__ = ["cautions", "cautions_of_files", "nonfinite"]
 

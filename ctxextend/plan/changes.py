@@ -9,7 +9,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.layout import Layout, plan_layout
 from ctxextend.checkpoints.limits import Edit
 from ctxextend.checkpoints.weights import WeightsFile
-from ctxextend.families.architecture import Architecture
+from ctxextend.families.lookup import Architecture
 from ctxextend.plan.buffers import BufferPlan
 from ctxextend.plan.tableplan import TablePlan
 from ctxextend.recipe import RECIPE_FILE, TRUNCATE, Recipe

@@ -6,7 +6,7 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.limits import Edit
 from ctxextend.errors import CheckpointError
-from ctxextend.families.architecture import Architecture, nested
+from ctxextend.families.lookup import Architecture, nested
 from ctxextend.families.schema import Pin
 from ctxextend.plan.tableplan import TablePlan
 

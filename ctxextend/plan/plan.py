@@ -21,7 +21,7 @@ from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.checkpoints.writing import extents, staged_output, write_rest
 from ctxextend.errors import ResizeError
-from ctxextend.families.architecture import Place
+from ctxextend.families.lookup import Place
 from ctxextend.plan.buffers import make_buffer, plan_buffers
 from ctxextend.plan.cautions import cautions, nonfinite
 from ctxextend.plan.changes import Changes
@@ -30,9 +30,8 @@ from ctxextend.plan.outputtexts import Hashes, consequences, output_texts
 from ctxextend.plan.recognition import open_subject, recognize
 from ctxextend.plan.tableplan import TablePlan, find_tables, plan_tables
 from ctxextend.recipe import Origin, Recipe, Resize
-from ctxextend.tables.options import OWN_FLAGS
+from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_behind
 from ctxextend.tables.registry import METHODS
-from ctxextend.tables.resizing import explain_choice, resize_behind
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_checkpoint", "plan_recipe", "plan_resize", "resize"]
 

@@ -11,9 +11,8 @@ from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkp
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.tensorfile import TensorEntry
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.architecture import Architecture, Place, nested
-from ctxextend.families.entries import FAMILIES
-from ctxextend.families.lookup import FAMILIES_HINT, by_hand, find_architecture, is_known
+from ctxextend.families.lookup import FAMILIES_HINT, Architecture, Place, by_hand, find_architecture, is_known, nested
+from ctxextend.families.registry import FAMILIES
 from ctxextend.recipe import Subject, flag_words
 
 __all__ = ["open_subject", "recognize"]

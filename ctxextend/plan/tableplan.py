@@ -8,10 +8,9 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
 from ctxextend.checkpoints.tensorfile import float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.architecture import Architecture, Place
-from ctxextend.families.lookup import refused
+from ctxextend.families.lookup import Architecture, Place, refused
 from ctxextend.recipe import Resize
-from ctxextend.tables.resizing import check_source_rows
+from ctxextend.tables.apply import check_source_rows
 
 __all__ = [
     "Description",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ctxextend.inspection.reports import TableReport
 from ctxextend.report.drawing import MAP, add_legend
-from ctxextend.tables.stats import spreads
+from ctxextend.tables.stats import needs_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def draw_norms(axes: "Axes", drawn: Sequence[Drawn]) -> None:
         if offset:
             look: dict[str, Any] = {"color": one.colour, "linestyle": "", "marker": "*"}
             axes.plot(range(-offset, 0), _finite(one.table.offset_norms), label=f"offset rows of {one.name}", **look)
-    if spreads(*(np.concatenate(found) for found in zip(*map(_norms, drawn), strict=True))):
+    if needs_log_scale(*(np.concatenate(found) for found in zip(*map(_norms, drawn), strict=True))):
         _scale_by_factors(axes)
     add_legend(axes)
 

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.components import BLOCK_ROWS, principal
-from ctxextend.tables.medians import median
-from ctxextend.tables.sinusoids import fit_sinusoids
+from ctxextend.tables.sinusoids import BLOCK_ROWS, fit_sinusoids, principal_components, sinusoidal_rows
 
 __all__ = [
     "copy",
@@ -25,7 +23,6 @@ __all__ = [
     "random",
     "rotation",
     "sinusoidal",
-    "sinusoidal_rows",
     "spectral",
     "stretch",
 ]
@@ -97,33 +94,13 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) ->
     if scope == "all":
         return sinusoidal_rows(np.arange(start, start + rows), width)
     mean = table.mean(axis=0)
-    radius = median(np.linalg.norm(table - mean, axis=1))
+    radius = np.median(np.linalg.norm(table - mean, axis=1))
     result = np.empty((rows, width))
     result[: len(table)] = table
     waves = sinusoidal_rows(np.arange(start + len(table), start + rows), width)
     waves *= (radius / np.linalg.norm(waves, axis=1))[:, None]
     waves += mean
     result[len(table) :] = waves
-    return result
-
-
-def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Rows:
-    """Return PE(t) for each position: sin in the even columns, cos in the odd ones, interleaved.
-
-    Args:
-        positions: Absolute positions t, shape (m,).
-        width: Columns wanted, d; with an odd d the last column is a sine without its cosine.
-
-    Returns:
-        Shape (m, d), float64: PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)).
-
-    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
-    """
-    result = np.empty((len(positions), width))
-    frequencies = 10000.0 ** (-np.arange(0, width, 2) / width)
-    angles = positions[:, None] * frequencies
-    np.sin(angles, out=result[:, 0::2])
-    np.cos(angles[:, : width // 2], out=result[:, 1::2])
     return result
 
 
@@ -299,7 +276,7 @@ def spectral(table: Rows, rows: int) -> Rows:
 
     Source: our own; frequencies after Zechmeister & Kuerster 2009, section 2, arXiv:0901.2573.
     """
-    found = principal(table, SPECTRAL_COMPONENTS)
+    found = principal_components(table, SPECTRAL_COMPONENTS)
     result = _with_room(table, rows, found.mean)
     if not found.coordinates.any():
         return result
@@ -328,14 +305,14 @@ def rotation(table: Rows, rows: int) -> Rows:
 
     Source: our own; R by Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 6.4.1.
     """
-    found = principal(table, ROTATION_COMPONENTS)
+    found = principal_components(table, ROTATION_COMPONENTS)
     result = _with_room(table, rows, found.mean)
     norms = np.linalg.norm(found.coordinates, axis=1)
     if not norms[-1] > 0:
         return result
     left, _, right = np.linalg.svd(found.coordinates[:-1].T @ found.coordinates[1:])
     power = left @ right
-    block = found.coordinates[-1:] * (median(norms) / norms[-1]) @ power
+    block = found.coordinates[-1:] * (np.median(norms) / norms[-1]) @ power
     # Rows 1 … k times R^k are the next k, first for ever longer stretches.
     while len(block) < min(BLOCK_ROWS, rows - len(table)):
         block, power = np.vstack([block, block @ power]), power @ power

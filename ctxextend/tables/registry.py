@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables import methods
-from ctxextend.tables.bands import bands
-from ctxextend.tables.choosing import auto, explain_auto, explain_bands
+from ctxextend.tables.bands import auto, bands, explain_auto, explain_bands
 
 __all__ = ["METHODS", "SAME", "Method", "list_methods"]
 

@@ -1,123 +1,250 @@
-"""Curves as sums of sinusoids whose frequencies are found in them."""
+"""Sinusoids: the fixed formula of positions, and sums of sinusoids fitted to learned rows.
+
+Also the principal components that are fitted. They go through LAPACK, whose last bits differ between machines.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.periodogram import periodogram, vertex
-
-__all__ = ["Sinusoids", "fit_sinusoids"]
+__all__ = [
+    "BLOCK_ROWS",
+    "PrincipalComponents",
+    "SinusoidFit",
+    "find_vertex",
+    "fit_sinusoids",
+    "periodogram",
+    "principal_components",
+    "sinusoidal_rows",
+]
 
 Floats = NDArray[np.float64]
 
-# The share of the curves' sum of squares below which what is left is nothing but rounding.
-NOTHING = 1e-20
-# Frequencies nearer to each other than so many cycles per table cannot be told apart.
-APART = 0.75
-# Steps in which frequencies are refined at most, how often one that makes the fit worse is halved, and the share of the
-# error that a step must take away for another to follow.
-STEPS = 20
-HALVINGS = 4
-GAIN = 1e-6
+# Rows that are processed at once, so that no second table of the new length is held.
+BLOCK_ROWS = 256
+# The share of the largest component's variance below which a component is only rounding.
+ROUNDING = 1e-12
+
+# Frequencies of the periodogram in each cycle per table.
+OVERSAMPLING = 8
+# The share of the curves' sum of squares below which the residual is only rounding.
+RESIDUAL_ROUNDING = 1e-20
+# Frequencies closer to each other than this, in cycles per table, cannot be distinguished.
+RESOLUTION = 0.75
+# The most steps that refine the frequencies, how often a step that makes the fit worse is halved, and the share of the
+# error that a step must remove for another to follow.
+MAX_STEPS = 20
+MAX_HALVINGS = 4
+MIN_GAIN = 1e-6
 
 
-class Sinusoids:
+def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Floats:
+    """Return PE(t) for each position: sin in the even columns, cos in the odd ones, interleaved.
+
+    Args:
+        positions: Absolute positions t, shape (m,).
+        width: Columns, d; with an odd d the last column is a sine without its cosine.
+
+    Returns:
+        Shape (m, d), float64: PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)).
+
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
+    """
+    result = np.empty((len(positions), width))
+    frequencies = 10000.0 ** (-np.arange(0, width, 2) / width)
+    angles = positions[:, None] * frequencies
+    np.sin(angles, out=result[:, 0::2])
+    np.cos(angles[:, : width // 2], out=result[:, 1::2])
+    return result
+
+
+class PrincipalComponents(NamedTuple):
+    """A table as mean + coordinates @ directions, as far as its leading components go.
+
+    Attributes:
+        mean: The mean row, shape (d,); NaN where a row is not finite.
+        coordinates: Shape (n, k).
+        directions: Shape (k, d).
+    """
+
+    mean: Floats
+    coordinates: Floats
+    directions: Floats
+
+
+def principal_components(table: Floats, most: int) -> PrincipalComponents:
+    """Return the leading principal components of a table around its mean row.
+
+    Args:
+        table: Shape (n, d), float64.
+        most: The most components wanted.
+
+    Returns:
+        At most `most` components; none of a constant table or of one with a row that is not finite.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = table.mean(axis=0)
+        unit = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
+    no_components = np.zeros((len(table), 0)), np.zeros((0, table.shape[1]))
+    if not np.isfinite(unit):
+        return PrincipalComponents(np.full_like(mean, np.nan), *no_components)
+    if unit <= 1e-14 * np.abs(mean).max():  # constant rows may differ from their mean by rounding
+        return PrincipalComponents(mean, *no_components)
+    centred = table - mean
+    centred /= unit  # so that squares of very large and very small numbers neither overflow nor vanish
+    is_wide = len(table) < table.shape[1]
+    values, vectors = np.linalg.eigh(centred @ centred.T if is_wide else centred.T @ centred)
+    values, vectors = values[::-1][:most], vectors[:, ::-1][:, :most]
+    kept = values > ROUNDING * values[0]
+    values, vectors = values[kept], vectors[:, kept]
+    if is_wide:
+        roots = np.sqrt(values)
+        return PrincipalComponents(mean, vectors * roots, unit * ((vectors / roots).T @ centred))
+    return PrincipalComponents(mean, centred @ vectors, unit * vectors.T)
+
+
+def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Floats]:
+    """Fit a constant, a cosine and a sine to a curve by least squares, at closely spaced frequencies.
+
+    They are an eighth of a cycle per table apart, starting at half a cycle per table. A plain Fourier transform would
+    favour whole cycles.
+
+    Args:
+        positions: Where the curve is known, ascending, ≥ 0, shape (n,).
+        values: The curve there, shape (n,).
+
+    Returns:
+        The frequencies, in cycles per position, and the sum of squares that each explains, shape (f,) both.
+
+    Source: Zechmeister & Kürster 2009, "The generalised Lomb-Scargle periodogram", section 2, arXiv:0901.2573.
+    """
+    length, count = int(positions[-1]) + 1, len(positions)
+    curve, ones = np.zeros(length), np.zeros(length)
+    curve[positions], ones[positions] = values - values.mean(), 1
+    # Bin k of the padded transforms is the frequency k / (8·length).
+    bins = np.arange(OVERSAMPLING // 2, OVERSAMPLING * length // 2)
+    waves = np.fft.rfft(curve, OVERSAMPLING * length)[bins]
+    window = np.fft.fft(ones, OVERSAMPLING * length)
+    once, twice = window[bins], window[2 * bins % (OVERSAMPLING * length)]
+    # The names of the paper: sums over positions of products of the curve (y), cosine (c) and sine (s).
+    cosine, sine = once.real / count, -once.imag / count
+    cc = (1 + twice.real / count) / 2 - cosine**2
+    ss = (1 - twice.real / count) / 2 - sine**2
+    cs = -twice.imag / count / 2 - cosine * sine
+    yc, ys = waves.real / count, -waves.imag / count
+    determinant = cc * ss - cs**2
+    explained = (ss * yc**2 + cc * ys**2 - 2 * cs * yc * ys) / np.where(determinant > 1e-12, determinant, np.inf)
+    return bins / (OVERSAMPLING * length), np.asarray(explained * count, dtype=np.float64)
+
+
+def find_vertex(three: Floats) -> float:
+    """Return the offset, in steps, of the maximum of the parabola through three values from the middle one."""
+    if len(three) < 3 or three[1] <= max(three[0], three[2]):
+        return 0.0
+    return float((three[2] - three[0]) / (2 * (2 * three[1] - three[0] - three[2])))
+
+
+class SinusoidFit:
     """Several curves over the same positions, each a constant and sinusoids of the same frequencies.
 
     Attributes:
-        frequencies: In cycles a position, shape (f,).
+        frequencies: In cycles per position, shape (f,).
         weights: Of the constant, each cosine and each sine in each curve, shape (1 + 2f, k).
-        rest: What they leave of the curves, shape (n, k).
+        residual: The curves minus the fit, shape (n, k).
         error: Its sum of squares.
     """
 
     def __init__(self, curves: Floats, frequencies: Floats) -> None:
+        """Fit the weights of given frequencies to curves of shape (n, k), by least squares."""
         self.frequencies = frequencies
         self._middle = (len(curves) - 1) / 2
         left, sizes, right = np.linalg.svd(self._waves(np.arange(len(curves))), full_matrices=False)
         kept = sizes > 1e-9 * sizes[0]
         self._basis = left[:, kept]
         self.weights = right[kept].T @ ((self._basis.T @ curves) / sizes[kept, None])
-        self.rest = self._without(curves)
-        self.error = float(np.square(self.rest).sum())
+        self.residual = self._residual_of(curves)
+        self.error = float(np.square(self.residual).sum())
 
     def at(self, positions: NDArray[np.int64]) -> Floats:
-        """Return the curves' values at positions, shape (m, k)."""
+        """Return the curves' values at positions of shape (m,), shape (m, k)."""
         return np.asarray(self._waves(positions) @ self.weights)
 
-    def step(self) -> Floats:
-        """Return how far to move the frequencies, by Gauss and Newton, the weights being fitted anew.
+    def newton_step(self) -> Floats:
+        """Return the Gauss-Newton step of the frequencies, shape (f,), with the weights fitted again.
 
         Source: Kaufman 1975, BIT 15, pages 49-57, on Golub & Pereyra 1973, SIAM J. Numer. Anal. 10(2).
         """
-        count, positions = len(self.frequencies), np.arange(len(self.rest))
-        # The slopes of a curve by a frequency are t·sin and t·cos, times 2π, with its cosine's and its sine's weights.
+        count, positions = len(self.frequencies), np.arange(len(self.residual))
+        # The derivatives by a frequency are t·sin and t·cos, times 2π, with its cosine's and its sine's weights.
         waves = (positions - self._middle)[:, None] * self._waves(positions)[:, 1:]
-        slopes = 2 * np.pi * self._without(np.hstack([waves[:, count:], waves[:, :count]]))
+        slopes = 2 * np.pi * self._residual_of(np.hstack([waves[:, count:], waves[:, :count]]))
         weights = np.vstack([-self.weights[1 : 1 + count], self.weights[1 + count :]])
         products = ((weights @ weights.T) * (slopes.T @ slopes)).reshape(2, count, 2, count).sum(axis=(0, 2))
-        sums = (weights * (slopes.T @ self.rest)).sum(axis=1).reshape(2, count).sum(axis=0)
+        sums = (weights * (slopes.T @ self.residual)).sum(axis=1).reshape(2, count).sum(axis=0)
         return np.asarray(np.linalg.lstsq(products, sums, rcond=None)[0])
 
     def _waves(self, positions: NDArray[np.int64]) -> Floats:
         angles = 2 * np.pi * (positions - self._middle)[:, None] * self.frequencies
         return np.hstack([np.ones((len(positions), 1)), np.cos(angles), np.sin(angles)])
 
-    def _without(self, curves: Floats) -> Floats:
-        """Return curves less all that the sinusoids can make of them."""
+    def _residual_of(self, curves: Floats) -> Floats:
+        """Return curves minus what sinusoids of these frequencies can express of them."""
         return np.asarray(curves - self._basis @ (self._basis.T @ curves))
 
 
-def fit_sinusoids(curves: Floats, most: int) -> Sinusoids:
+def fit_sinusoids(curves: Floats, most: int) -> SinusoidFit:
     """Fit a constant and sinusoids of common frequencies to curves.
 
-    One frequency after the other is found where a sinusoid explains most of what is left of all curves, and then all
-    are refined together. They are half a cycle per table or more, and so far apart that none cancels another.
+    Frequencies are added one by one, each where a sinusoid explains most of the residual of all curves, and all are
+    refined after each. They are half a cycle per table or more, and far enough apart that none cancels another.
 
     Args:
         curves: Shape (n, k), finite.
-        most: Frequencies at most; a quarter of the positions is another bound.
+        most: The most frequencies; a quarter of the positions is another bound.
     """
-    fit = Sinusoids(curves, np.zeros(0))
+    fit = SinusoidFit(curves, np.zeros(0))
     total = float(np.square(curves).sum())
     for _ in range(min(most, len(curves) // 4)):
-        if fit.error <= NOTHING * total or (found := _strongest(fit)) is None:
+        if fit.error <= RESIDUAL_ROUNDING * total or (found := _strongest_frequency(fit)) is None:
             break
-        fit = _refined(curves, Sinusoids(curves, np.append(fit.frequencies, found)))
+        fit = _refine(curves, SinusoidFit(curves, np.append(fit.frequencies, found)))
     return fit
 
 
-def _strongest(fit: Sinusoids) -> float | None:
-    """Return the frequency that explains most of what is left, among those far enough from the others."""
-    positions = np.arange(len(fit.rest))
-    powers = [periodogram(positions, curve) for curve in fit.rest.T]
+def _strongest_frequency(fit: SinusoidFit) -> float | None:
+    """Return the frequency that explains most of the residual, among those far enough from the others."""
+    positions = np.arange(len(fit.residual))
+    powers = [periodogram(positions, curve) for curve in fit.residual.T]
     frequencies, power = powers[0][0], np.sum([power for _, power in powers], axis=0)
     near = np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(positions)
     power[near.any(axis=1)] = 0
     best = int(np.argmax(power))
     if not power[best] > 0:
         return None
-    between = vertex(power[max(best - 1, 0) : best + 2]) * (frequencies[1] - frequencies[0])
+    between = find_vertex(power[max(best - 1, 0) : best + 2]) * (frequencies[1] - frequencies[0])
     return float(frequencies[best] + between)
 
 
-def _refined(curves: Floats, fit: Sinusoids) -> Sinusoids:
-    """Return a fit with frequencies moved to where it is best."""
-    for _ in range(STEPS):
-        step = fit.step()
-        for _ in range(HALVINGS):
+def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:
+    """Return the fit with its frequencies moved to where the error is least."""
+    for _ in range(MAX_STEPS):
+        step = fit.newton_step()
+        for _ in range(MAX_HALVINGS):
             moved = fit.frequencies + step
-            if _apart(moved, len(curves)) and (better := Sinusoids(curves, moved)).error < fit.error:
+            if _are_distinct(moved, len(curves)) and (better := SinusoidFit(curves, moved)).error < fit.error:
                 break
             step /= 2
         else:
             return fit
-        is_done, fit = better.error > (1 - GAIN) * fit.error, better
+        is_done, fit = better.error > (1 - MIN_GAIN) * fit.error, better
         if is_done:
             break
     return fit
 
 
-def _apart(frequencies: Floats, length: int) -> bool:
-    """Whether frequencies are half a cycle per table or more, below the highest there is, and far enough apart."""
+def _are_distinct(frequencies: Floats, length: int) -> bool:
+    """Whether frequencies lie between half a cycle per table and half a cycle per row, and far enough apart."""
     ordered = np.sort(frequencies)
-    return bool(2 * length * ordered[0] >= 1 and 2 * ordered[-1] <= 1 and (np.diff(ordered) * length >= APART).all())
+    is_inside = 2 * length * ordered[0] >= 1 and 2 * ordered[-1] <= 1
+    return bool(is_inside and (np.diff(ordered) * length >= RESOLUTION).all())

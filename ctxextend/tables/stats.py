@@ -1,33 +1,65 @@
-"""What a position table looks like, in numbers: norms, neighbours, spectrum, periods, and rows that stand out."""
+"""What a position table looks like in numbers: norms, neighbours, spectrum, periods, and rows that stand out."""
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.components import BLOCK_ROWS
-from ctxextend.tables.eigenvectors import leading_eigenvectors
-from ctxextend.tables.medians import median
-from ctxextend.tables.periodogram import periodogram, vertex
+from ctxextend.tables.sinusoids import BLOCK_ROWS, find_vertex, periodogram
 
-__all__ = ["Component", "TableStats", "along", "measure", "spreads"]
+__all__ = [
+    "Component",
+    "Repetition",
+    "RowRange",
+    "TableStats",
+    "describe_range",
+    "describe_rows",
+    "find_outliers",
+    "find_repetition",
+    "find_seams",
+    "find_untrained_rows",
+    "measure",
+    "needs_log_scale",
+    "norms_and_neighbours",
+    "row_ranges",
+]
 
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
+RowRange = tuple[int, int]
+"""The first row of a range, and the row behind its last."""
 
-# Components whose periods are measured, and the share of the variance below which one is nothing but rounding.
-LEADING = 4
-NOTHING = 1e-12
-# Rows from which the spectrum is taken; of a longer table as many, evenly spaced. Of a table with more rows and columns
-# than `WIDE` they are fewer: what a spectrum takes grows with the cube of the smaller number.
+# Components whose periods are measured, and the share of the variance below which one is only rounding.
+LEADING_COMPONENTS = 4
+ROUNDING = 1e-12
+# The most rows that the spectrum is taken from, evenly spaced; of a table with more rows and columns than `WIDE`
+# fewer, since the time grows with the cube of the smaller number.
 SPECTRUM_ROWS = 8192
-WIDE, WIDE_ROWS = 768, 512
-# Where the highest norm is more than so many medians, a picture shows equal factors as equal steps.
-SPREAD = 4.0
+WIDE, WIDE_SPECTRUM_ROWS = 768, 512
+# Where the highest norm is more than this many medians, norms are shown on a logarithmic scale.
+WIDE_SPREAD = 4.0
+
+# The rows on either side that a row is compared with.
+NEIGHBOURHOOD = 8
+# From a median absolute deviation to the standard deviation of a normal distribution.
+MAD_TO_SIGMA = 1.4826
+# Standard deviations beyond which a row is an outlier.
+OUTLIER_SIGMAS = 6.0
+# The least deviation of an outlier, so that a table that is smooth throughout has none.
+NORM_FLOOR = 0.2
+COSINE_FLOOR = 0.1
+# The shortest earlier length whose seams are looked for without being named.
+SHORTEST_LENGTH = 32
+# Standard errors within which a row counts as drawn by an initialiser, and the least width for that.
+UNTRAINED_ERRORS = 4.5
+UNTRAINED_WIDTH = 64
+# Row ranges that are listed one by one.
+LISTED_RANGES = 10
 
 
 @dataclass(frozen=True)
@@ -48,7 +80,7 @@ class Component:
 
 @dataclass(frozen=True)
 class TableStats:
-    """Figures of a table's rows, the offset rows removed.
+    """Figures of a table's rows, reserved rows removed.
 
     Attributes:
         norms: Euclidean norm of each row, shape (n,), float64; NaN or infinity where the row holds one.
@@ -56,10 +88,9 @@ class TableStats:
         steps: Euclidean distance of each row to the next, shape (n - 1,), float64.
         mean_norm: Distance of the mean row from zero.
         eigenvalues: Variance along each principal component, descending, float64, of the rows that `measure` takes for
-            the spectrum; of a table whose largest number is beyond 1e75 or below 1e-75, in another unit, since squares
-            of such are no numbers.
+            the spectrum.
         components: The leading ones, with their periods.
-        nonfinite: Rows that hold a NaN or an infinity; they are left out of all that follows the cosines.
+        nonfinite: Rows that hold a NaN or an infinity; they are left out of everything below `cosines`.
         zeros: Rows that are zero throughout.
     """
 
@@ -74,7 +105,7 @@ class TableStats:
 
     @cached_property
     def finite_norms(self) -> Floats:
-        """The norms of the rows that are numbers."""
+        """The norms of the finite rows."""
         found: Floats = self.norms[np.isfinite(self.norms)]
         return found
 
@@ -97,7 +128,7 @@ class TableStats:
         """
         if not self.eigenvalues.size or not self.eigenvalues[0] > 0:
             return 0.0
-        shares = self.eigenvalues / self.eigenvalues[0]  # the squares of large ones would be no numbers any more
+        shares = self.eigenvalues / self.eigenvalues[0]
         return float(shares.sum() ** 2 / np.square(shares).sum())
 
     def components_for(self, share: float) -> int:
@@ -112,156 +143,86 @@ def measure(table: Table) -> TableStats:
     """Measure a table's rows.
 
     Args:
-        table: Shape (n, d), any float dtype, offset rows removed.
+        table: Shape (n, d), any float dtype, reserved rows removed.
 
     Returns:
-        Its figures, computed in float64. The spectrum of more than 8,192 rows is that of so many, evenly spaced; of a
-        table with more than 768 rows and columns, that of 512 rows.
+        Its figures, computed in float64. The spectrum of more than 8,192 rows is that of 8,192 of them, evenly spaced;
+        of a table with more than 768 rows and columns, that of 512 rows.
     """
-    unit = _unit(table)
-    if unit != 1:
-        return _in_units(measure(table.astype(np.float64) / unit), unit)
-    norms, cosines, steps = along(table)
-    nonfinite = np.flatnonzero(~np.isfinite(norms))
-    finite = np.delete(np.arange(len(table)), nonfinite) if nonfinite.size else np.arange(len(table))
-    mean = _mean(table, finite)
+    norms, cosines, steps = norms_and_neighbours(table)
+    finite = np.flatnonzero(np.isfinite(norms))
+    total = np.zeros(table.shape[1])
+    for block in _blocks(table, finite):
+        total += block.sum(axis=0)
+    mean = total / max(len(finite), 1)
     eigenvalues, directions = _spectrum(table, finite, mean)
-    projected = _project(table, finite, mean, directions)
-    components = _components(eigenvalues, finite, projected)
-    zeros = np.flatnonzero(norms == 0)
-    found = (tuple(map(int, rows)) for rows in (nonfinite, zeros))
-    return TableStats(norms, cosines, steps, float(np.linalg.norm(mean)), eigenvalues, components, *found)
+    return TableStats(
+        norms=norms,
+        cosines=cosines,
+        steps=steps,
+        mean_norm=float(np.linalg.norm(mean)),
+        eigenvalues=eigenvalues,
+        components=_components(table, finite, mean, eigenvalues, directions),
+        nonfinite=tuple(np.flatnonzero(~np.isfinite(norms)).tolist()),
+        zeros=tuple(np.flatnonzero(norms == 0).tolist()),
+    )
 
 
-def _unit(table: Table) -> float:
-    """Return 1, or for numbers whose squares are none the power of two by which to divide them."""
-    if table.dtype != np.float64:
-        return 1.0
-    blocks = _blocks(table, np.arange(len(table)))
-    largest = max((float(np.abs(block[np.isfinite(block)]).max(initial=0)) for block in blocks), default=0.0)
-    if largest == 0 or 1e-75 < largest < 1e75:
-        return 1.0
-    return float(2.0 ** min(max(math.frexp(largest)[1], -1000), 1000))
-
-
-def _in_units(stats: TableStats, unit: float) -> TableStats:
-    """Return figures of a table that was divided by a unit as those of the table itself."""
-    with np.errstate(over="ignore"):
-        norms, steps = stats.norms * unit, stats.steps * unit
-    return replace(stats, norms=norms, steps=steps, mean_norm=stats.mean_norm * unit)
-
-
-def spreads(offset_norms: Floats, norms: Floats) -> bool:
-    """Whether the highest norm is so far above the median that, drawn in equal steps, little were seen of most.
-
-    Args:
-        offset_norms: Those of rows in front of position 0; a padding row, which is zero, does not count.
-        norms: The others.
-    """
-    values = np.concatenate([offset_norms[offset_norms > 0], norms])
-    values = values[np.isfinite(values)]
-    return bool(values.size and values.min() > 0 and values.max() > SPREAD * median(values))
-
-
-def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
-    """Yield rows as float64, so many at a time that no second table is held."""
-    for start in range(0, len(rows), BLOCK_ROWS):
-        yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
-
-
-def along(table: Table) -> tuple[Floats, Floats, Floats]:
-    """Return the norms, and cosine and distance of each row to the next."""
+def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
+    """Return the norms of a table's rows, shape (n,), and cosine and distance of each to the next, shape (n - 1,)."""
     norms, dots, steps = np.empty(len(table)), np.empty(len(table) - 1), np.empty(len(table) - 1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(table), BLOCK_ROWS):
             block = table[start : start + BLOCK_ROWS + 1].astype(np.float64)
             own, pairs = slice(start, start + BLOCK_ROWS), slice(start, start + len(block) - 1)
-            norms[own] = np.sqrt(_dots(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
-            dots[pairs] = _dots(block[1:], block[:-1])
+            norms[own] = np.sqrt(_row_products(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
+            dots[pairs] = _row_products(block[1:], block[:-1])
             moves = block[1:] - block[:-1]
-            steps[pairs] = np.sqrt(_dots(moves, moves))
+            steps[pairs] = np.sqrt(_row_products(moves, moves))
         lengths = norms[1:] * norms[:-1]
         cosines = np.where(np.isfinite(lengths) & (lengths > 0), dots / lengths, np.nan)
     return norms, cosines, steps
 
 
-def _dots(one: Floats, other: Floats) -> Floats:
-    """Return the product of each row with that of the other; half the time of numpy.linalg.norm, which copies."""
+def _row_products(one: Floats, other: Floats) -> Floats:
+    """Return the product of each row with that of the other table; half the time of numpy.linalg.norm, which copies."""
     found: Floats = np.einsum("ij,ij->i", one, other)
     return found
 
 
-def _mean(table: Table, rows: NDArray[np.intp]) -> Floats:
-    total = np.zeros(table.shape[1])
-    for block in _blocks(table, rows):
-        total += block.sum(axis=0)
-    return total / max(len(rows), 1)
+def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
+    """Yield rows as float64, a block at a time, so that no second table is held."""
+    for start in range(0, len(rows), BLOCK_ROWS):
+        yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
 
 
 def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Floats, Floats]:
     """Return the variances along all principal components, and the directions of the leading ones, shape (d, k)."""
     width = table.shape[1]
-    most = WIDE_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
+    most = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
     if len(rows) > most:
         rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.intp)]
     if len(rows) < 2:
         return np.zeros(0), np.zeros((width, 0))
+    centred = table[rows].astype(np.float64)
+    centred -= mean
     is_long = len(rows) >= width
-    gram = _scatter(table, rows, mean) if is_long else _products(table, rows, mean)
-    values = np.asarray(np.linalg.eigvalsh(gram)[::-1], dtype=np.float64)
-    vectors = leading_eigenvectors(gram, values, _leading(values))
-    directions = vectors if is_long else _directions(table, rows, mean, vectors)
-    return np.maximum(values, 0) / len(rows), directions
+    values, vectors = np.linalg.eigh(centred.T @ centred if is_long else centred @ centred.T)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    leading = vectors[:, : np.count_nonzero(values[:LEADING_COMPONENTS] > ROUNDING * values.sum())]
+    if not is_long:
+        leading = centred.T @ leading
+        leading /= np.linalg.norm(leading, axis=0)
+    return np.maximum(values, 0) / len(rows), leading
 
 
-def _scatter(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
-    """Return the products of all columns, less the mean, with each other, shape (d, d)."""
-    gram = np.zeros((table.shape[1], table.shape[1]))
-    for block in _blocks(table, rows):
-        block -= mean
-        gram += block.T @ block  # of one array, of which BLAS computes a half
-    return gram
-
-
-def _directions(table: Table, rows: NDArray[np.intp], mean: Floats, vectors: Floats) -> Floats:
-    """Return the directions, shape (d, k), of which eigenvectors of `_products` are the coordinates."""
-    found = np.zeros((table.shape[1], vectors.shape[1]))
-    for start, block in enumerate(_blocks(table, rows)):
-        found += (block - mean).T @ vectors[start * BLOCK_ROWS : start * BLOCK_ROWS + len(block)]
-    lengths = np.linalg.norm(found, axis=0)
-    found /= np.where(lengths > 0, lengths, 1)
-    return found
-
-
-def _products(table: Table, rows: NDArray[np.intp], mean: Floats) -> Floats:
-    """Return the products of all rows less the mean with each other, shape (n, n); of each pair one is computed."""
-    gram = np.empty((len(rows), len(rows)))
-    for start in range(0, len(rows), BLOCK_ROWS):
-        own = slice(start, start + BLOCK_ROWS)
-        block = table[rows[own]].astype(np.float64) - mean
-        gram[own, own] = block @ block.T
-        for place, other in enumerate(_blocks(table, rows[own.stop :])):
-            behind = slice(own.stop + place * BLOCK_ROWS, own.stop + (place + 1) * BLOCK_ROWS)
-            other -= mean
-            gram[own, behind] = block @ other.T
-            gram[behind, own] = gram[own, behind].T
-    return gram
-
-
-def _leading(values: Floats) -> int:
-    """Return how many of the leading eigenvalues are more than rounding."""
-    return int(np.count_nonzero(values[:LEADING] > NOTHING * values.sum()))
-
-
-def _project(table: Table, rows: NDArray[np.intp], mean: Floats, directions: Floats) -> Floats:
-    blocks = [(block - mean) @ directions for block in _blocks(table, rows)]
-    return np.concatenate(blocks) if blocks else np.zeros((0, directions.shape[1]))
-
-
-def _components(eigenvalues: Floats, rows: NDArray[np.intp], projected: Floats) -> tuple[Component, ...]:
+def _components(
+    table: Table, rows: NDArray[np.intp], mean: Floats, eigenvalues: Floats, directions: Floats
+) -> tuple[Component, ...]:
     total = eigenvalues.sum()
     if not total > 0 or len(rows) < 4:
         return ()
+    projected = np.concatenate([(block - mean) @ directions for block in _blocks(table, rows)])
     shares = (float(eigenvalue / total) for eigenvalue in eigenvalues[: projected.shape[1]])
     return tuple(Component(share, *_period(rows, projected[:, k])) for k, share in enumerate(shares))
 
@@ -273,4 +234,209 @@ def _period(rows: NDArray[np.intp], values: Floats) -> tuple[float, float]:
     total = float(np.square(values - values.mean()).sum())
     fit = min(float(power[best]) / total, 1.0) if total > 0 else 0.0
     step = frequencies[1] - frequencies[0] if len(frequencies) > 1 else 0.0
-    return 1 / float(frequencies[best] + step * vertex(power[max(best - 1, 0) : best + 2])), fit
+    return 1 / float(frequencies[best] + step * find_vertex(power[max(best - 1, 0) : best + 2])), fit
+
+
+def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
+    """Whether the highest norm is so far above the median that a linear scale would show little of most.
+
+    Args:
+        reserved_norms: Those of reserved rows; a padding row, which is zero, does not count.
+        norms: The others.
+    """
+    values = np.concatenate([reserved_norms[reserved_norms > 0], norms])
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0 and values.max() > WIDE_SPREAD * np.median(values))
+
+
+def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
+    """Return the rows that stand out from those around them, each with what stands out and what is usual there.
+
+    A table's norms drift and its neighbours grow apart along the way, so that a rule for the whole table flags what is
+    merely at its end. Each row is therefore compared with the 8 on either side of it. A row is an outlier where
+
+    - its norm differs from their median by more than 6 standard deviations and more than 20 % of it, or
+    - the better of its two cosines to its neighbours is below their median by more than 6 standard deviations and
+      more than 0.1,
+
+    the standard deviation being 1.4826 times the median absolute deviation of all rows from their local medians. Rows
+    that are zero or not finite are not counted here.
+
+    Args:
+        norms: Norm of each row, shape (n,).
+        cosines: Cosine of each row to the next, shape (n - 1,).
+    """
+    found: dict[int, list[str]] = {}
+    norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
+    usual = _local_median(norms)
+    for row in _rows_beyond(np.abs(norms - usual), np.abs(usual) * NORM_FLOOR):
+        found.setdefault(row, []).append(f"norm {norms[row]:.3g} (usual {usual[row]:.3g})")
+    padded = np.concatenate([[np.nan], cosines, [np.nan]])
+    best = np.fmax(padded[1:], padded[:-1])
+    usual = _local_median(best)
+    for row in _rows_beyond(usual - best, np.full(len(best), COSINE_FLOOR), np.abs(usual - best)):
+        found.setdefault(row, []).append(f"nearer cosine {best[row]:.2f} (usual {usual[row]:.2f})")
+    return {row: ", ".join(why) for row, why in sorted(found.items())}
+
+
+def _rows_beyond(deviations: Floats, floors: Floats, spread: Floats | None = None) -> list[int]:
+    """Return the rows whose deviation is above its floor and above 6 standard deviations of `spread`."""
+    spread = deviations if spread is None else spread
+    known = spread[~np.isnan(spread)]
+    if not known.size:
+        return []
+    sigma = MAD_TO_SIGMA * np.median(known)
+    with np.errstate(invalid="ignore"):
+        return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))]
+
+
+def _local_median(values: Floats) -> Floats:
+    """Return the median of the values around each one, itself included; NaN does not count."""
+    if not len(values):
+        return values
+    padded = np.pad(values, NEIGHBOURHOOD, constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURHOOD + 1)
+    # np.nanmedian would warn of windows that are all NaN; sorting puts NaN last.
+    known = np.count_nonzero(~np.isnan(windows), axis=1)
+    middle = np.stack([(known - 1) // 2, known // 2], axis=1).clip(0)
+    found: Floats = np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1)
+    return found
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Rows that occur more than once, byte for byte.
+
+    Attributes:
+        period: Rows after which the table repeats itself; None where it does not.
+        start: The first row of the part that repeats.
+        stop: The row behind it.
+        groups: Other rows that are equal, each group ascending; zero rows are not among them.
+    """
+
+    period: int | None
+    start: int
+    stop: int
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def copies(self) -> float:
+        """How many copies of the period there are."""
+        return (self.stop - self.start) / self.period if self.period else 0.0
+
+
+def find_repetition(table: Table) -> Repetition:
+    """Find the rows that occur more than once.
+
+    Args:
+        table: Shape (n, d), any dtype, reserved rows removed.
+    """
+    found: dict[bytes, list[int]] = {}
+    for row in range(len(table)):
+        if table[row].any():
+            found.setdefault(table[row].tobytes(), []).append(row)
+    groups = list(found.values())
+    period, start, stop = _tiling(len(table), groups)
+    repeated = (rows for rows in groups if len(rows) > 1)
+    outside = tuple(tuple(rows) for rows in repeated if period is None or not start <= rows[0] < rows[-1] < stop)
+    return Repetition(period, start, stop, outside)
+
+
+def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
+    """Return the commonest distance of a row to its equal before it, and the longest range that repeats after it."""
+    distances = Counter(after - before for group in groups for before, after in pairwise(group))
+    if not distances:
+        return None, 0, 0
+    period = min(distances, key=lambda distance: (-distances[distance], distance))
+    group_of = np.zeros(rows, dtype=np.int64)  # zero rows are equal too, but show nothing by themselves
+    for number, group in enumerate(groups, 1):
+        group_of[group] = number
+    same = group_of[period:] == group_of[:-period]
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
+    starts, stops = edges[::2], edges[1::2]
+    counts = [np.count_nonzero(group_of[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+    best = int(np.argmax(counts))
+    if counts[best] < 2:
+        return None, 0, 0
+    return period, int(starts[best]), int(stops[best]) + period
+
+
+def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
+    """Find the positions at which the table jumps where an older one may have ended.
+
+    A jump is a step from one row to the next that is longer than the 8 on either side of it by more than 6 standard
+    deviations (as in `find_outliers`) and more than half of their median.
+
+    Args:
+        stats: The table's figures.
+        lengths: Lengths that it is known to have had; powers of two from 32 on are tried after them.
+
+    Returns:
+        By each length that it jumps at, those of its multiples at which it jumps, each position once.
+    """
+    rows, usual = len(stats.norms), _local_median(stats.steps)
+    jumps = {step + 1 for step in _rows_beyond(stats.steps - usual, usual / 2, np.abs(stats.steps - usual))}
+    powers = [2**k for k in range(SHORTEST_LENGTH.bit_length() - 1, rows.bit_length())]
+    found: dict[int, tuple[int, ...]] = {}
+    for length in [*sorted(lengths), *powers]:
+        if length in jumps:
+            # A step as long as one within the older table is that step again: forwards, or back from a turn.
+            learned = set(stats.steps[: length - 1].tolist())
+            multiples = (position for position in range(length, rows, length) if position in jumps)
+            seams = tuple(position for position in multiples if stats.steps[position - 1] not in learned)
+            found |= {length: seams} if seams else {}
+            jumps -= set(seams)
+    return found
+
+
+def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float, ...]) -> dict[int, float]:
+    """Find the rows that look as an initialiser left them: independent normal numbers of a known deviation.
+
+    Of d such numbers the norm is s·√d within s/√2, and the cosine to any other row is 0 within 1/√d, both as
+    standard errors; their mean is 0 within s/√d. A row for which all of these hold within 4.5 standard errors, the
+    cosines to both neighbours included, counts as one.
+
+    Args:
+        table: Shape (n, d), any float dtype, reserved rows removed.
+        stats: Its figures.
+        deviations: The standard deviations s that an initialiser may have had.
+
+    Returns:
+        The rows, each with the s that it fits; none of tables less than 64 wide, where chance alone would do.
+    """
+    width = table.shape[1]
+    if width < UNTRAINED_WIDTH:
+        return {}
+    padded = np.concatenate([[np.nan], stats.cosines, [np.nan]])
+    unrelated = np.fmax(np.abs(padded[1:]), np.abs(padded[:-1])) < UNTRAINED_ERRORS / np.sqrt(width)
+    found: dict[int, float] = {}
+    for sigma in deviations:
+        with np.errstate(invalid="ignore"):
+            fits = np.abs(stats.norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
+        for row in np.flatnonzero(unrelated & fits):
+            if abs(float(table[row].astype(np.float64).mean())) < UNTRAINED_ERRORS * sigma / np.sqrt(width):
+                found.setdefault(int(row), sigma)
+    return dict(sorted(found.items()))
+
+
+def row_ranges(rows: Iterable[int]) -> list[RowRange]:
+    """Return ascending row numbers as ranges."""
+    found: list[RowRange] = []
+    for row in rows:
+        if found and found[-1][1] == row:
+            found[-1] = (found[-1][0], row + 1)
+        else:
+            found.append((row, row + 1))
+    return found
+
+
+def describe_rows(rows: Iterable[int]) -> str:
+    """Return ascending row numbers as text, such as ``0, 510-511``."""
+    found = [describe_range(*one) for one in row_ranges(rows)]
+    more = f" and {len(found) - LISTED_RANGES} more" if len(found) > LISTED_RANGES else ""
+    return ", ".join(found[:LISTED_RANGES]) + more
+
+
+def describe_range(start: int, stop: int) -> str:
+    """Return one range as text; `stop` is the row behind its last."""
+    return str(start) if stop == start + 1 else f"{start}-{stop - 1}"

@@ -19,7 +19,7 @@ from ctxextend.plan.plan import plan_recipe, table_hash
 from ctxextend.plan.recognition import open_subject, recognize
 from ctxextend.plan.tableplan import find_tables
 from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, Origin, Recipe, Run, Subject, Train
-from ctxextend.tables.learned import learned_rows
+from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces, shared
 from ctxextend.training.packing import check_enough, open_tokens, pack, split
 from ctxextend.training.work import Work

@@ -14,7 +14,7 @@ from ctxextend.plan.plan import ResizePlan, plan_checkpoint
 from ctxextend.plan.recognition import recognize
 from ctxextend.plan.tableplan import find_tables
 from ctxextend.recipe import Recipe, Resize, Subject, flag_words
-from ctxextend.tables.options import SCOPES, MethodOptions
+from ctxextend.tables.apply import SCOPES, MethodOptions
 from ctxextend.tables.registry import METHODS
 from ctxextend.verification.rows import Read, made_rows
 from ctxextend.writtenrecipe import WrittenRecipe, written_recipe

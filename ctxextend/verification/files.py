@@ -10,7 +10,7 @@ from ctxextend.checkpoints.filenames import NOT_OURS, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import check_depth, parse_json, read_bytes
 from ctxextend.errors import CheckpointError
-from ctxextend.families.architecture import nested
+from ctxextend.families.lookup import nested
 from ctxextend.plan.changes import CARD_FILE
 from ctxextend.plan.outputtexts import output_texts
 from ctxextend.plan.plan import ResizePlan

@@ -11,11 +11,9 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.plan.tableplan import TablePlan
-from ctxextend.tables.learned import learned_rows
-from ctxextend.tables.medians import median
+from ctxextend.tables.apply import learned_rows, nonfinite_rows
 from ctxextend.tables.registry import METHODS
-from ctxextend.tables.resizing import nonfinite_rows
-from ctxextend.tables.rownumbers import ranges
+from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.claims import Claim
 from ctxextend.writtenrecipe import WrittenRecipe, learned_by
 
@@ -137,7 +135,7 @@ def _equal(one: Table, other: Table) -> Mask:
 
 def _near(made: Table, after: Table, tolerance: float) -> Mask:
     """Return of each row whether it differs by no more than a share of the median norm."""
-    norm = median(np.linalg.norm(made.astype(np.float64), axis=1))
+    norm = np.median(np.linalg.norm(made.astype(np.float64), axis=1))
     found: Mask = np.linalg.norm(made.astype(np.float64) - after.astype(np.float64), axis=1) <= tolerance * norm
     return found
 
@@ -160,7 +158,7 @@ def _untrue(plan: ResizePlan, made: Made, trainable: str | None, chain: Sequence
     bad = np.flatnonzero(must & ~made.is_made)
     if bad.size:
         verb = "is" if len(bad) == 1 else "are"
-        yield f"{made.read.plan.name}: {len(bad)} of {len(made.rows)} rows {verb} {why}: {ranges(bad.tolist())}"
+        yield f"{made.read.plan.name}: {len(bad)} of {len(made.rows)} rows {verb} {why}: {describe_rows(bad.tolist())}"
 
 
 def _learned_before(made: Made, chain: Sequence[WrittenRecipe]) -> Mask:
@@ -176,7 +174,7 @@ def _nonfinite(made: Made) -> Iterator[str]:
     """Yield the rows that hold no numbers, where the method makes numbers: training can leave such."""
     bad = sorted({*nonfinite_rows(made.read.after)} - {*nonfinite_rows(made.rows)})
     if bad:
-        yield f"{made.read.plan.name}: {len(bad)} rows hold NaN or infinity: {ranges(bad)}"
+        yield f"{made.read.plan.name}: {len(bad)} rows hold NaN or infinity: {describe_rows(bad)}"
 
 
 def _told(plan: ResizePlan, made: Made, trainable: str | None, how: str) -> str:
@@ -200,7 +198,7 @@ def _learned(read: Read) -> Iterator[str]:
     if moved.any():
         with np.errstate(invalid="ignore", over="ignore"):
             far = np.linalg.norm(new[moved].astype(np.float64) - old[moved].astype(np.float64), axis=1).max()
-            norm = median(np.linalg.norm(old.astype(np.float64), axis=1))
-        where = ranges(np.flatnonzero(moved).tolist())
+            norm = np.median(np.linalg.norm(old.astype(np.float64), axis=1))
+        where = describe_rows(np.flatnonzero(moved).tolist())
         text += f"; {where} moved by up to {far:.3g} (their median norm was {norm:.3g})"
     yield text
