@@ -1,27 +1,40 @@
-"""Every benchmark that takes less than ten minutes, and one table of them.
+"""Every promise of cost as a ratio, measured side by side, and one table of them.
 
     python -m benchmarks [--only NAME ...] [--rounds N] [--folder DIR] [--out DIR]
 
-Writes `table.md` and `table.json` into `--out`. Each benchmark runs in a process of its own: what this one held would
-count as the peak of those that it starts. Exits 1 where a row misses its target or a benchmark fails; the others run.
+Prints progress on stderr, writes `table.md` and `table.json` into `--out` after each benchmark, and exits 1 where a row
+misses its target or a benchmark fails; the others run all the same.
 """
 
 import argparse
 import json
-import subprocess
+import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import inspect_rows, reflink_rows, resize_rows, verify_rows
 from benchmarks.machine import describe_machine, find_versions
-from benchmarks.table import OUT, Record, add_options, markdown
+from benchmarks.measure import Row
+from benchmarks.models import compare_rows, evaluate_rows, train_rows
 
-__all__ = ["is_met", "run", "save", "written"]
+__all__ = ["BENCHMARKS", "main", "markdown"]
 
-BENCHMARKS = ("startup", "inspect", "resize", "memory", "verify", "cloning", "evaluate", "compare", "train")
+# Each with its usual number of rounds.
+BENCHMARKS = {
+    "resize": (resize_rows, 5),
+    "reflink": (reflink_rows, 5),
+    "inspect": (inspect_rows, 9),
+    "verify": (verify_rows, 5),
+    "evaluate": (evaluate_rows, 3),
+    "train": (train_rows, 2),
+    "compare": (compare_rows, 3),
+}
+
+# Of the checkout: on a disk, where temporary folders often are not.
+BUILD = Path("build")
 
 
 def main() -> None:
@@ -29,71 +42,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_options(parser, None)
-    said = f"these, of {', '.join(BENCHMARKS)}"
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, metavar="NAME", help=said)
-    said = f"where the table goes; {OUT} if not given"
-    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=said)
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often each side runs")
+    parser.add_argument("--folder", type=Path, default=BUILD, metavar="DIR", help="where the measured files go")
+    parser.add_argument("--out", type=Path, default=BUILD / "benchmarks", metavar="DIR", help="where the table goes")
     asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    options = ["--folder", str(asked.folder), *(["--rounds", str(asked.rounds)] if asked.rounds else [])]
-    found: list[Record] = []
-    table = {"schema_version": 1, "machine": describe_machine(asked.folder), "versions": find_versions()}
-    for number, name in enumerate(asked.only, 1):
-        found.append(run(f"benchmarks.{name}", options, f"{number} of {len(asked.only)}: "))
-        save({**table, "benchmarks": found}, asked.out)
-    print((asked.out / "table.md").read_text(encoding="utf-8"), end="")
-    print(f"Written to {asked.out}.", file=sys.stderr)
-    sys.exit(not is_met(found))
+    for folder in (asked.folder, asked.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    table: dict[str, Any] = {"machine": describe_machine(asked.folder), "versions": find_versions(), "failed": []}
+    rows: list[Row] = []
+    for name in asked.only:
+        print(name, file=sys.stderr, flush=True)
+        benchmark, rounds = BENCHMARKS[name]
+        with tempfile.TemporaryDirectory(dir=asked.folder) as temporary:
+            try:
+                rows.extend(benchmark(Path(temporary).resolve(), asked.rounds or rounds))
+            except SystemExit as error:
+                print(error, file=sys.stderr)
+                table["failed"].append(name)
+        table["rows"] = [row.to_json() for row in rows]
+        (asked.out / "table.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (asked.out / "table.md").write_text("\n".join(markdown(table, rows)) + "\n", "utf-8")
+    print((asked.out / "table.md").read_text("utf-8"), end="")
+    sys.exit(bool(table["failed"]) or not all(row.is_met for row in rows))
 
 
-def save(table: Record, out: Path) -> None:
-    """Write the table as Markdown and as JSON; after each benchmark, so that one stopped later costs no other."""
-    (out / "table.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (out / "table.md").write_text("\n".join(written(table)) + "\n", encoding="utf-8")
-
-
-def run(module: str, options: Sequence[str], place: str = "") -> Record:
-    """Run one benchmark to its end, with progress on stderr.
-
-    Args:
-        module: It, such as benchmarks.resize.
-        options: Of its command line.
-        place: Put in front of its name, to say how far all of them are.
-
-    Returns:
-        Its `name`, `seconds`, `failed` (whether it ended without its last row), `rounds` and `rows`.
-    """
-    print(f"{place}{module}", file=sys.stderr, flush=True)
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as temporary:
-        file = Path(temporary) / "rows.json"
-        command = [sys.executable, "-m", module, "--json", str(file), *options]
-        subprocess.run(command, stdout=sys.stderr, check=False)
-        found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"rounds": None, "rows": []}
-    failed = not found.pop("is_complete", False)
-    seconds = time.perf_counter() - began
-    return {"name": module.rpartition(".")[2], "seconds": round(seconds, 1), "failed": failed, **found}
-
-
-def is_met(found: Sequence[Record]) -> bool:
-    """Whether every benchmark ended, and every row reached its target."""
-    return not any(one["failed"] for one in found) and all(row["is_met"] for one in found for row in one["rows"])
-
-
-def written(table: Record) -> Iterator[str]:
+def markdown(table: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     """Yield the page line by line: the machine, the versions, the rows, and what failed."""
-    yield "# What was measured\n"
+    yield "# Measured\n"
     for what in ("machine", "versions"):
         yield f"- {what}: {', '.join(f'{name} {value}' for name, value in table[what].items())}"
-    taken = (
-        f"{one['name']} {one['rounds']} in {one['seconds']:,.0f} s" for one in table["benchmarks"] if one["rounds"]
-    )
-    yield f"- rounds of each benchmark: {', '.join(taken)}\n"
-    yield from markdown(row for one in table["benchmarks"] for row in one["rows"])
-    for one in table["benchmarks"]:
-        if one["failed"]:
-            yield f"\n**{one['name']} failed**: rows of it were not measured; what it printed says why."
+    yield "\n| measure | ours, median (min - max) | peer | its median (min - max) | target | ratio | |"
+    yield "|---|---:|---|---:|---:|---:|---|"
+    for row in rows:
+        sides = []
+        for values in (row.ours, row.theirs):
+            digits = 2 if row.unit == "s" else 0
+            spread = f"{min(values):,.{digits}f} - {max(values):,.{digits}f}"
+            sides.append(f"{statistics.median(values):,.{digits}f} {row.unit} ({spread})")
+        verdict = "met" if row.is_met else "**missed**"
+        yield f"| {row.measure} | {sides[0]} | {row.peer} | {sides[1]} | {row.target} | {row.ratio:.2f} x | {verdict} |"
+    for name in table["failed"]:
+        yield f"\n**{name} failed**: rows of it were not measured; stderr says why."
 
 
 if __name__ == "__main__":

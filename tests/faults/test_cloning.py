@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.cloning import mounted, unshared
+from benchmarks.disks import mounted, new_blocks
 from ctxextend import CheckpointError, OutputError, plan_resize, resize
 from tests import pico
 from tests.faults.nursery import Nursery
@@ -92,7 +92,7 @@ def free(folder: Path) -> int:
 def test_resize_on_a_disk_that_clones_allocates_the_new_table_alone(to: int, disk: Path, room: Path) -> None:
     result = resize(disk / "whole", to=to, output=room / "out")
     assert result.bytes_written > WEIGHTS
-    assert unshared(room / "out") < to * pico.WIDTH * 4 + MEBIBYTE
+    assert new_blocks(room / "out") < to * pico.WIDTH * 4 + MEBIBYTE
 
 
 @pytest.mark.parametrize(("name", "holes"), [("whole", 0), ("ragged", 2 * HOLE)])
@@ -103,7 +103,7 @@ def test_resize_on_a_disk_that_clones_allocates_what_the_plan_says(
     written = plan.bytes_to_write - plan.bytes_shared(room / "out")
     result = plan.execute(room / "out")
     slack = BLOCK * 2 * len(contents(result.output))
-    assert written - holes - slack < unshared(result.output) < written + slack
+    assert written - holes - slack < new_blocks(result.output) < written + slack
     assert plan.bytes_shared(room / "out") > WEIGHTS / 4
 
 

@@ -103,7 +103,7 @@ def test_values_of_every_kind_are_read_or_refused(folders: dict[str, Path], name
     path = folders[name] / name
     data = path.read_bytes()
     try:
-        # All of them are walked in `benchmarks/fuzz.py`; here every key gets others.
+        # Every key gets others.
         for value in VALUES[(len(name) + len(key)) % 4 :: 4]:
             text = json.dumps(json.loads(data) | {key: "@"}).replace('"@"', value)
             path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -1,6 +1,6 @@
 """`train`, `run` and `compare` stopped and failed at system calls that change files.
 
-Some of them here, and all of them in `python -m benchmarks.soak`.
+Some of them here, and all of them in `make test-slow`.
 """
 
 import re

@@ -25,7 +25,7 @@ CHANGING = (
 )
 # What is logged of a signal that was sent, but not of the stop in which tracing began.
 STOPPED = "SIGSTOP {"
-# Whether a test tries every call, though that takes minutes; `python -m benchmarks.soak` sets it.
+# Whether a test tries every call, though that takes minutes.
 IS_SOAK = bool(os.environ.get("CTXEXTEND_SOAK"))
 # How often each fault was injected, such as ``signal=KILL``.
 injected: Counter[str] = Counter()

@@ -1,0 +1,188 @@
+"""`evaluate`, `train` and `compare` beside plain transformers, and beside their parts.
+
+Tokens a second are counted by the clock of each process, from the first window or the end of the first step on: nobody
+starts a process for two windows. Both sides have torch's own number of threads. Memory is the whole process's. The peer
+of `train` trains all parameters, which is what there is without ctxextend.
+"""
+
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.measure import CTXEXTEND, Cost, Row, alternate, measure, measure_json, python
+
+__all__ = ["compare_rows", "evaluate_rows", "train_rows"]
+
+# Weights and words are random: they change neither time nor memory. Arguments: the folder, the length, words of the
+# text, methods, and what differs from GPT-2 small. Each method's checkpoint bears its name.
+MAKE = """
+import json, random, sys
+from pathlib import Path
+from transformers import GPT2Config, GPT2LMHeadModel
+import ctxextend
+folder, length, words, methods = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(",")
+shape = GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **json.loads(sys.argv[5]))
+GPT2LMHeadModel(shape).save_pretrained(folder / "source")
+bundled = Path(ctxextend.__file__).parent / "bundled" / "tiny_gpt2"
+for name in ("tokenizer.json", "tokenizer_config.json"):
+    (folder / "source" / name).write_bytes((bundled / name).read_bytes())
+for method in methods:
+    ctxextend.resize(folder / "source", to=length, method=method, output=folder / method)
+random.seed(0)
+known = ["return", "the", "object", "of", "a", "new", "list", "is", "value", "file", "if", "name"]
+for name, count in (("text.txt", words), ("held-out.txt", length)):
+    (folder / name).write_text(" ".join(random.choice(known) for _ in range(count)))
+"""
+
+FORWARD = """
+import json, sys, time, torch
+from pathlib import Path
+from transformers import AutoTokenizer, GPT2LMHeadModel
+folder, windows, length = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+model = GPT2LMHeadModel.from_pretrained(folder / "linear").eval()
+ids = AutoTokenizer.from_pretrained(folder / "linear")((folder / "text.txt").read_text())["input_ids"]
+losses = []
+with torch.no_grad():
+    model(input_ids=torch.tensor(ids[:4])[None])
+    began = time.perf_counter()
+    for number in range(windows):
+        window = torch.tensor(ids[number * length : (number + 1) * length])[None]
+        losses.append(model(input_ids=window, labels=window).loss.item())
+print(json.dumps({"seconds": time.perf_counter() - began, "loss": sum(losses) / windows}))
+"""
+
+TRAINER = """
+import json, resource, sys, time
+from pathlib import Path
+import torch
+from transformers import (
+    AutoTokenizer, DataCollatorForLanguageModeling, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+)
+folder, output, steps, length = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+
+class Clock(TrainerCallback):
+    times = []
+    def on_step_end(self, args, state, control, **others):
+        self.times.append(time.perf_counter())
+
+tokenizer = AutoTokenizer.from_pretrained(folder / "linear")
+tokenizer.pad_token = tokenizer.eos_token
+ids = tokenizer((folder / "text.txt").read_text())["input_ids"]
+data = [{"input_ids": ids[start : start + length]} for start in range(0, length * (len(ids) // length), length)]
+has_gpu = torch.cuda.is_available()
+arguments = TrainingArguments(
+    str(output), max_steps=steps, per_device_train_batch_size=1, save_strategy="no", report_to="none", bf16=has_gpu
+)
+Trainer(
+    GPT2LMHeadModel.from_pretrained(folder / "linear"), arguments,
+    DataCollatorForLanguageModeling(tokenizer, mlm=False), data, callbacks=[Clock()],
+).train()
+peak = torch.cuda.max_memory_allocated() if has_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+output.mkdir(exist_ok=True)
+(output / "clock.json").write_text(json.dumps({"times": Clock.times, "peak_bytes": peak}))
+"""
+
+WINDOWS, STEPS, LENGTH = 2, 3, 4096
+METHODS = ("linear", "copy", "mirror", "last")
+
+
+def make(folder: Path, length: int, words: int, methods: str = "linear", **shape: int) -> None:
+    """Make a checkpoint, its resized forms and texts for them."""
+    measure(python(MAKE, folder, length, words, methods, json.dumps(shape)))
+
+
+def two_rows(what: str, ours: list[Cost], peer: str, theirs: list[Cost], least: float) -> Iterator[Row]:
+    """Yield the rows of speed and of memory, at most half of the peer's."""
+    speeds = ([cost.counted["tokens/s"] for cost in costs] for costs in (ours, theirs))
+    yield Row(f"{what}: speed", "tokens/s", next(speeds), peer, next(speeds), least=least)
+    peaks = ([cost.megabytes for cost in costs] for costs in (ours, theirs))
+    yield Row(f"{what}: peak memory", "MB", next(peaks), peer, next(peaks), most=0.5)
+
+
+def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield `evaluate` of a GPT-2-small shape at 4,096 tokens beside transformers' forward with loss.
+
+    Raises:
+        SystemExit: The two losses differ.
+    """
+    make(folder, LENGTH, LENGTH * (WINDOWS + 1))
+    flags = ("--data", folder / "text.txt", "--alone", "--measure", "position", "--tokens", LENGTH * WINDOWS, "--json")
+
+    def ours() -> Cost:
+        cost, said = measure_json([*CTXEXTEND, "evaluate", folder / "linear", *flags])
+        loss = said["positions"]["losses"]["model"]["mean"]
+        return replace(cost, counted={"tokens/s": LENGTH * WINDOWS / said["seconds"], "loss": loss})
+
+    def forward() -> Cost:
+        cost, said = measure_json(python(FORWARD, folder, WINDOWS, LENGTH))
+        return replace(cost, counted={"tokens/s": LENGTH * WINDOWS / said["seconds"], "loss": said["loss"]})
+
+    peer = "transformers: forward with loss"
+    mine, theirs = alternate({"ctxextend": ours, peer: forward}, rounds)
+    losses = mine[0].counted["loss"], theirs[0].counted["loss"]
+    if not math.isclose(*losses, rel_tol=1e-5):
+        raise SystemExit(f"failed: the losses differ: {losses}")
+    yield from two_rows("`evaluate`, GPT-2 small at 4,096", mine, peer, theirs, 0.95)
+
+
+def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield `train --trainable positions` of a GPT-2-small shape at 4,096 tokens beside a plain Trainer."""
+    make(folder, LENGTH, LENGTH * (STEPS + 1))
+    output = folder / "trained"
+    flags = ["--data", folder / "text.txt", "--eval-data", folder / "held-out.txt", "-o", output, "--json", "--quiet"]
+    flags += ["--steps", STEPS, "--eval-every", STEPS, "--save-every", STEPS, "--batch-size", 1]
+
+    def counted(cost: Cost, times: list[float], peak: int) -> Cost:
+        step = statistics.median(later - earlier for earlier, later in pairwise(times))
+        return replace(cost, megabytes=peak / 1e6, counted={"tokens/s": LENGTH / step})
+
+    def ours() -> Cost:
+        cost, said = measure_json([*CTXEXTEND, "train", folder / "linear", *flags, "--trainable", "positions"])
+        lines = map(json.loads, (output / "train_log.jsonl").read_text().splitlines())
+        return counted(cost, [line["seconds"] for line in lines if "loss" in line], said["peak_bytes"])
+
+    def trainer() -> Cost:
+        cost = measure(python(TRAINER, folder, output, STEPS, LENGTH))
+        said = json.loads((output / "clock.json").read_text())
+        return counted(cost, said["times"], said["peak_bytes"])
+
+    peer = "plain Trainer, all parameters"
+    routes = {"ctxextend": ours, peer: trainer}
+    mine, theirs = alternate(routes, rounds, lambda: shutil.rmtree(output, ignore_errors=True))
+    yield from two_rows("`train --trainable positions`, GPT-2 small at 4,096", mine, peer, theirs, 1.2)
+
+
+def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
+    """Yield `compare` of four methods beside its parts: four evaluations, the base once, one start and one load.
+
+    Of each evaluation only the seconds that it says itself are counted, from the first token to the last figure.
+    """
+    length = 1024
+    make(
+        folder, length, 2 * length * (WINDOWS + 1), ",".join(METHODS), n_positions=256, n_embd=256, n_layer=4, n_head=4
+    )
+    flags = ["--data", folder / "text.txt", "--tokens", length * WINDOWS, "--quiet", "--json"]
+
+    def evaluate(*more: str) -> Cost:
+        cost, said = measure_json([*CTXEXTEND, "evaluate", folder / METHODS[0], *flags, *more])
+        return replace(cost, counted={"seconds": said["seconds"]})
+
+    asked = ["--to", length, "--methods", ",".join(METHODS), *flags]
+    routes: dict[str, Callable[[], Cost]] = {
+        "compare": partial(measure, [*CTXEXTEND, "compare", folder / "source", *asked]),
+        "evaluate": evaluate,
+        "evaluate --alone": partial(evaluate, "--alone"),
+    }
+    ours, with_base, without = alternate(routes, rounds)
+    parts = []
+    for once, other in zip(with_base, without, strict=True):
+        evaluation = other.counted["seconds"]
+        start = other.seconds - evaluation
+        parts.append(start + once.counted["seconds"] + (len(METHODS) - 1) * evaluation)
+    yield Row("`compare`, 4 methods: time", "s", [cost.seconds for cost in ours], "its parts", parts, most=1.1)
