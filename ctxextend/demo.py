@@ -11,13 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.siblings import scratch
 from ctxextend.checkpoints.source import bundled_source
-from ctxextend.comparison.comparing import Progress, compare_subject
+from ctxextend.comparison.comparing import Progress, compare_model
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
-from ctxextend.plan.plan import plan_recipe
-from ctxextend.recipe import Recipe, Resize, Subject
+from ctxextend.plan.find_tables import OpenedModel, identify_model
+from ctxextend.plan.plan import plan_model
+from ctxextend.recipe import CheckpointRef, Resize
 
 __all__ = ["Demo", "compare_demo", "held_out_documents", "run_demo"]
 
@@ -78,7 +80,7 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
     """
     from ctxextend.models.load import continue_text, largest_difference, load, read_text
 
-    plan = plan_recipe(Recipe(DEMO_SOURCE, Resize(DEMO_LENGTH)), bundled_source(DEMO_SOURCE))
+    plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))
     folders = plan.execute(output, force=force).output, plan.checkpoint.root
     resized, original = (load(folder, plan.checkpoint.model_class).model for folder in folders)
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
@@ -117,8 +119,12 @@ def compare_demo(progress: Progress | None = None) -> Comparison:
         path = folder / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
         settings = Compare.of(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
-        subject = Subject(DEMO_SOURCE, command="compare")
-        return compare_subject(subject, settings, progress, bundled_source(DEMO_SOURCE))
+        return compare_model(_open_demo(), settings, progress)
+
+
+def _open_demo() -> OpenedModel:
+    """Open the bundled checkpoint, whatever folder of its name the user may have."""
+    return identify_model(open_checkpoint(bundled_source(DEMO_SOURCE), None), CheckpointRef(DEMO_SOURCE))
 
 
 @cache

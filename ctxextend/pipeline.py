@@ -11,9 +11,9 @@ from ctxextend.errors import RecipeError
 from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate_subject
 from ctxextend.evaluation.readerfiles import check_tables
 from ctxextend.evaluation.reports import Evaluation
-from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_checkpoint
-from ctxextend.plan.recognition import open_subject
-from ctxextend.recipe import Origin, Recipe, Run, Subject
+from ctxextend.plan.find_tables import identify_model, open_reference
+from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
+from ctxextend.recipe import CheckpointRef, Recipe
 from ctxextend.text_data import check_texts
 from ctxextend.writtenrun import WrittenRun, read_run_file
 
@@ -95,11 +95,11 @@ class RunPlan:
     """A run whose source was found to be what its recipe says; `execute` does it.
 
     Attributes:
-        run: What is asked for.
+        recipe: What is asked for.
         resize: What its resize will do; None where none is asked for.
     """
 
-    run: Run
+    recipe: Recipe
     resize: ResizePlan | None
 
     @property
@@ -109,7 +109,7 @@ class RunPlan:
 
     def output(self, output: Folder = None) -> Folder:
         """Return where the new folder goes, given what was asked for; None where a step names it itself."""
-        return self.run.output if output is None else output
+        return self.recipe.output if output is None else output
 
     def execute(
         self,
@@ -139,32 +139,32 @@ class RunPlan:
         """
         folder = self.output(output)
         self._check(folder, resume=resume)
-        if self.run.train is None:
+        if self.recipe.train is None:
             result = self._make(folder, progress, force=force)
         else:
             result = self._train(folder, progress, {"force": force, "resume": resume, "tell": tell})
-        if self.run.evaluate is None or not result.is_first:
+        if self.recipe.evaluate is None or not result.is_first:
             return result
         try:
             with progress("Reading", "tokens") as moved:
-                return replace(result, evaluation=evaluate_subject(self._subject(result), self.run.evaluate, moved))
+                return replace(result, evaluation=evaluate_subject(self._measured(result), self.recipe.evaluate, moved))
         except EvaluationInterrupted as stop:
             raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
 
     def _check(self, folder: Folder, *, resume: bool) -> None:
         """Refuse what the steps behind a long training would refuse when it is done."""
-        if resume and self.run.train is None:
+        if resume and self.recipe.train is None:
             raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
-        if folder is not None and self.run.train is None and self.resize is None:
+        if folder is not None and self.recipe.train is None and self.resize is None:
             raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
-        if self.run.evaluate is not None:
-            check_texts(self.run.evaluate.data, self.run.evaluate.text_field)
+        if self.recipe.evaluate is not None:
+            check_texts(self.recipe.evaluate.data, self.recipe.evaluate.text_field)
 
     def _train(self, folder: Folder, stages: Stages, options: Mapping[str, Any]) -> RunResult:
         from ctxextend.training.running import train_run
 
         with stages("Training", "tokens") as moved:
-            trained = train_run(self.run, folder, progress=moved, **options)
+            trained = train_run(self.recipe, folder, progress=moved, **options)
         return RunResult(trained.output, training=trained, planned=self.resize)
 
     def _make(self, folder: Folder, stages: Stages, *, force: bool) -> RunResult:
@@ -174,22 +174,14 @@ class RunPlan:
             resized = plan.execute(folder, force=force, progress=lambda done: moved(done, plan.bytes_to_write))
         return RunResult(resized.output, resize=resized)
 
-    def _subject(self, result: RunResult) -> Subject:
+    def _measured(self, result: RunResult) -> CheckpointRef:
         """Return what is measured: the output, or the source where there is none."""
-        subject = replace(_subject(self.run), command="evaluate", flags=())
+        ref = self.recipe.checkpoint
         if result.output is None:
-            return subject
-        here = Origin(variant=self.run.origin.variant, family=self.run.origin.family)
+            return ref
         # No id of the Hub begins so.
         folder = str(result.output) if result.output.is_absolute() else f".{os.sep}{result.output}"
-        return replace(subject, source=folder, origin=here)
-
-
-def _subject(asked: Run) -> Subject:
-    """Return the source of a run."""
-    if asked.resize is None:
-        return Subject(asked.source, asked.origin, command="run")
-    return Recipe(asked.source, asked.resize, asked.origin).subject
+        return replace(ref, source=folder, revision=None, subfolder=None)
 
 
 def plan_run(written: WrittenRun) -> RunPlan:
@@ -199,18 +191,18 @@ def plan_run(written: WrittenRun) -> RunPlan:
         CtxextendError: As `plan_recipe`.
         CheckpointError: The source is no longer what it was when the recipe was written.
     """
-    asked, resized = written.run, None
-    if asked.resize is not None or written.hashes:
-        subject = _subject(asked)
-        checkpoint = open_subject(subject)
-        check_tables(checkpoint, subject, written.hashes, "when this recipe was written")
-        if asked.resize is not None:
-            resized = plan_checkpoint(Recipe(asked.source, asked.resize, asked.origin), checkpoint)
-    return RunPlan(asked, resized)
+    recipe, resized = written.recipe, None
+    if recipe.resize is not None or written.hashes:
+        checkpoint = open_reference(recipe.checkpoint)
+        check_tables(checkpoint, recipe.checkpoint, written.hashes, "when this recipe was written")
+        if recipe.resize is not None:
+            model = identify_model(checkpoint, recipe.checkpoint, typed=recipe.typed)
+            resized = plan_model(model, recipe.resize)
+    return RunPlan(recipe, resized)
 
 
 def run(
-    recipe: str | os.PathLike[str] | Run,
+    recipe: str | os.PathLike[str] | Recipe,
     output: Folder = None,
     *,
     changes: Sequence[str] = (),
@@ -220,7 +212,7 @@ def run(
     """Do what a recipe file asks for: resize, train and evaluate, one behind the other.
 
     Args:
-        recipe: The file, such as the ``ctxextend.yaml`` beside any output, or a `Run`.
+        recipe: The file, such as the ``ctxextend.yaml`` beside any output, or a `Recipe`.
         output: The new folder; None is what the recipe says, and else ``<name>-<length>`` in the current folder.
         changes: What to put in place of what the file says, each as ``key=value``: ``train.steps=100``.
         force: Replace an existing checkpoint folder at the last moment.
@@ -231,9 +223,9 @@ def run(
         CtxextendError: As `plan_run` and `RunPlan.execute`.
         RunInterrupted: As `RunPlan.execute`.
     """
-    if isinstance(recipe, Run):
+    if isinstance(recipe, Recipe):
         if changes:
-            raise RecipeError("Changes are made to what a file says.", "Give the Run as it should be.")
+            raise RecipeError("Changes are made to what a file says.", "Give the Recipe as it should be.")
         written = WrittenRun(recipe)
     else:
         written = read_run_file(os.fspath(recipe), changes)

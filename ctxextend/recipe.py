@@ -1,4 +1,4 @@
-"""One typed description of a run; recipetext.py writes it as the YAML that lies beside every output."""
+"""Everything that a user can ask for, as dataclasses: flags build them, and recipe files hold them."""
 
 import math
 import operator
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.errors import ResizeError
-from ctxextend.runsettings import LEAST_LENGTH, MEASURES, PRECISIONS, TRAINABLE, Evaluate, Train
 from ctxextend.tables.apply import MethodOptions
 
 __all__ = [
@@ -18,12 +17,10 @@ __all__ = [
     "RECIPE_FILE",
     "TRAINABLE",
     "TRUNCATE",
+    "CheckpointRef",
     "Evaluate",
-    "Origin",
     "Recipe",
     "Resize",
-    "Run",
-    "Subject",
     "Train",
     "flag_words",
 ]
@@ -38,6 +35,57 @@ RECIPE_FILE = "ctxextend.yaml"
 
 # What shortened tables are said to be made by.
 TRUNCATE = "truncate"
+
+
+# What `evaluate` measures: loss by position, loss by available context, numbers found again, documents found.
+MEASURES = ("position", "context", "passkey", "retrieval")
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+# What is trained: new rows, whole tables, or everything.
+TRAINABLE = ("new", "positions", "all")
+
+# A window of fewer tokens holds no text to speak of.
+LEAST_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    """A checkpoint as a user names it.
+
+    Attributes:
+        source: A folder, a weights file, a bundled checkpoint's name, or a Hub id.
+        revision: A branch, tag or commit of the Hub.
+        subfolder: The folder below the source that holds the checkpoint.
+        variant: The part of the weights' file names that tells one copy from another, such as ``fp16``.
+        model_type: The model type to take it for; None is what its config says.
+        table: The whole name of its position table, for a model type that the registry does not know.
+        config_key: The key that states the table's length, with dots where configs are nested; goes with `table`.
+        reserved_rows: The table's rows before position 0; goes with `table`.
+
+    Raises:
+        ResizeError: Flags that have no meaning together.
+    """
+
+    source: str
+    revision: str | None = None
+    subfolder: str | None = None
+    variant: str | None = None
+    model_type: str | None = None
+    table: str | None = None
+    config_key: str | None = None
+    reserved_rows: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reserved_rows", _whole(self.reserved_rows))
+        if self.table is None and (self.config_key is not None or self.reserved_rows):
+            raise ResizeError(
+                "--offset and --config-key describe the table that --table names.", "Add --table, or leave them out."
+            )
+        if self.table is not None and self.model_type is not None:
+            raise ResizeError(
+                "--table describes a model by hand, and --family names a known one.", "Leave one of them out."
+            )
 
 
 @dataclass(frozen=True)
@@ -56,9 +104,6 @@ class Resize:
         repeat: For `bands`: the first of the rows that repeat, and one behind the last, offset rows not counted.
         gain: For `bands`: by how much rows are moved away from their mean, above 0.
         part: Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
-        table: The whole name of the table, for a model type that the registry does not know.
-        config_key: The key that states its length, with dots where configs are nested; goes with `table`.
-        offset: Its rows in front of position 0; goes with `table`.
         mend_limits: Whether config, tokenizer and side files must state the table's length even where it stays, and
             whatever they state now.
         keep_code: Whether code that lies in the folder is copied, and not left out.
@@ -78,16 +123,11 @@ class Resize:
     repeat: tuple[int, int] | None = None
     gain: float | None = None
     part: str | None = None
-    table: str | None = None
-    config_key: str | None = None
-    offset: int = 0
     mend_limits: bool = False
     keep_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.table is not None and self.part is not None:
-            raise ResizeError("--table names one table, and --part chooses among several.", "Leave one of them out.")
-        for name in ("to", "keep_first", "drop_last", "seed", "offset"):
+        for name in ("to", "keep_first", "drop_last", "seed"):
             object.__setattr__(self, name, _whole(getattr(self, name)))
         for name in ("alpha", "sigma", "gain"):
             object.__setattr__(self, name, _number(getattr(self, name)))
@@ -107,6 +147,11 @@ class Resize:
         return MethodOptions(method, self.keep_first, self.drop_last, *own)
 
     @property
+    def typed(self) -> tuple[str, ...]:
+        """The command and the flags that ask for the same, as they are typed behind ``ctxextend``."""
+        return ("resize", *flag_words({"to": self.to, "method": self.method, **self.options.typed}))
+
+    @property
     def method_flags(self) -> tuple[str, ...]:
         """The flags that were given and mean something only where new rows are made."""
         given = {
@@ -121,6 +166,174 @@ class Resize:
             "--gain": self.gain is not None,
         }
         return tuple(flag for flag, is_given in given.items() if is_given)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """How to measure what a context length is worth.
+
+    Attributes:
+        data: Files, folders and data sets of the Hub that hold the text.
+        original: What the model was made of; None is what the recipe beside it says.
+        alone: Whether the original is left out, wherever it may be.
+        length: Contexts to measure; empty is doublings up to the model's length.
+        tokens: Tokens of the text to use, at most.
+        batch_size: Windows that are read at once; None is as many as hold 4,096 tokens.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
+        seed: What masks and numbers are drawn with.
+        measure: Which measures to take, of `MEASURES`; empty is all that the model allows.
+        text_field: The key of a line of JSONL, or the column, that holds the text.
+
+    Raises:
+        ResizeError: A value that no model could serve.
+    """
+
+    data: tuple[str, ...]
+    original: str | None = None
+    alone: bool = False
+    length: tuple[int, ...] = ()
+    tokens: int = 65_536
+    batch_size: int | None = None
+    precision: str = "auto"
+    seed: int = 0
+    measure: tuple[str, ...] = ()
+    text_field: str = "text"
+
+    def __post_init__(self) -> None:
+        if self.alone and self.original is not None:
+            raise ResizeError("--alone leaves out the original that --original names.", "Leave one of them out.")
+        if self.alone and "retrieval" in self.measure:
+            raise ResizeError(
+                "--alone leaves out the original that --measure retrieval needs.", "Leave one of them out."
+            )
+        for value in self.length:
+            _check_count("length", value, LEAST_LENGTH)
+        for name in ("tokens", "batch_size"):
+            _check_count(name, getattr(self, name), 1)
+        _check_count("seed", self.seed, 0)
+        _check_name("precision", self.precision, PRECISIONS)
+        for name in self.measure:
+            _check_name("measure", name, MEASURES)
+
+
+@dataclass(frozen=True)
+class Train:
+    """How to train a checkpoint for a short while.
+
+    Attributes:
+        data: Files, folders and data sets of the Hub that hold the text.
+        steps: Optimizer steps, ≥ 1.
+        text_field: The key or column of a document's text, where a file holds several.
+        seq_len: Positions that a sequence reaches over; None is all that the model has.
+        window: Tokens of a sequence, where they are fewer than the positions: each sequence then stands at a place of
+            its own; None is as many as there are positions.
+        window_skip: Whether the positions of a window jump once, as the tokens that it is cut from do.
+        trainable: ``new`` rows, ``positions`` (the whole table) or ``all``.
+        lr: The highest learning rate; None is chosen by what is trained.
+        weight_decay: Of AdamW, ≥ 0.
+        batch_size: Sequences of an optimizer step, over all devices.
+        micro_batch: Sequences that a device holds at once; None is chosen by its memory.
+        precision: As in `Evaluate`.
+        seed: What the order of the text, masks and places are drawn with.
+        eval_data: Text to measure the loss on; empty is a twentieth of `data`, which is then not trained on.
+        eval_every: Steps between two such measurements; None is before the first step and after the last alone.
+        save_every: Steps between two saves; None is a tenth of all.
+        report_to: Where else the losses are shown, as transformers calls it: ``none``, ``tensorboard``, …
+        original: What the model was made of, which an encoder learns from; None is what the recipe beside it says.
+        dtype: The dtype of the weights written: ``fp32``, ``bf16`` or ``fp16``; None is the source's.
+        keep_code: As in `Resize`.
+
+    Raises:
+        ResizeError: A value that no training could have.
+    """
+
+    data: tuple[str, ...]
+    steps: int
+    text_field: str = "text"
+    seq_len: int | None = None
+    window: int | None = None
+    window_skip: bool = False
+    trainable: str = "positions"
+    lr: float | None = None
+    weight_decay: float = 0.0
+    batch_size: int = 8
+    micro_batch: int | None = None
+    precision: str = "auto"
+    seed: int = 0
+    eval_data: tuple[str, ...] = ()
+    eval_every: int | None = None
+    save_every: int | None = None
+    report_to: str = "none"
+    original: str | None = None
+    dtype: str | None = None
+    keep_code: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ResizeError("No text to train on was named.", "Name some: --data book.txt.")
+        for name in ("seq_len", "window"):
+            _check_count(name, getattr(self, name), LEAST_LENGTH)
+        for name in ("steps", "batch_size", "micro_batch", "eval_every", "save_every"):
+            _check_count(name, getattr(self, name), 1)
+        _check_count("seed", self.seed, 0)
+        _check_rate("lr", self.lr, above=True)
+        _check_rate("weight_decay", self.weight_decay, above=False)
+        _check_name("trainable", self.trainable, TRAINABLE)
+        _check_name("precision", self.precision, PRECISIONS)
+        _check_name("dtype", self.dtype, PRECISIONS[1:])
+        if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
+            raise ResizeError(
+                f"--window {self.window} is more than the {self.seq_len} positions of --seq-len.",
+                "Make the window shorter, or leave it out.",
+            )
+        if self.window_skip and self.window is None:
+            raise ResizeError("--window-skip says how a window is cut, and --window is not given.", "Add --window.")
+        if self.micro_batch is not None and self.batch_size % self.micro_batch:
+            raise ResizeError(
+                f"--batch-size {self.batch_size} is no multiple of --micro-batch {self.micro_batch}.",
+                "Make it one: a step takes whole micro-batches.",
+            )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a user asks for: a checkpoint, and the steps to take with it, in their order.
+
+    Attributes:
+        checkpoint: The checkpoint to begin with.
+        resize: How to resize its position table; None leaves it.
+        train: How to train it then; None does not.
+        evaluate: How to measure it then; None does not.
+        output: The new folder; None is named after the source and the length.
+
+    Raises:
+        ResizeError: Flags that have no meaning together.
+    """
+
+    checkpoint: CheckpointRef
+    resize: Resize | None = None
+    train: Train | None = None
+    evaluate: Evaluate | None = None
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoint.table is not None and self.resize is not None and self.resize.part is not None:
+            raise ResizeError("--table names one table, and --part chooses among several.", "Leave one of them out.")
+
+    @property
+    def keeps_code(self) -> bool:
+        """Whether code that lies beside what is resized or trained is copied."""
+        return any(step is not None and step.keep_code for step in (self.resize, self.train))
+
+    @property
+    def typed(self) -> tuple[str, ...]:
+        """The command that asks for the first of its steps, as it is typed behind ``ctxextend``."""
+        return self.resize.typed if self.resize is not None else ("train" if self.train is not None else "run",)
+
+
+def flag_words(values: Mapping[str, Any]) -> list[str]:
+    """Return flags as they are typed, by their names and values; those whose value is None are left out."""
+    return [word for flag, value in values.items() if value is not None for word in (f"--{flag}", str(value))]
 
 
 def _whole(value: Any) -> Any:
@@ -148,111 +361,23 @@ def _span(value: Any) -> tuple[int, int]:
     return found
 
 
-def flag_words(values: Mapping[str, Any]) -> list[str]:
-    """Return flags as they are typed, by their names and values; those whose value is None are left out."""
-    return [word for flag, value in values.items() if value is not None for word in (f"--{flag}", str(value))]
+def _check_count(name: str, value: Any, least: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise ResizeError(f"{_flag(name)} {value!r} is no count.", f"Give a whole number, {least} or more.")
 
 
-@dataclass(frozen=True)
-class Origin:
-    """What has to be said of a source beside its name.
-
-    Attributes:
-        revision: A branch, tag or commit of the Hub.
-        subfolder: The folder below it that holds the checkpoint.
-        variant: The part of the weights' file names that tells one copy from another, such as ``fp16``.
-        family: The model type to take it for; None is what its config says.
-    """
-
-    revision: str | None = None
-    subfolder: str | None = None
-    variant: str | None = None
-    family: str | None = None
+def _check_rate(name: str, value: Any, *, above: bool) -> None:
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value < 0 or (above and value == 0):
+        raise ResizeError(f"{_flag(name)} {value!r} is no rate.", "Give a number above 0, such as 0.001.")
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A checkpoint as a command names it.
-
-    Attributes:
-        source: A folder, a weights file, a bundled checkpoint's name, or a Hub id.
-        origin: Which part of it, and what it is, where that needs saying.
-        table: As in `Resize`.
-        config_key: As in `Resize`.
-        offset: As in `Resize`.
-        command: What the user typed behind ``ctxextend``.
-        flags: What else was typed, to be repeated in advice.
-
-    Raises:
-        ResizeError: Flags that have no meaning together.
-    """
-
-    source: str
-    origin: Origin = Origin()
-    table: str | None = None
-    config_key: str | None = None
-    offset: int = 0
-    command: str = "inspect"
-    flags: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.table is None and (self.config_key is not None or self.offset):
-            raise ResizeError(
-                "--offset and --config-key describe the table that --table names.", "Add --table, or leave them out."
-            )
-        if self.table is not None and self.origin.family is not None:
-            raise ResizeError(
-                "--table describes a model by hand, and --family names a known one.", "Leave one of them out."
-            )
+def _check_name(name: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        raise ResizeError(f"There is no {_flag(name)} {value}.", f"There are {', '.join(known)}.")
 
 
-@dataclass(frozen=True)
-class Run:
-    """The whole of what a recipe file asks for, one step behind the other.
-
-    Attributes:
-        source: As in `Recipe`.
-        origin: As in `Recipe`.
-        resize: What to make of its position table; None leaves it.
-        train: How to train it then; None does not.
-        evaluate: How to measure it then; None does not.
-        output: The folder that is made; None is named after the source and the length.
-    """
-
-    source: str
-    origin: Origin = Origin()
-    resize: Resize | None = None
-    train: Train | None = None
-    evaluate: Evaluate | None = None
-    output: str | None = None
-
-    @property
-    def keeps_code(self) -> bool:
-        """Whether code that lies beside what is resized or trained is copied."""
-        return any(step is not None and step.keep_code for step in (self.resize, self.train))
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What to make of the position table of what source.
-
-    Attributes:
-        source: A folder, a bundled checkpoint's name, or a Hub id.
-        resize: What to make of its position table.
-        origin: Which part of it, and what it is, where that needs saying.
-    """
-
-    source: str
-    resize: Resize
-    origin: Origin = Origin()
-
-    def __post_init__(self) -> None:
-        _ = self.subject
-
-    @property
-    def subject(self) -> Subject:
-        """Its source as `resize` names it."""
-        settings = self.resize
-        flags = {"to": settings.to, "method": settings.method, **settings.options.typed}
-        described = settings.table, settings.config_key, settings.offset
-        return Subject(self.source, self.origin, *described, "resize", tuple(flag_words(flags)))
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

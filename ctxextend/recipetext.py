@@ -5,20 +5,25 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from ctxextend.checkpoints.redaction import hidden_values
-from ctxextend.recipe import Resize, Run
+from ctxextend.recipe import Recipe, Resize
 
-__all__ = ["plain_text", "run_text", "run_values"]
+__all__ = ["REF_KEYS", "TABLE_KEYS", "plain_text", "recipe_text", "recipe_values"]
+
+# Where a recipe says which checkpoint is meant: its keys, with the fields of `CheckpointRef`.
+REF_KEYS = {key: key for key in ("source", "revision", "subfolder", "variant")} | {"family": "model_type"}
+# The same of the keys below `resize`.
+TABLE_KEYS = {"table": "table", "config_key": "config_key", "offset": "reserved_rows"}
 
 
-def run_text(run: Run, provenance: Mapping[str, Any], *, makes_rows: bool = True) -> str:
+def recipe_text(recipe: Recipe, provenance: Mapping[str, Any], *, makes_rows: bool = True) -> str:
     """Write what was asked for, and behind it how its output came about.
 
     Args:
-        run: What was asked for.
+        recipe: What was asked for.
         provenance: Plain values, for readers and for checks of the source.
-        makes_rows: Whether the run made new rows; elsewhere the recipe must name no method.
+        makes_rows: Whether the resize made new rows; elsewhere the recipe must name no method.
     """
-    return plain_text(run_values(run, makes_rows=makes_rows) | {"provenance": dict(provenance)})
+    return plain_text(recipe_values(recipe, makes_rows=makes_rows) | {"provenance": dict(provenance)})
 
 
 def plain_text(values: Mapping[str, Any]) -> str:
@@ -28,22 +33,24 @@ def plain_text(values: Mapping[str, Any]) -> str:
     return yaml.safe_dump(hidden_values(values), sort_keys=False, allow_unicode=True, width=120)
 
 
-def run_values(run: Run, *, makes_rows: bool = True) -> dict[str, Any]:
+def recipe_values(recipe: Recipe, *, makes_rows: bool = True) -> dict[str, Any]:
     """Return what was asked for as plain values, in the words of a recipe; what is the default is left out."""
-    content: dict[str, Any] = {"source": run.source, **_given(run.origin)}
-    if run.resize is not None:
-        content["resize"] = _resize_values(run.resize, makes_rows=makes_rows)
-    if run.train is not None:
-        content["train"] = _given(run.train) | {"trainable": run.train.trainable}  # readers ask for that
-    if run.evaluate is not None:
-        content["evaluate"] = _given(run.evaluate)
+    ref = _given(recipe.checkpoint)
+    content = {key: ref[name] for key, name in REF_KEYS.items() if name in ref}
+    if recipe.resize is not None:
+        content["resize"] = _resize_values(recipe.resize, ref, makes_rows=makes_rows)
+    if recipe.train is not None:
+        content["train"] = _given(recipe.train) | {"trainable": recipe.train.trainable}  # readers ask for that
+    if recipe.evaluate is not None:
+        content["evaluate"] = _given(recipe.evaluate)
     return content
 
 
-def _resize_values(resize: Resize, *, makes_rows: bool) -> dict[str, Any]:
+def _resize_values(resize: Resize, ref: Mapping[str, Any], *, makes_rows: bool) -> dict[str, Any]:
     options, given = resize.options, _given(resize)
     method = {"method": options.method, "keep_first": options.kept_first, "drop_last": options.drop_last}
-    described = ("part", "table", "config_key", "offset", "mend_limits", "keep_code")
+    given |= {key: ref[name] for key, name in TABLE_KEYS.items() if name in ref}
+    described = ("part", *TABLE_KEYS, "mend_limits", "keep_code")
     return {
         "to": resize.to,
         **(method | dict(options.flags) if makes_rows else {}),

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.plainyaml import MOST_CHARACTERS, plain_loader
-from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, Origin, Recipe, Resize
+from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Recipe, Resize
+from ctxextend.recipetext import REF_KEYS, TABLE_KEYS
 from ctxextend.tables.apply import still_learned
 from ctxextend.tables.registry import METHODS
 
@@ -20,7 +21,7 @@ __all__ = ["WrittenRecipe", "learned_by", "plain_values", "read_recipe", "table_
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 # The types that values have in a file.
-ORIGIN_TYPES = dict.fromkeys(("revision", "subfolder", "variant", "family"), str)
+REF_TYPES = dict.fromkeys(REF_KEYS, str)
 RESIZE_TYPES = {
     **dict.fromkeys(("to", "keep_first", "drop_last", "offset", "seed"), int),
     **dict.fromkeys(("method", "scope", "part", "table", "config_key"), str),
@@ -36,12 +37,14 @@ class WrittenRecipe:
 
     Attributes:
         recipe: What was asked for.
+        settings: What was asked for of the table.
         trainable: What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
         provenance: How the output came about, as it was written.
         source: The recipe that lay beside what it was made of, where that was kept: of a resize that was trained later.
     """
 
     recipe: Recipe
+    settings: Resize
     trainable: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     source: "WrittenRecipe | None" = None
@@ -94,9 +97,7 @@ def learned_by(chain: Sequence[WrittenRecipe], table: str, offset: int, most: in
     rows = [recipe.rows.get(table, (0, 0)) for recipe in oldest_first]
     if not rows or not all(offset < count <= most for counts in rows for count in counts):
         return None
-    steps = [
-        (after - offset, recipe.recipe.resize.options) for (_, after), recipe in zip(rows, oldest_first, strict=True)
-    ]
+    steps = [(after - offset, recipe.settings.options) for (_, after), recipe in zip(rows, oldest_first, strict=True)]
     try:
         return still_learned(rows[0][0] - offset, steps)
     except ResizeError:  # no such resize was ever made
@@ -162,15 +163,17 @@ def plain_values(text: str) -> dict[str, Any]:
 
 def _written(content: Any) -> WrittenRecipe:
     """Return a recipe from its plain values; raise what those of another kind bring about."""
-    _check_types(content, {"source": str, "resize": dict, "train": dict, "provenance": dict, **ORIGIN_TYPES})
+    _check_types(content, {**REF_TYPES, "resize": dict, "train": dict, "provenance": dict})
     trainable, provenance = _trainable(content.get("train")), content.get("provenance") or {}
     # What was trained and not resized has the length that it had.
     resize = content["resize"] if trainable is None or "resize" in content else {"to": provenance["max_len"]}
     _check_types(resize, RESIZE_TYPES)
-    origin = Origin(**{name: content.get(name) for name in ORIGIN_TYPES})
+    ref = {name: content.get(key) for key, name in REF_KEYS.items()}
+    ref |= {name: resize[key] for key, name in TABLE_KEYS.items() if key in resize}
+    settings = Resize(**{key: value for key, value in resize.items() if key not in TABLE_KEYS})
     before = provenance.get("source_recipe")
     source = None if before is None else _written(before)
-    return WrittenRecipe(Recipe(content["source"], Resize(**resize), origin), trainable, provenance, source)
+    return WrittenRecipe(Recipe(CheckpointRef(**ref), settings), settings, trainable, provenance, source)
 
 
 def _check_types(values: Any, types: Mapping[str, type]) -> None:

@@ -11,7 +11,8 @@ from typing import Any, get_args, get_origin
 
 from ctxextend.errors import RecipeError, ResizeError
 from ctxextend.plainyaml import MOST_CHARACTERS, Entries, Place, Value, plain, read_value
-from ctxextend.recipe import Evaluate, Origin, Recipe, Resize, Run, Train
+from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipetext import REF_KEYS, TABLE_KEYS
 from ctxextend.writtenrecipe import table_hashes
 
 __all__ = ["WrittenRun", "read_run", "read_run_file"]
@@ -19,7 +20,7 @@ __all__ = ["WrittenRun", "read_run", "read_run_file"]
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
 PROVENANCE = "provenance"
 # What says which source is meant: with one of them changed, what was written of the source holds no longer.
-ORIGIN = ("source", *(known.name for known in fields(Origin)))
+ORIGIN = tuple(REF_KEYS)
 
 # Stand in for what must be given and was not, so that the rest can be checked all the same.
 PLACEHOLDERS: Mapping[str, Any] = {"to": 1, "steps": 1, "data": ("",)}
@@ -36,14 +37,14 @@ HINT = "Keys are the flags of resize, train and evaluate, with underscores; see 
 
 @dataclass(frozen=True)
 class WrittenRun:
-    """A run as a recipe file asks for it.
+    """A recipe as a file holds it.
 
     Attributes:
-        run: What is asked for.
+        recipe: What is asked for.
         provenance: How the output beside which the recipe lay came about; empty where it lay beside none.
     """
 
-    run: Run
+    recipe: Recipe
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -78,6 +79,7 @@ def _key_type(known: "Field[Any]") -> Any:
 KEYS: Mapping[str, Any] = {
     **dict.fromkeys((*ORIGIN, "output"), str),
     **{f"{section}.{known.name}": _key_type(known) for section, made in SECTIONS.items() for known in fields(made)},
+    **{f"resize.{key}": int if key == "offset" else str for key in TABLE_KEYS},
     **dict.fromkeys((*SECTIONS, PROVENANCE), Entries),
 }
 
@@ -128,7 +130,7 @@ def read_run(text: str, where: str, changes: Sequence[str] = ()) -> WrittenRun:
     if any(key.split(".")[0] in ORIGIN for key in changed):
         values.pop(PROVENANCE, None)
     given = _checked(values, faults)
-    found = _run(file, values, given, faults)
+    found = _recipe(file, values, given, faults)
     if faults or found is None:
         raise RecipeError("\n".join(map(str, sorted(set(faults)))), HINT)
     return WrittenRun(found, given.get(PROVENANCE, {}))
@@ -228,20 +230,22 @@ def _unknown(key: str) -> str:
     return f"there is no key {key}; {advice}"
 
 
-def _run(file: Place, values: Mapping[str, Value], given: Mapping[str, Any], faults: list[Fault]) -> Run | None:
-    """Return the run that is asked for; None where something is missing."""
+def _recipe(file: Place, values: Mapping[str, Value], given: Mapping[str, Any], faults: list[Fault]) -> Recipe | None:
+    """Return the recipe that is asked for; None where something is missing."""
     if "source" not in values or values["source"].content is None:
         faults.append(Fault(file, "source is missing: name the checkpoint to begin with"))
     asked = [section for section in SECTIONS if section in values]
     if not asked:
         faults.append(Fault(file, f"nothing is asked for: add {', '.join(SECTIONS)}, or several of them"))
     made = {section: _section(section, values, given, faults) for section in asked if given.get(section) is not None}
-    source, origin = given.get("source") or "", Origin(**{key: given.get(key) for key in ORIGIN[1:]})
+    ref = {name: given.get(key) for key, name in REF_KEYS.items()} | {"source": given.get("source") or ""}
+    ref |= {name: found for key, name in TABLE_KEYS.items() if (found := given.get(f"resize.{key}")) is not None}
     try:
-        _ = Recipe(source, made.get("resize") or Resize(1), origin)
+        recipe = Recipe(CheckpointRef(**ref), **made, output=given.get("output"))
     except ResizeError as error:
         faults.append(Fault(values["resize"].place, str(error)))
-    return None if faults else Run(source, origin, **made, output=given.get("output"))
+        return None
+    return None if faults else recipe
 
 
 def _section(section: str, values: Mapping[str, Value], given: Mapping[str, Any], faults: list[Fault]) -> Any:

@@ -17,7 +17,8 @@ from ctxextend.comparison.settings import Compare
 from ctxextend.errors import CtxextendError, DataError, ResizeError, TrainingError, UnsupportedModelError
 from ctxextend.evaluation.readers import load_reader
 from ctxextend.evaluation.reports import Evaluation
-from ctxextend.recipe import Subject
+from ctxextend.plan.find_tables import open_model
+from ctxextend.recipe import CheckpointRef
 from ctxextend.tables.registry import METHODS
 from ctxextend.training.learning import Learner
 from ctxextend.writtenrun import read_run
@@ -54,7 +55,7 @@ def resized(source: Path, method: str, output: str) -> Path:
 
 def contest_of(source: Path, *methods: str, folder: Path | None = None, steps: int = 0, **flags: Any) -> Contest:
     settings = Compare.of(TO, ("texts.jsonl",), methods, steps, **flags)
-    return open_contest(Subject(str(source), command="compare"), settings, folder or Path())
+    return open_contest(open_model(CheckpointRef(str(source))), settings, folder or Path())
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
     )
     assert (found.steps, found.trainable, found.seq_len) == (2, trainable, TO)
     for row in found.rows:
-        made = ctxextend.run(read_run(row.recipe, "the row's recipe").run, row.method).output
+        made = ctxextend.run(read_run(row.recipe, "the row's recipe").recipe, row.method).output
         assert made is not None
         measured = ctxextend.evaluate(
             made, texts, original=source, tokens=256, measure=["position", "context"], precision="fp32"
@@ -203,7 +204,7 @@ def test_compare_trains_an_encoder_on_what_its_original_gives(tmp_path: Path) ->
     flags: dict[str, Any] = {"steps": 2, "trainable": "all", "lr": 0.01, "batch_size": 2}
     found = ctxextend.compare(source, TO, "book.txt", eval_data=texts, methods=["copy", "linear"], tokens=768, **flags)
     for row in found.rows:
-        made = ctxextend.run(read_run(row.recipe, "the row's recipe").run, row.method).output
+        made = ctxextend.run(read_run(row.recipe, "the row's recipe").recipe, row.method).output
         assert made is not None
         assert row.trained is not None
         assert found_by(row.trained.evaluation) == found_by(

@@ -155,9 +155,9 @@ def test_compare_completes_lists_of_methods_and_measures() -> None:
     assert offered("compare tiny-gpt2 --measure pas") == ["passkey"]
 
 
-def test_compare_subject_is_what_the_library_calls(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_model_is_what_the_library_calls(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(comparing, "compare_subject", lambda *asked: seen.append(asked[:2]))
+    monkeypatch.setattr(comparing, "compare_model", lambda *asked: seen.append(asked[:2]))
     comparing.compare(source, 64, "texts.jsonl", tokens=128, measure=["position"])
     with pytest.raises(AttributeError):  # what is to be shown is None
         compare(source)

@@ -18,7 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ctxextend import UnsupportedModelError, extend_model, inspect, resize, verify
 from ctxextend.families.lookup import Architecture, Place, find_architecture, is_known
 from ctxextend.families.registry import FAMILIES
-from ctxextend.plan.tableplan import find_tables
+from ctxextend.plan.find_tables import find_tables
 from tests import pico, tiny, zoo
 
 TYPES = sorted(CONFIG_MAPPING.keys())

@@ -12,12 +12,12 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
 from ctxextend.cli.app import app_of
-from ctxextend.comparison.comparing import compare_subject
+from ctxextend.comparison.comparing import compare_model
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
 from ctxextend.demo import compare_demo, held_out_documents
 from ctxextend.models import load as running
-from ctxextend.recipe import Subject
+from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.text_data import read_documents
 
 
@@ -28,12 +28,12 @@ def demo(*arguments: str) -> Result:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare two methods on one window."""
-    monkeypatch.setattr(demonstration, "compare_subject", compare_few)
+    monkeypatch.setattr(demonstration, "compare_model", compare_few)
 
 
-def compare_few(subject: Subject, settings: Compare, *others: Any) -> Comparison:
+def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Comparison:
     few = replace(settings.evaluate, tokens=512, measure=("position",))
-    return compare_subject(subject, replace(settings, methods=("linear", "copy"), evaluate=few), *others)
+    return compare_model(opened, replace(settings, methods=("linear", "copy"), evaluate=few), *others)
 
 
 @pytest.fixture
@@ -91,10 +91,10 @@ def test_demo_stopped_by_ctrl_c_prints_what_was_measured(monkeypatch: pytest.Mon
         if who == "copy":
             signal.raise_signal(signal.SIGINT)
 
-    def compare_and_stop(subject: Subject, settings: Compare, progress: Any, source: Any) -> Comparison:
-        return compare_few(subject, settings, stop, source)
+    def compare_and_stop(opened: OpenedModel, settings: Compare, progress: Any) -> Comparison:
+        return compare_few(opened, settings, stop)
 
-    monkeypatch.setattr(demonstration, "compare_subject", compare_and_stop)
+    monkeypatch.setattr(demonstration, "compare_model", compare_and_stop)
     done = demo()
     assert done.exit_code == 130
     assert "incomplete" in done.stdout.lower()
@@ -104,12 +104,12 @@ def test_demo_stopped_by_ctrl_c_prints_what_was_measured(monkeypatch: pytest.Mon
 def test_compare_demo_asks_for_every_method_on_text_that_was_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def remember(subject: Subject, settings: Compare, *others: Any) -> None:
-        asked.append((subject.source, settings))
+    def remember(opened: OpenedModel, settings: Compare, *others: Any) -> None:
+        asked.append((opened.ref.source, settings))
         texts.extend(read_documents(settings.evaluate.data))
 
     texts: list[str] = []
-    monkeypatch.setattr(demonstration, "compare_subject", remember)
+    monkeypatch.setattr(demonstration, "compare_model", remember)
     compare_demo()
     ((source, settings),) = asked
     assert (source, settings.to, settings.methods, settings.train) == ("tiny-gpt2", 512, (), None)

@@ -18,7 +18,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states, read_pooling
 from ctxextend.evaluation.readers import ENCODER, Reader, open_reader
 from ctxextend.evaluation.windows import Span
-from ctxextend.recipe import Subject
+from ctxextend.recipe import CheckpointRef
 from ctxextend.training.distillation import Distillation, plan_windows
 from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
 from tests import pico
@@ -67,7 +67,7 @@ def make_pair(folder: Path, model_type: str, **flags: Any) -> tuple[Reader, Read
     if model_type == "gpt2":  # whose head is its words, so that it would be taken for a language model
         add_pooling(folder / "old", "pooling_mode_lasttoken")
     output = resize(folder / "old", to=NEW, output=folder / "new", **flags).output
-    student, teacher = (open_reader(Subject(str(path)), "fp32") for path in (output, folder / "old"))
+    student, teacher = (open_reader(CheckpointRef(str(path)), "fp32") for path in (output, folder / "old"))
     assert (student.kind, student.max_len, teacher.max_len) == (ENCODER, NEW, OLD)
     return student, teacher
 
@@ -291,7 +291,7 @@ def test_a_folder_of_sentence_transformers_learns_by_its_own_pooling(tmp_path: P
     student, teacher = make_pair(tmp_path, "bert")
     add_pooling(teacher.root, "pooling_mode_max_tokens")
     output = resize(teacher.root, to=NEW, output=tmp_path / "encoder").output
-    objective = Distillation.of(open_reader(Subject(str(output)), "fp32"), teacher, read_pooling(output))
+    objective = Distillation.of(open_reader(CheckpointRef(str(output)), "fp32"), teacher, read_pooling(output))
     assert objective.poolings == ("max",)
     ids = texts(student, NEW)
     assert loss_of(objective, ids) == loss_of(Distillation.of(student, teacher, ("max",)), ids)
@@ -300,7 +300,7 @@ def test_a_folder_of_sentence_transformers_learns_by_its_own_pooling(tmp_path: P
 
 def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[Reader, Reader], tmp_path: Path) -> None:
     student, teacher = pair
-    bare = open_reader(Subject(str(add_tokenizer(make_bert(tmp_path), is_framed=False))), "fp32")
+    bare = open_reader(CheckpointRef(str(add_tokenizer(make_bert(tmp_path), is_framed=False))), "fp32")
     with pytest.raises(CheckpointError, match="different tokens"):
         Distillation.of(student, replace(bare, prefix=(2,), suffix=(2,)))
     with pytest.raises(CheckpointError, match="different tokens"):
@@ -310,7 +310,7 @@ def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[Reader, 
 def test_an_original_with_states_of_another_size_is_refused(pair: tuple[Reader, Reader], tmp_path: Path) -> None:
     wide = add_tokenizer(make_bert(tmp_path, hidden_size=12), is_framed=True)
     with pytest.raises(CheckpointError, match=r"have 8 values, and those of .* 12\.") as caught:
-        Distillation.of(pair[0], open_reader(Subject(str(wide)), "fp32"))
+        Distillation.of(pair[0], open_reader(CheckpointRef(str(wide)), "fp32"))
     assert "--original" in str(caught.value)
 
 

@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import FLAGS, POOLINGS, Embedder, ranks, read_pooling
 from ctxextend.evaluation.readers import Reader, encode, open_reader
-from ctxextend.recipe import Subject
+from ctxextend.recipe import CheckpointRef
 from tests import pico
 
 SOURCE = Path(str(get_model_path()))
@@ -30,7 +30,7 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def reader() -> Reader:
-    return open_reader(Subject(str(SOURCE)), "fp32")
+    return open_reader(CheckpointRef(str(SOURCE)), "fp32")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from ctxextend.evaluation import opening
 from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, encode, open_reader
 from ctxextend.evaluation.reports import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scoring import Scorer
-from ctxextend.recipe import MEASURES, PRECISIONS, Evaluate, Subject
+from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef, Evaluate
 from tests import pico
 from tests.pico import Pico
 from tests.words import add_tokenizer, text_of
@@ -123,7 +123,7 @@ def test_evaluate_of_an_original_alone_measures_its_own_length(reference: Path) 
 
 def test_evaluate_by_position_equals_transformers_own_loss(reference: Path) -> None:
     found = ctxextend.evaluate("tiny-gpt2", reference, tokens=128 * 4, measure=["position"])
-    reader = open_reader(Subject("tiny-gpt2"))
+    reader = open_reader(CheckpointRef("tiny-gpt2"))
     first = sorted(reference.iterdir())[0].read_text("utf-8")
     ids = torch.tensor(reader.tokenizer(first)["input_ids"][: 128 * 4]).view(4, 128)
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_evaluate_knows_language_models_by_their_heads(make_pico: Make, tmp_path
     kinds = {}
     for name, base in (("gpt2", False), ("gpt2", True), ("bert", False), ("bert", True), ("roberta", False)):
         folder = pico.make(tmp_path / f"{name}{base}", name, base=base).folder
-        kinds[name, base] = open_reader(Subject(str(add_tokenizer(folder, is_framed=name != "gpt2")))).kind
+        kinds[name, base] = open_reader(CheckpointRef(str(add_tokenizer(folder, is_framed=name != "gpt2")))).kind
     # The head of GPT-2 is its word table, so nothing is missing without a head's name.
     assert kinds == {
         ("gpt2", False): CAUSAL,
@@ -164,7 +164,7 @@ def test_evaluate_takes_a_model_without_its_head_for_an_encoder_whatever_its_con
 ) -> None:
     folder = add_tokenizer(pico.make(tmp_path / "bert", "bert", base=True).folder, is_framed=True)
     pico.edit_json(folder / "config.json", architectures=["BertForMaskedLM"])
-    assert open_reader(Subject(str(folder))).kind == ENCODER
+    assert open_reader(CheckpointRef(str(folder))).kind == ENCODER
 
 
 def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) -> None:
@@ -172,19 +172,19 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
     config = transformers.MegatronBertConfig(**sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16)
     transformers.MegatronBertForCausalLM(config).save_pretrained(tmp_path)
     add_tokenizer(tmp_path, is_framed=True)
-    reader = open_reader(Subject(str(tmp_path)))
+    reader = open_reader(CheckpointRef(str(tmp_path)))
     assert reader.kind == CAUSAL
     with pytest.raises(UnsupportedModelError, match="reads the tokens behind a place too"):
         Scorer.of(reader)
     pico.edit_json(tmp_path / "config.json", is_decoder=True)
-    assert Scorer.of(open_reader(Subject(str(tmp_path)))).is_apart
+    assert Scorer.of(open_reader(CheckpointRef(str(tmp_path)))).is_apart
 
 
 def test_evaluate_refuses_a_config_of_other_weights(make_pico: Make) -> None:
     folder = add_tokenizer(make_pico("bert").folder, is_framed=True)
     pico.edit_json(folder / "config.json", vocab_size=40)
     with pytest.raises(CheckpointError, match=r"word_embeddings\.weight, .* not as large as its config says"):
-        open_reader(Subject(str(folder)))
+        open_reader(CheckpointRef(str(folder)))
 
 
 def test_evaluate_joins_short_documents_and_warns(make_pico: Make, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_evaluate_refuses_too_little_text(tmp_path: Path) -> None:
 
 
 def test_evaluate_cuts_little_more_text_into_tokens_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, text = open_reader(Subject("tiny-gpt2")), "return the value" * 10_000
+    reader, text = open_reader(CheckpointRef("tiny-gpt2")), "return the value" * 10_000
     whole, cut = encode(reader, text), []
 
     def counted(reader: Any, text: str) -> Any:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each may import from those before it, and from itself: a package, or one module of it.
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints", "plainyaml"),
-    *("runsettings", "recipe", "recipetext", "writtenrecipe", "writtenrun", "plan", "models/load", "inspection"),
+    *("recipe", "recipetext", "writtenrecipe", "writtenrun", "plan", "models/load", "inspection"),
     *("verification", "models", "text_data", "evaluation", "report/figures", "report/training"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]

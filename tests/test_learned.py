@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.recipe import Recipe, Resize
+from ctxextend.recipe import CheckpointRef, Recipe, Resize
 from ctxextend.tables.apply import MethodOptions, learned_rows, resize_table, still_learned
 from ctxextend.tables.registry import METHODS
 from ctxextend.writtenrecipe import WrittenRecipe, learned_by
@@ -48,7 +48,8 @@ def test_still_learned_follows_rows_through_several_resizes() -> None:
 
 def written(before: int, after: int, method: str = "copy") -> WrittenRecipe:
     tables = [{"name": "wpe", "rows_before": before, "rows_after": after}]
-    return WrittenRecipe(Recipe("x", Resize(after - 2, method)), provenance={"tables": tables})
+    settings = Resize(after - 2, method)
+    return WrittenRecipe(Recipe(CheckpointRef("x"), settings), settings, provenance={"tables": tables})
 
 
 def test_learned_by_reads_recipes_the_oldest_first() -> None:

@@ -13,7 +13,7 @@ from ctxextend.evaluation.reports import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scoring import Scorer
 from ctxextend.evaluation.summaries import sum_up_contexts, sum_up_positions
 from ctxextend.plan.plan import resize
-from ctxextend.recipe import Subject
+from ctxextend.recipe import CheckpointRef
 from tests.pico import Pico
 from tests.words import add_tokenizer
 
@@ -26,7 +26,7 @@ def opened(make_pico: Make, name: str, is_framed: bool) -> tuple[Reader, Reader]
     """An original that reads 16 tokens, and what was made of it, which reads 32."""
     folder = add_tokenizer(make_pico(name).folder, is_framed=is_framed)
     longer = resize(folder, to=32, method="linear", output=folder.parent / "longer").output
-    model, original = (open_reader(Subject(str(path))) for path in (longer, folder))
+    model, original = (open_reader(CheckpointRef(str(path))) for path in (longer, folder))
     return model, original
 
 

@@ -24,7 +24,7 @@ from ctxextend.evaluation.passkey import (
 )
 from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, Reader, encode, open_reader
 from ctxextend.evaluation.scoring import Scorer
-from ctxextend.recipe import Subject
+from ctxextend.recipe import CheckpointRef
 from tests import pico
 from tests.planted import counts, plant
 
@@ -34,12 +34,12 @@ ENCODER_FOLDER = str(get_model_path())
 
 @pytest.fixture(scope="module")
 def causal() -> Reader:
-    return open_reader(Subject("tiny-gpt2"), "fp32")
+    return open_reader(CheckpointRef("tiny-gpt2"), "fp32")
 
 
 @pytest.fixture(scope="module")
 def encoder() -> Reader:
-    return open_reader(Subject(ENCODER_FOLDER), "fp32")
+    return open_reader(CheckpointRef(ENCODER_FOLDER), "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     tokenizer = transformers.AutoTokenizer.from_pretrained(ENCODER_FOLDER)
     pico.make(folder, "bert", max_position_embeddings=128, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(folder)
-    return open_reader(Subject(str(folder)), "fp32")
+    return open_reader(CheckpointRef(str(folder)), "fp32")
 
 
 def plan(reader: Reader, *lengths: int, **settings: Any) -> PasskeyTask:

@@ -12,7 +12,7 @@ from ctxextend.evaluation.embedding import Embedder
 from ctxextend.evaluation.readers import Reader, encode, open_reader
 from ctxextend.evaluation.reports import CHUNKS, MODEL, TRUNCATED, Retrieval
 from ctxextend.evaluation.retrieval import RetrievalTask, _recall, measure_retrieval, plan_retrieval
-from ctxextend.recipe import Subject
+from ctxextend.recipe import CheckpointRef
 from tests.planted import counts, plant
 
 SOURCE = str(get_model_path())
@@ -20,7 +20,7 @@ SOURCE = str(get_model_path())
 
 @pytest.fixture(scope="module")
 def reader() -> Reader:
-    return open_reader(Subject(SOURCE), "fp32")
+    return open_reader(CheckpointRef(SOURCE), "fp32")
 
 
 def plan(original: Reader, documents: list[np.ndarray], length: int) -> RetrievalTask:
@@ -102,7 +102,7 @@ def test_recall_by_hand() -> None:
 
 def test_a_real_encoder_that_was_resized_runs(reader: Reader, tmp_path: Path) -> None:
     output = resize(SOURCE, to=640, output=tmp_path / "longer").output
-    model = open_reader(Subject(str(output)), "fp32")
+    model = open_reader(CheckpointRef(str(output)), "fp32")
     texts = ["The lobster sleeps under stones. ", "An engine needs oil, and a driver. ", "Bread is made of flour. "]
     report = measure(model, reader, plan(reader, [encode(reader, text * 200) for text in texts], 640))
     assert set(report.ways) == {TRUNCATED, CHUNKS, MODEL}

@@ -18,7 +18,7 @@ from ctxextend.cli.completion import complete_recipe
 from ctxextend.evaluation.evaluating import EvaluationInterrupted
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.plan.plan import plan_recipe
-from ctxextend.recipe import Origin, Recipe, Resize, Run, Subject, Train
+from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 from ctxextend.training.reports import TrainingInterrupted, TrainResult
 from tests import pico
 from tests.evaluations import EXTENDED
@@ -62,7 +62,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     called: list[Any] = []
 
     def train_run(
-        asked: Run, output: Any, *, force: bool, resume: bool, progress: Any, tell: Callable[[str], None]
+        asked: Recipe, output: Any, *, force: bool, resume: bool, progress: Any, tell: Callable[[str], None]
     ) -> TrainResult:
         called.append((asked, output, force, resume))
         tell("It needs much.")
@@ -70,7 +70,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if asked.train and asked.train.steps == 99:
             raise TrainingInterrupted(15, 98, Path("out.training"))
         assert asked.resize is not None
-        return trained(resize(asked.source, to=asked.resize.to, output=output, force=force).output)
+        return trained(resize(asked.checkpoint.source, to=asked.resize.to, output=output, force=force).output)
 
     module = ModuleType("ctxextend.training.running")
     module.train_run = train_run  # type: ignore[attr-defined]
@@ -102,8 +102,8 @@ def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[
 def test_run_makes_a_described_model_again(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", model_type="my-own")
-    described = Resize(32, table="transformer.wpe.weight", config_key="n_positions")
-    first = plan_recipe(Recipe(str(source), described)).execute("first").output
+    ref = CheckpointRef(str(source), table="transformer.wpe.weight", config_key="n_positions")
+    first = plan_recipe(Recipe(ref, Resize(32))).execute("first").output
     assert ctxextend.run("first/ctxextend.yaml", "again").output == Path("again")
     assert pico.contents(Path("again")) == pico.contents(first)
 
@@ -174,10 +174,10 @@ def test_run_resizes_then_evaluates_the_output() -> None:
 
 
 def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[Subject] = []
+    measured: list[CheckpointRef] = []
 
-    def evaluate(subject: Subject, *_: object) -> Evaluation:
-        measured.append(subject)
+    def evaluate(ref: CheckpointRef, *_: object) -> Evaluation:
+        measured.append(ref)
         return EXTENDED
 
     monkeypatch.setattr(pipeline, "evaluate_subject", evaluate)
@@ -187,10 +187,10 @@ def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pyte
     )
     done = invoke(recipe, "-o", "out", "--resume", "--set", "train.steps=3")
     assert done.exit_code == 0
-    asked = Run("tiny-gpt2", resize=Resize(160), train=Train(("book.txt",), 3))
+    asked = Recipe(CheckpointRef("tiny-gpt2"), resize=Resize(160), train=Train(("book.txt",), 3))
     (called,) = trainings
     assert (called[0].train, called[0].resize, *called[1:]) == (asked.train, asked.resize, Path("out"), False, True)
-    assert [subject.source for subject in measured] == ["./out"]
+    assert [ref.source for ref in measured] == ["./out"]
     assert "It needs much.\n" in done.stderr
     assert "held-out loss 3.0000 -> 2.0000 nats a token" in done.stderr
     assert "Warning: It was rough.\n" in done.stderr
@@ -203,7 +203,7 @@ def test_run_of_the_recipe_beside_a_trained_output_makes_the_same_weights_again(
     add_tokenizer(pico.make(Path("source"), "gpt2").folder, is_framed=False)
     Path("book.txt").write_text(text_of([i * i % 27 for i in range(2_000)]))
     train = Train(("book.txt",), 2, seq_len=24, batch_size=2)
-    first = ctxextend.run(Run("source", resize=Resize(24), train=train), "first")
+    first = ctxextend.run(Recipe(CheckpointRef("source"), resize=Resize(24), train=train), "first")
     assert first.training
     assert first.training.steps == 2
     assert invoke("first/ctxextend.yaml", "-o", "again").stdout == "again\n"
@@ -232,7 +232,7 @@ def test_run_of_several_processes_measures_in_the_first_alone(
 
 
 def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
-    asked = Run("tiny-gpt2", Origin(), Resize(160), Train(("book.txt",), 2), output="named")
+    asked = Recipe(CheckpointRef("tiny-gpt2"), Resize(160), Train(("book.txt",), 2), output="named")
     result = ctxextend.run(asked)
     assert isinstance(result, RunResult)
     assert (result.output, result.resize, result.evaluation) == (Path("named"), None, None)

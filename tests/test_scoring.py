@@ -13,7 +13,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation import scoring
 from ctxextend.evaluation.readers import ENCODER, Reader, check_known, encode, open_reader
 from ctxextend.evaluation.scoring import Scorer, Window, head_is_apart
-from ctxextend.recipe import Subject
+from ctxextend.recipe import CheckpointRef
 from tests.pico import Pico, edit_json, make_bart
 from tests.words import add_tokenizer
 
@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attentio
 
 
 def reader_of(pico: Pico) -> Reader:
-    return open_reader(Subject(str(add_tokenizer(pico.folder, is_framed="gpt2" not in pico.folder.name))))
+    return open_reader(CheckpointRef(str(add_tokenizer(pico.folder, is_framed="gpt2" not in pico.folder.name))))
 
 
 def others(tmp_path: Path, name: str) -> Reader:
@@ -59,7 +59,7 @@ def others(tmp_path: Path, name: str) -> Reader:
     }
     auto: Any = transformers.AutoModelForCausalLM if name == "opt" else transformers.AutoModelForMaskedLM
     auto.from_config(configs[name]).save_pretrained(tmp_path / name)
-    return open_reader(Subject(str(add_tokenizer(tmp_path / name, is_framed=True))))
+    return open_reader(CheckpointRef(str(add_tokenizer(tmp_path / name, is_framed=True))))
 
 
 def by_transformers(reader: Reader, ids: Any) -> Any:
@@ -94,7 +94,7 @@ def test_scorer_losses_equal_transformers_logits_of_unusual_heads(name: str, tmp
 
 
 def test_scorer_losses_of_a_whole_text_equal_transformers_own_loss() -> None:
-    reader = open_reader(Subject("tiny-gpt2"))
+    reader = open_reader(CheckpointRef("tiny-gpt2"))
     ids = np.random.default_rng(1).integers(0, 1024, 100)
     found = Scorer.of(reader).losses([Window(ids, np.arange(99), ids[1:])])[0]
     text = torch.from_numpy(ids)[None]
@@ -168,7 +168,7 @@ def test_scorer_refuses_a_model_that_needs_more_than_a_text(make_pico: Make) -> 
 
 def saved(model: Any, folder: Path, *, is_framed: bool = True) -> Reader:
     model.save_pretrained(folder)
-    return open_reader(Subject(str(add_tokenizer(folder, is_framed=is_framed))))
+    return open_reader(CheckpointRef(str(add_tokenizer(folder, is_framed=is_framed))))
 
 
 def test_scorer_reads_each_text_by_the_attention_that_the_config_names(tmp_path: Path) -> None:
@@ -182,12 +182,12 @@ def test_scorer_reads_each_text_by_the_attention_that_the_config_names(tmp_path:
 
 def test_models_with_two_texts_are_refused_whatever_their_class(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="BartModel reads one text and writes another"):
-        open_reader(Subject(str(add_tokenizer(make_bart(tmp_path), is_framed=True))))
+        open_reader(CheckpointRef(str(add_tokenizer(make_bart(tmp_path), is_framed=True))))
 
 
 def test_a_folder_without_tokenizer_is_refused(make_pico: Make) -> None:
     with pytest.raises(CheckpointError, match="There is no tokenizer in"):
-        open_reader(Subject(str(make_pico("bert").folder)))
+        open_reader(CheckpointRef(str(make_pico("bert").folder)))
 
 
 def test_check_known_refuses_tokens_that_the_model_does_not_know(make_pico: Make) -> None:

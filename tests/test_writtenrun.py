@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ctxextend import resize
 from ctxextend.errors import RecipeError
 from ctxextend.plainyaml import MOST_CHARACTERS, Place, Value, plain, read_value
-from ctxextend.recipe import Evaluate, Origin, Resize, Run, Train
-from ctxextend.recipetext import run_text
+from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipetext import recipe_text
 from ctxextend.writtenrecipe import read_recipe
 from ctxextend.writtenrun import KEYS, SECTIONS, WrittenRun, read_run, read_run_file
 
@@ -38,8 +38,8 @@ output: longer
 """
 
 
-def read(text: str, *changes: str) -> Run:
-    return read_run(text, "recipe.yaml", changes).run
+def read(text: str, *changes: str) -> Recipe:
+    return read_run(text, "recipe.yaml", changes).recipe
 
 
 def faults(text: str, *changes: str) -> list[str]:
@@ -50,9 +50,8 @@ def faults(text: str, *changes: str) -> list[str]:
 
 
 def test_read_run_reads_every_section() -> None:
-    assert read(WHOLE) == Run(
-        "owner/name",
-        Origin(revision="main"),
+    assert read(WHOLE) == Recipe(
+        CheckpointRef("owner/name", revision="main"),
         Resize(1024, "stretch", keep_first=4),
         Train(("book.txt",), 20, lr=1e-4, weight_decay=0.0, eval_data=("one.txt", "two.txt")),
         Evaluate(("book.txt",), length=(512,), measure=("position", "context")),
@@ -64,22 +63,24 @@ def test_read_run_reads_what_lies_beside_an_output(tmp_path: Path) -> None:
     output = resize("tiny-gpt2", to=200, method="linear", output=tmp_path / "out").output
     written = read_run_file(output / "ctxextend.yaml")
     beside = read_recipe((output / "ctxextend.yaml").read_text(), "it")
-    assert (written.run.source, written.run.resize) == (beside.recipe.source, beside.recipe.resize)
+    assert written.recipe == beside.recipe
     assert written.provenance == beside.provenance
     assert written.hashes == beside.hashes != {}
 
 
 @given(
-    st.builds(Origin, revision=st.none() | st.sampled_from(["main", "1e5", "0123", "no", "2020-01-01"])),
+    st.builds(
+        CheckpointRef, st.just("~"), revision=st.none() | st.sampled_from(["main", "1e5", "0123", "no", "2020-01-01"])
+    ),
     st.builds(Resize, st.integers(1, 99), st.just("stretch"), st.integers(0, 9), st.integers(0, 9)),
     st.none() | st.builds(Train, st.just(("a.txt", "b")), st.integers(1), lr=st.floats(1e-9, 1), seed=st.integers(0)),
     st.none() | st.builds(Evaluate, st.just(("null", "c: d")), length=st.just((8, 9)), alone=st.booleans()),
 )
 def test_read_run_reads_what_is_written_beside_an_output(
-    origin: Origin, settings: Resize, train: Train | None, evaluate: Evaluate | None
+    ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
 ) -> None:
-    asked = Run("~", origin, settings, train, evaluate)
-    assert read_run(run_text(asked, {"method": "stretch"}), "it") == WrittenRun(asked, {"method": "stretch"})
+    asked = Recipe(ref, settings, train, evaluate)
+    assert read_run(recipe_text(asked, {"method": "stretch"}), "it") == WrittenRun(asked, {"method": "stretch"})
 
 
 def test_read_run_takes_every_key_of_every_section() -> None:
@@ -198,32 +199,35 @@ def test_read_run_says_of_a_combination_what_is_wrong_but_not_what_follows_from_
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (["train=null", "evaluate=null"], Run("a", resize=Resize(64))),
-        (["resize.to=32", "train=null", "evaluate="], Run("a", resize=Resize(32))),
-        (["resize=null", "train=null"], Run("a", evaluate=Evaluate(("book.txt",)))),
-        (["source=b", "train={data: c, steps: 1}", "evaluate=null"], Run("b", Origin(), Resize(64), Train(("c",), 1))),
+        (["train=null", "evaluate=null"], Recipe(CheckpointRef("a"), resize=Resize(64))),
+        (["resize.to=32", "train=null", "evaluate="], Recipe(CheckpointRef("a"), resize=Resize(32))),
+        (["resize=null", "train=null"], Recipe(CheckpointRef("a"), evaluate=Evaluate(("book.txt",)))),
+        (
+            ["source=b", "train={data: c, steps: 1}", "evaluate=null"],
+            Recipe(CheckpointRef("b"), Resize(64), Train(("c",), 1)),
+        ),
         (
             ["resize.keep-first=2", "resize.method=stretch", "train=null", "evaluate=null"],
-            Run("a", resize=Resize(64, "stretch", 2)),
+            Recipe(CheckpointRef("a"), resize=Resize(64, "stretch", 2)),
         ),
         (
             ["train=null", "evaluate=null", "evaluate.data=[b, c=d]"],
-            Run("a", resize=Resize(64), evaluate=Evaluate(("b", "c=d"))),
+            Recipe(CheckpointRef("a"), resize=Resize(64), evaluate=Evaluate(("b", "c=d"))),
         ),
         (
             ["train.steps=2", "train.lr=null", "evaluate=null"],
-            Run("a", resize=Resize(64), train=Train(("book.txt",), 2)),
+            Recipe(CheckpointRef("a"), resize=Resize(64), train=Train(("book.txt",), 2)),
         ),
     ],
 )
-def test_read_run_puts_changes_in_the_place_of_what_the_file_says(changes: list[str], expected: Run) -> None:
+def test_read_run_puts_changes_in_the_place_of_what_the_file_says(changes: list[str], expected: Recipe) -> None:
     text = "source: a\nresize: {to: 64}\ntrain: {data: book.txt, steps: 9, lr: 0.1}\nevaluate: {data: book.txt}\n"
     assert read(text, *changes) == expected
 
 
 def test_read_run_reports_faults_of_changes_and_not_of_what_they_replace() -> None:
     text = "source: 1\nresize: {to: long}\ntrain: {setps: 1}\n"
-    assert read(text, "source=a", "resize.to=64", "train=null") == Run("a", resize=Resize(64))
+    assert read(text, "source=a", "resize.to=64", "train=null") == Recipe(CheckpointRef("a"), resize=Resize(64))
     found = faults(text, "source=a", "train=null", "resize.too=3", "steps", "resize.seed=[", "resize.to=0")
     assert [line.split(": ", 1)[0] for line in found] == [
         "--set resize.seed",
@@ -287,4 +291,4 @@ def test_read_run_file_waits_for_nobody_at_a_pipe_and_reads_one_that_is_written(
     reads, writes = os.pipe()
     os.write(writes, b"source: gpt2\nresize: {to: 40}\n")
     os.close(writes)
-    assert read_run_file(f"/dev/fd/{reads}").run.source == "gpt2"
+    assert read_run_file(f"/dev/fd/{reads}").recipe.checkpoint.source == "gpt2"

@@ -33,19 +33,17 @@ def calibrate_plan(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tup
     Raises:
         CtxextendError: As `ctxextend.calibrate`.
     """
-    from dataclasses import replace
-
-    from ctxextend.comparison.calibration import calibrate_recipe
-    from ctxextend.plan.plan import plan_checkpoint
+    from ctxextend.comparison.calibration import calibrate_model
+    from ctxextend.plan.plan import plan_model
     from ctxextend.recipe import Evaluate
 
     with sink.progress("Calibrating", of="tokens") as progress:
-        found = calibrate_recipe(plan.recipe, Evaluate(tuple(data)), progress)
+        found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress)
     for note in found.notes:
         if note not in plan.notes:
             sink.note(note)
     sink.note(*calibration_text(found).splitlines())
-    return plan_checkpoint(replace(plan.recipe, resize=found.settings), plan.checkpoint), found.as_dict()
+    return plan_model(plan.model, found.settings), found.as_dict()
 
 
 def calibration_text(found: "Calibration") -> str:

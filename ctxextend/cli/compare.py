@@ -155,9 +155,10 @@ def compare(
     are ranked by their loss on windows of N tokens, encoders by the documents that they find; with --steps, by what
     they are worth after a short training on the rest of the text.
     """
-    from ctxextend.comparison.comparing import ComparisonInterrupted, compare_subject
+    from ctxextend.comparison.comparing import ComparisonInterrupted, compare_model
     from ctxextend.comparison.settings import Compare
-    from ctxextend.recipe import Origin, Subject
+    from ctxextend.plan.find_tables import open_model
+    from ctxextend.recipe import CheckpointRef
 
     if methods is not None and not any(name.strip() for listed in methods for name in listed.split(",")):
         raise typer.BadParameter("--methods names none: leave it out for all of them.")
@@ -165,7 +166,7 @@ def compare(
     check_plot(plot)
     check_report(report)
     with usage_errors():
-        subject = Subject(model, Origin(revision, subfolder, variant, family), command="compare")
+        ref = CheckpointRef(model, revision, subfolder, variant, family)
         settings = Compare.of(
             to,
             data,
@@ -186,7 +187,7 @@ def compare(
         )
     try:
         with sink.progress("Comparing", of="tokens") as progress:
-            found = compare_subject(subject, settings, progress)
+            found = compare_model(open_model(ref, typed=("compare",)), settings, progress)
     except ComparisonInterrupted as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
         _show(sink, stop.comparison, report, plot)

@@ -118,12 +118,12 @@ def evaluate(
     far back is found. Of encoders: that, and whether long documents are. The original reads the same text in pieces.
     """
     from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate_subject
-    from ctxextend.recipe import Evaluate, Origin, Subject
+    from ctxextend.recipe import CheckpointRef, Evaluate
 
     sink = Output(as_json, quiet)
     check_plot(plot)
     with usage_errors():
-        subject = Subject(model, Origin(revision, subfolder, variant, family), command="evaluate")
+        ref = CheckpointRef(model, revision, subfolder, variant, family)
         settings = Evaluate(
             data=tuple(map(str, data)),
             original=original,
@@ -138,7 +138,7 @@ def evaluate(
         )
     try:
         with sink.progress("Reading", of="tokens") as progress:
-            found = evaluate_subject(subject, settings, progress)
+            found = evaluate_subject(ref, settings, progress)
     except EvaluationInterrupted as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
         _show(sink, stop.evaluation, plot)

@@ -77,14 +77,14 @@ def inspect(
     # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ctxextend.inspection.looking import inspect_subject
-    from ctxextend.recipe import Origin, Subject
+    from ctxextend.recipe import CheckpointRef
 
     sink, chosen = Output(as_json, quiet), _rows(rows)
     check_plot(plot)
     with usage_errors():
-        origin = Origin(revision, subfolder, variant, family)
-        subjects = [Subject(model, origin, table, config_key, offset) for model in models]
-    found = [inspect_subject(subject, part) for subject in subjects]
+        described = revision, subfolder, variant, family, table, config_key, offset
+        refs = [CheckpointRef(model, *described) for model in models]
+    found = [inspect_subject(ref, part) for ref in refs]
     for note in dict.fromkeys(note for inspection in found for note in inspection.notes):
         sink.note(note)
     if plot is not None:

@@ -1,6 +1,6 @@
 """`ctxextend resize`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -205,16 +205,16 @@ def resize(
         ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
     from ctxextend.plan.plan import plan_recipe
-    from ctxextend.recipe import Origin, Recipe, Resize, Run
+    from ctxextend.recipe import CheckpointRef, Recipe, Resize
 
     _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, proves=verify)
     sink = Output(as_json, quiet, silent=is_other_process())
     with usage_errors():
         own = scope, alpha, seed, sigma, _span(repeat), gain
-        described = part, table, config_key, offset, mend_limits, keep_code
-        settings = Resize(to, method, keep_first, drop_last, *own, *described)
-        recipe = Recipe(model, settings, Origin(revision, subfolder, variant, family))
+        settings = Resize(to, method, keep_first, drop_last, *own, part, mend_limits, keep_code)
+        ref = CheckpointRef(model, revision, subfolder, variant, family, table, config_key, offset)
         training = _training(train, steps, trainable, seq_len)
+        recipe = Recipe(ref, settings, training)
         if calibrate:
             check_calibration(settings)
     plan = plan_recipe(recipe)
@@ -232,8 +232,9 @@ def resize(
         _show_dry_run(sink, plan, output, also, force=force)
         return
     if training is not None:
-        run = Run(model, recipe.origin, plan.recipe.resize, training)
-        trained = run_training(sink, run, output, force=force, resume=resume, told=plan.warnings)
+        trained = run_training(
+            sink, replace(recipe, resize=plan.settings), output, force=force, resume=resume, told=plan.warnings
+        )
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         shown = {"output": str(trained.output), "bytes_written": size, "seconds": round(trained.seconds, 3)}
         shown |= {"dry_run": False, "verified": False, "train": trained.as_dict()} | also

@@ -8,7 +8,7 @@ from ctxextend.cli.output import one_line
 
 if TYPE_CHECKING:
     from ctxextend.plan.plan import ResizePlan, ResizeResult
-    from ctxextend.recipe import Recipe
+    from ctxextend.recipe import CheckpointRef
 
 __all__ = ["NEXT_COMMANDS", "last_line", "plan_text", "settings_text"]
 
@@ -24,7 +24,7 @@ def last_line(result: "ResizeResult") -> str:
     """Say what the output is worth, and what to type next."""
     name = str(result.output)
     output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
-    words = _source_words(result.plan.recipe)
+    words = _source_words(result.plan.ref)
     steps = [text.format(output=output, **words) for text in NEXT_COMMANDS.values()]
     if result.plan.checkpoint.has_config and not result.plan.checkpoint.is_adapter and _class(result):
         steps.append(f"to load: python -c {_load(result)}")
@@ -32,27 +32,26 @@ def last_line(result: "ResizeResult") -> str:
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"
 
 
-def _source_words(recipe: "Recipe") -> dict[str, str]:
+def _source_words(ref: "CheckpointRef") -> dict[str, str]:
     """Return the source, and the flags that say which part of it was taken and what it is, as they are typed."""
     from ctxextend.recipe import flag_words
 
-    origin, settings = recipe.origin, recipe.resize
     flags: dict[str, dict[str, Any]] = {
-        "origin": {"revision": origin.revision, "subfolder": origin.subfolder, "variant": origin.variant},
-        "variant": {"variant": origin.variant},
+        "origin": {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant},
+        "variant": {"variant": ref.variant},
         "described": {
-            **{"family": origin.family, "table": settings.table, "config-key": settings.config_key},
-            "offset": settings.offset or None,
+            **{"family": ref.model_type, "table": ref.table, "config-key": ref.config_key},
+            "offset": ref.reserved_rows or None,
         },
     }
     typed = {name: shlex.join(["", *flag_words(values)])[2:] for name, values in flags.items()}
-    return {"source": shlex.quote(recipe.source), **typed}
+    return {"source": shlex.quote(ref.source), **typed}
 
 
 def _class(result: "ResizeResult") -> str | None:
     """Return the class that loads the result; None for a model of the user's own."""
-    recipe, checkpoint = result.plan.recipe, result.plan.checkpoint
-    is_own = recipe.resize.table is not None or recipe.origin.family is not None or "auto_map" in checkpoint.config
+    ref, checkpoint = result.plan.ref, result.plan.checkpoint
+    is_own = ref.table is not None or ref.model_type is not None or "auto_map" in checkpoint.config
     return None if is_own else checkpoint.model_class or "AutoModel"
 
 
@@ -68,8 +67,8 @@ def plan_text(plan: "ResizePlan", output: Path) -> str:
     """Return a plan, a line for each thing that it does."""
     from ctxextend.plan.changes import CARD_FILE
 
-    lines = [("source", f"{plan.recipe.source} ({plan.family})"), ("output", str(output))]
-    typed = plan.recipe.resize.options.typed
+    lines = [("source", f"{plan.ref.source} ({plan.family})"), ("output", str(output))]
+    typed = plan.settings.options.typed
     given = "".join(f", --{flag} {value}" for flag, value in typed.items() if value is not None)
     lines += [("method", plan.method + given * plan.makes_rows)]
     for table in plan.tables:

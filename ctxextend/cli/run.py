@@ -81,12 +81,12 @@ def run(
 def _show_dry_run(sink: Output, plan: "RunPlan", output: Path | None, force: bool) -> None:
     named = plan.output(output)
     folder = None if named is None else Path(named)
-    steps = {name: asdict(step) for name in ("train", "evaluate") if (step := getattr(plan.run, name)) is not None}
+    steps = {name: asdict(step) for name in ("train", "evaluate") if (step := getattr(plan.recipe, name)) is not None}
     values, warnings = show_plan(sink, plan.resize, folder, force=force) if plan.resize else (None, [])
     if values is not None:
         folder = Path(values["output"])
     elif steps:
-        sink.data(f"{'source':<10}{plan.run.source}" + (f"\n{'output':<10}{folder}" if folder else ""))
+        sink.data(f"{'source':<10}{plan.recipe.checkpoint.source}" + (f"\n{'output':<10}{folder}" if folder else ""))
     for name, settings in steps.items():
         sink.data(settings_text(name, settings))
     shown = {"output": None if folder is None else str(folder), "dry_run": True, "resize": values}

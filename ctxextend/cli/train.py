@@ -153,7 +153,7 @@ def train(
     the original gives on windows that it can read. A run that is stopped goes on with --resume. Several devices:
     torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
-    from ctxextend.recipe import Origin, Run, Train
+    from ctxextend.recipe import CheckpointRef, Recipe, Train
 
     sink = Output(as_json, quiet, silent=is_other_process())
     with usage_errors():
@@ -179,6 +179,6 @@ def train(
             dtype=dtype,
             keep_code=keep_code,
         )
-    run = Run(model, Origin(revision, subfolder, variant, family), train=settings)
-    result = run_training(sink, run, output, force=force, resume=resume)
+    recipe = Recipe(CheckpointRef(model, revision, subfolder, variant, family), train=settings)
+    result = run_training(sink, recipe, output, force=force, resume=resume)
     sink.result("train", result.as_dict(), result.warnings)

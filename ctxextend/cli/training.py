@@ -14,14 +14,14 @@ import typer
 from ctxextend.cli.output import Output
 
 if TYPE_CHECKING:
-    from ctxextend.recipe import Run
+    from ctxextend.recipe import Recipe
     from ctxextend.training.reports import TrainingInterrupted, TrainResult
 
 __all__ = ["losses_text", "run_training", "said_of_stop"]
 
 
 def run_training(
-    sink: Output, run: "Run", output: Path | None, *, force: bool, resume: bool, told: Sequence[str] = ()
+    sink: Output, recipe: "Recipe", output: Path | None, *, force: bool, resume: bool, told: Sequence[str] = ()
 ) -> "TrainResult":
     """Train under a bar, and print what came of it, but for the warnings that were told before.
 
@@ -34,7 +34,7 @@ def run_training(
 
     try:
         with sink.progress("Training", of="tokens") as progress:
-            result = train_run(run, output, force=force, resume=resume, progress=progress, tell=sink.note)
+            result = train_run(recipe, output, force=force, resume=resume, progress=progress, tell=sink.note)
     except TrainingInterrupted as stop:
         said_of_stop(sink, stop)
         raise typer.Exit(128 + stop.signal) from None

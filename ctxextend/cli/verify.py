@@ -67,15 +67,14 @@ def verify(
 
     Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
     """
-    from ctxextend.recipe import Origin, Subject
+    from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verification import verify_subject
 
     sink = Output(as_json, quiet)
     with usage_errors():
-        origin = Origin(revision, subfolder, variant, family)
-        subject = Subject(base, origin, table, config_key, offset, "verify", (extended,))
+        ref = CheckpointRef(base, revision, subfolder, variant, family, table, config_key, offset)
     with sink.progress("Comparing") as progress:
-        proof = verify_subject(subject, extended, deep=deep, progress=progress)
+        proof = verify_subject(ref, extended, deep=deep, progress=progress)
     for note in proof.notes:
         sink.note(note)
     sink.screen([line for claim in proof.claims for line in _claim_lines(claim)] + [_conclusion(proof)])

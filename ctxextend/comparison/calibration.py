@@ -18,11 +18,12 @@ from ctxextend.evaluation.readerfiles import open_files
 from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
 from ctxextend.evaluation.run import Run, open_run
 from ctxextend.evaluation.statistics import estimate
-from ctxextend.plan.plan import ResizePlan, plan_checkpoint
-from ctxextend.recipe import LEAST_LENGTH, Evaluate, Origin, Recipe, Resize
+from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
-__all__ = ["CALIBRATED", "calibrate", "calibrate_recipe", "check_calibrated"]
+__all__ = ["CALIBRATED", "calibrate", "calibrate_model", "check_calibrated"]
 
 # Told how many tokens were read since the last call, and how many there will be at most.
 Progress = Callable[[int, int], None]
@@ -86,8 +87,8 @@ def calibrate(
     """
     text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
     settings = Resize(to, **({"method": CALIBRATED} | flags))
-    recipe = Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family))
-    return calibrate_recipe(recipe, text, progress)
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
+    return calibrate_model(open_model(ref, typed=settings.typed), settings, text, progress)
 
 
 def check_calibrated(settings: Resize) -> None:
@@ -106,11 +107,14 @@ def check_calibrated(settings: Resize) -> None:
         raise ResizeError("--calibrate finds every number given already.", "Leave one of them out, or --calibrate.")
 
 
-def calibrate_recipe(recipe: Recipe, text: Evaluate, progress: Progress | None = None) -> Calibration:
-    """Choose the numbers that a recipe leaves open; see `calibrate`.
+def calibrate_model(
+    opened: OpenedModel, settings: Resize, text: Evaluate, progress: Progress | None = None
+) -> Calibration:
+    """Choose the numbers that a resize leaves open; see `calibrate`.
 
     Args:
-        recipe: What is asked for.
+        opened: The model.
+        settings: What is asked for.
         text: On what text, how much of it, and how it is read; what it says of lengths and measures is not read.
         progress: As in `calibrate`.
 
@@ -118,15 +122,15 @@ def calibrate_recipe(recipe: Recipe, text: Evaluate, progress: Progress | None =
         CtxextendError: As `calibrate`.
     """
     began = time.perf_counter()
-    check_calibrated(recipe.resize)
+    check_calibrated(settings)
     check_paths(text.data)
-    plan, original = _open(recipe, text.precision)
+    plan, original = _open(opened, settings, text.precision)
     extended = Extended.of(original, plan)
     run = _open_run(extended.reader, original, text)
     measure = _measure(plan, extended, run, progress or (lambda tokens, total: None))
     trials = Trials(measure, 1 if metric_of(run) == LOSS else -1)
     before, after = search(_choices(plan, extended), trials)
-    tried = {settings: Trial(settings, estimate(values)) for settings, values in trials.found.items()}
+    tried = {choice: Trial(choice, estimate(values)) for choice, values in trials.found.items()}
     return Calibration(
         metric=metric_of(run),
         before=tried[before],
@@ -140,17 +144,17 @@ def calibrate_recipe(recipe: Recipe, text: Evaluate, progress: Progress | None =
     )
 
 
-def _open(recipe: Recipe, precision: str) -> tuple[ResizePlan, Reader]:
+def _open(opened: OpenedModel, settings: Resize, precision: str) -> tuple[ResizePlan, Reader]:
     """Plan the resize, and load the model as it is.
 
     Raises:
         ResizeError: The length gives no new rows.
     """
-    files = open_files(recipe.subject)
-    plan = plan_checkpoint(recipe, files.checkpoint)
+    files = open_files(opened)
+    plan = plan_model(opened, settings)
     if plan.tables[0].rows_after <= plan.tables[0].rows_before:
         raise ResizeError(
-            f"{recipe.source} reads {files.max_len} tokens already, so that --to {recipe.resize.to} asks for no new "
+            f"{opened.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new "
             "rows to calibrate.",
             "Leave --calibrate out, or give a greater --to.",
         )
@@ -191,7 +195,7 @@ def _measure(
     base = read_base(run, tell) if is_encoder else Base()
 
     def measure(settings: Resize) -> tuple[Values, ...]:
-        extended.put(extended.made_by(replace(plan, recipe=replace(plan.recipe, resize=settings))))
+        extended.put(extended.made_by(replace(plan, settings=settings)))
         return read_ranked(run, base, tell)
 
     return measure
@@ -199,7 +203,7 @@ def _measure(
 
 def _choices(plan: ResizePlan, extended: Extended) -> Choices:
     """Return what there is to choose for the first of the tables, in whose rows the numbers are counted."""
-    table, settings = plan.tables[0], plan.recipe.resize
+    table, settings = plan.tables[0], plan.settings
     rows = extended.before[table.name][table.offset :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     return Choices(source, table.rows_after - table.offset, settings)

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctxextend.checkpoints.siblings import scratch
-from ctxextend.checkpoints.source import Source
 from ctxextend.comparison.contest import open_contest
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
-from ctxextend.recipe import Origin, Subject
+from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.recipe import CheckpointRef
 from ctxextend.text_data import TEXT_FIELD, path_names
 
-__all__ = ["ComparisonInterrupted", "compare", "compare_subject"]
+__all__ = ["ComparisonInterrupted", "compare", "compare_model"]
 
 # Told how many tokens were read since the last call, how many there will be, and what reads them.
 Progress = Callable[[int, int, str], None]
@@ -109,27 +109,24 @@ def compare(
         text_field=text_field,
         **training,
     )
-    subject = Subject(os.fspath(reference), Origin(revision, subfolder, variant, family), command="compare")
-    return compare_subject(subject, settings, progress)
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
+    return compare_model(open_model(ref, typed=("compare",)), settings, progress)
 
 
-def compare_subject(
-    subject: Subject, settings: Compare, progress: Progress | None = None, source: Source | None = None
-) -> Comparison:
-    """Compare methods on what a command names; see `compare`.
+def compare_model(opened: OpenedModel, settings: Compare, progress: Progress | None = None) -> Comparison:
+    """Compare methods on a checkpoint; see `compare`.
 
     Args:
-        subject: The model.
+        opened: The model.
         settings: How methods are compared.
         progress: As in `compare`.
-        source: What the subject was found to be; None finds it.
 
     Raises:
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
     with scratch() as folder:
-        contest = open_contest(subject, settings, folder, source)
+        contest = open_contest(opened, settings, folder)
         try:
             contest.measure(progress or (lambda tokens, total, what: None))
         except KeyboardInterrupt:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ctxextend.checkpoints.source import Source
 from ctxextend.comparison.extended import Extended, Table
 from ctxextend.comparison.measuring import (
     Base,
@@ -29,9 +28,10 @@ from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
 from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
 from ctxextend.evaluation.run import Run as Evaluating
 from ctxextend.evaluation.run import open_run
-from ctxextend.plan.plan import ResizePlan, plan_checkpoint
-from ctxextend.recipe import Recipe, Run, Subject
-from ctxextend.recipetext import plain_text, run_values
+from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.recipe import Recipe
+from ctxextend.recipetext import plain_text, recipe_values
 from ctxextend.text_data import check_paths
 
 __all__ = ["Contest", "open_contest"]
@@ -120,7 +120,7 @@ class Contest:
         plan = next(iter(self.plans.values()))
         found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
         return Comparison(
-            source=self.files.subject.source,
+            source=self.files.ref.source,
             family=self.extended.reader.family,
             kind=self.extended.reader.kind,
             table=self.files.table,
@@ -145,14 +145,13 @@ class Contest:
         )
 
 
-def open_contest(subject: Subject, settings: Compare, folder: Path, source: Source | None = None) -> Contest:
+def open_contest(opened: OpenedModel, settings: Compare, folder: Path) -> Contest:
     """Load the model, plan every method, and cut the text.
 
     Args:
-        subject: The model.
+        opened: The model.
         settings: How methods are compared.
         folder: Where the text to train on goes as tokens.
-        source: What the subject was found to be; None finds it.
 
     Raises:
         CtxextendError: As `compare`.
@@ -160,7 +159,7 @@ def open_contest(subject: Subject, settings: Compare, folder: Path, source: Sour
     check_paths(settings.evaluate.data)
     if settings.train is not None:
         check_training_texts(settings.train)
-    files = open_files(subject, source=source)
+    files = open_files(opened)
     plans, left_out = _plans(files, settings)
     plan = next(iter(plans.values()))
     # What is trained is held in float32, whatever it is computed in.
@@ -188,7 +187,7 @@ def _plans(files: ReaderFiles, settings: Compare) -> tuple[dict[str, ResizePlan]
     Raises:
         ResizeError: The length is none that any method could give, or a method that was named cannot give it.
     """
-    source, origin, name = files.subject.source, files.subject.origin, files.subject.source
+    name = files.ref.source
     if settings.to <= files.max_len:
         raise ResizeError(
             f"{name} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new rows to compare.",
@@ -197,7 +196,7 @@ def _plans(files: ReaderFiles, settings: Compare) -> tuple[dict[str, ResizePlan]
     plans, left_out = dict[str, ResizePlan](), dict[str, str]()
     for asked in settings.asked:
         try:
-            plans[asked.name] = plan_checkpoint(Recipe(source, asked.resize, origin), files.checkpoint)
+            plans[asked.name] = plan_model(files.opened, asked.resize)
         except ResizeError as error:
             if asked.is_named:
                 raise
@@ -222,10 +221,10 @@ def _check_ranked(run: Evaluating, original: Reader) -> None:
 
 def _recipe(plan: ResizePlan, settings: Compare) -> str:
     """Return the recipe by which `run` makes a method's checkpoint."""
-    source, origin = plan.checkpoint.source, plan.recipe.origin
+    source, ref = plan.checkpoint.source, plan.ref
     if source.kind == "hub":
-        origin = replace(origin, revision=source.revision)
-    return plain_text(run_values(Run(plan.recipe.source, origin, plan.recipe.resize, settings.train)))
+        ref = replace(ref, revision=source.revision)
+    return plain_text(recipe_values(Recipe(ref, plan.settings, settings.train)))
 
 
 def _norms(table: Table, plan: ResizePlan) -> tuple[float, ...]:

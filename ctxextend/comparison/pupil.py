@@ -15,7 +15,7 @@ from ctxextend.evaluation.readerfiles import ReaderFiles
 from ctxextend.evaluation.readers import Reader, separator
 from ctxextend.models.extend import to_tensor
 from ctxextend.plan.plan import ResizePlan
-from ctxextend.recipe import Run, Train
+from ctxextend.recipe import Recipe, Train
 from ctxextend.tables.apply import still_learned
 from ctxextend.text_data import check_texts, shared
 
@@ -82,7 +82,7 @@ class Pupil:
         from ctxextend.training.work import Work
 
         longer, devices = replace(files, rows=plan.tables[0].rows_after), Devices.here()
-        settings = fitted_settings(Run(files.subject.source, train=train), longer)
+        settings = fitted_settings(Recipe(files.ref, train=train), longer)
         settings = replace(settings, precision=devices.precision(settings.precision))
         devices.micro_batches(settings)
         if devices.count > 1:
@@ -90,7 +90,7 @@ class Pupil:
                 "Methods are compared in one process, and torchrun or accelerate started several.",
                 "Start it without them, or train each method by its recipe.",
             )
-        opened = Opened(longer, settings, Original(files.subject, reader=original), None)
+        opened = Opened(longer, settings, Original(files.ref, reader=original), None)
         work = Work(folder, keeps_saves=False)
         return cls(opened, open_texts(opened, work, packs=True), work, devices)
 
@@ -149,7 +149,7 @@ def _new_rows(plan: ResizePlan) -> NDArray[np.bool_]:
     """Return which rows of the table are new, shape (rows,); those in front of position 0 are none."""
     table = plan.tables[0]
     rows = np.zeros(table.rows_after, np.bool_)
-    behind = (table.rows_after - table.offset, plan.recipe.resize.options)
+    behind = (table.rows_after - table.offset, plan.settings.options)
     rows[table.offset :] = ~still_learned(table.rows_before - table.offset, [behind])
     return rows
 

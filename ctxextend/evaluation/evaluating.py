@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from ctxextend.evaluation.opening import prepare
 from ctxextend.evaluation.reports import Evaluation
 from ctxextend.evaluation.run import open_run
-from ctxextend.recipe import Evaluate, Origin, Subject
+from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.text_data import TEXT_FIELD, path_names
 
 __all__ = ["EvaluationInterrupted", "evaluate", "evaluate_subject"]
@@ -91,18 +91,18 @@ def evaluate(
         measure=tuple(measure),
         text_field=text_field,
     )
-    subject = Subject(os.fspath(reference), Origin(revision, subfolder, variant, family), command="evaluate")
-    return evaluate_subject(subject, settings, progress)
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
+    return evaluate_subject(ref, settings, progress)
 
 
-def evaluate_subject(subject: Subject, settings: Evaluate, progress: Progress | None = None) -> Evaluation:
+def evaluate_subject(ref: CheckpointRef, settings: Evaluate, progress: Progress | None = None) -> Evaluation:
     """Measure what a command names; see `evaluate`.
 
     Raises:
         CtxextendError: As `evaluate`.
         EvaluationInterrupted: As `evaluate`.
     """
-    run = open_run(prepare(subject, settings), settings)
+    run = open_run(prepare(ref, settings), settings)
     try:
         run.measure(lambda tokens: progress(tokens, run.tokens_to_read) if progress is not None else None)
     except KeyboardInterrupt:

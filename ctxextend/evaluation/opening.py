@@ -19,7 +19,7 @@ from ctxextend.evaluation.readers import (
     share_equal_tensors,
 )
 from ctxextend.evaluation.windows import Text, cut_text, ladder
-from ctxextend.recipe import LEAST_LENGTH, MEASURES, Evaluate, Subject
+from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
 from ctxextend.text_data import check_paths, read_documents
 
 __all__ = ["Prepared", "check_same_tokens", "fitting_measures", "prepare", "prepare_readers"]
@@ -64,14 +64,14 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def prepare(subject: Subject, settings: Evaluate) -> Prepared:
+def prepare(ref: CheckpointRef, settings: Evaluate) -> Prepared:
     """Load the models and cut the text.
 
     Raises:
         CtxextendError: As `evaluate`.
     """
     check_paths(settings.data)
-    model = open_reader(subject, settings.precision)
+    model = open_reader(ref, settings.precision)
     fitting_measures(model, settings)
     original, warnings, notes = _original(model, settings)
     found = prepare_readers(model, original, settings)
@@ -133,7 +133,7 @@ def _original(model: Reader, settings: Evaluate) -> tuple[Reader | None, tuple[s
         CheckpointError: It is another kind of model.
     """
     if settings.original is not None:
-        found = open_reader(Subject(settings.original, command="evaluate"), settings.precision)
+        found = open_reader(CheckpointRef(settings.original), settings.precision)
         _check_kind(model, found)
         return found, (), found.notes
     if settings.alone:

@@ -4,16 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.source import Source
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Place
 from ctxextend.models.load import check_loadable
+from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table
 from ctxextend.plan.plan import table_hash
-from ctxextend.plan.recognition import open_subject, recognize
-from ctxextend.plan.tableplan import check_rows, describe_table, find_tables
-from ctxextend.recipe import Subject
+from ctxextend.recipe import CheckpointRef
 
 __all__ = ["ReaderFiles", "check_tables", "open_files"]
 
@@ -23,8 +21,7 @@ class ReaderFiles:
     """A checkpoint that can be loaded to read texts, its weights not read yet.
 
     Attributes:
-        subject: What the user named.
-        checkpoint: The checkpoint, its headers read.
+        opened: The checkpoint.
         place: What the registry knows of the table that reads its texts.
         table: That table's tensor.
         rows: The table's rows, those in front of position 0 included.
@@ -33,14 +30,23 @@ class ReaderFiles:
         suffix: As in `Reader`.
     """
 
-    subject: Subject
-    checkpoint: Checkpoint
+    opened: OpenedModel
     place: Place
     table: str
     rows: int
     tokenizer: Any
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
+
+    @property
+    def ref(self) -> CheckpointRef:
+        """The checkpoint as the user named it."""
+        return self.opened.ref
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, its headers read."""
+        return self.opened.checkpoint
 
     @property
     def max_len(self) -> int:
@@ -53,35 +59,32 @@ class ReaderFiles:
         return self.rows - self.max_len
 
 
-def open_files(subject: Subject, hashes: Mapping[str, str] | None = None, source: Source | None = None) -> ReaderFiles:
-    """Read the config, the headers and the tokenizer of what a command names.
+def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ReaderFiles:
+    """Read the config, the headers and the tokenizer of a checkpoint.
 
     Args:
-        subject: The checkpoint.
+        opened: The checkpoint.
         hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
-        source: What the subject was found to be; None finds it.
 
     Raises:
-        CtxextendError: As `open_subject` and `recognize`.
         CheckpointError: A table is another, transformers cannot load it alone, or it has no tokenizer.
     """
-    checkpoint = open_checkpoint(source, subject.origin.variant) if source else open_subject(subject)
-    check_tables(checkpoint, subject, hashes or {})
+    checkpoint = opened.checkpoint
+    check_tables(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
-    architecture = recognize(checkpoint, subject)
-    place, name = find_tables(architecture, checkpoint.names, str(checkpoint.root))[0]
+    place, name = opened.tables[0]
     rows = describe_table(checkpoint, name)[0][0]
     check_rows(place, rows, name, has_config=True)
     tokenizer = _tokenizer(checkpoint)
-    return ReaderFiles(subject, checkpoint, place, name, rows, tokenizer, *_special_tokens(tokenizer))
+    return ReaderFiles(opened, place, name, rows, tokenizer, *_special_tokens(tokenizer))
 
 
-def check_tables(checkpoint: Checkpoint, subject: Subject, hashes: Mapping[str, str], then: str = "then") -> None:
+def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
     """Refuse a checkpoint that took the place of another since that was resized.
 
     Args:
         checkpoint: What is there now.
-        subject: What it is called.
+        ref: What it is called.
         hashes: The SHA-256 that each table had, by the table's name.
         then: When it had them, in words.
 
@@ -90,7 +93,7 @@ def check_tables(checkpoint: Checkpoint, subject: Subject, hashes: Mapping[str, 
     """
     for name, known in hashes.items():
         if name not in checkpoint.names or table_hash(read_floats(checkpoint.holder(name), name)) != known:
-            raise CheckpointError(f"{subject.source} is no longer what it was {then}: its table {name} is another.")
+            raise CheckpointError(f"{ref.source} is no longer what it was {then}: its table {name} is another.")
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
 from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
 from ctxextend.models.load import Loaded, load
-from ctxextend.plan.recognition import recognize
-from ctxextend.recipe import Subject
+from ctxextend.plan.find_tables import open_model
+from ctxextend.recipe import CheckpointRef
 from ctxextend.writtenrecipe import written_recipe
 
 __all__ = [
@@ -70,7 +70,7 @@ class Reader:
     max_len: int
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
-    made_of: Subject | None = None
+    made_of: CheckpointRef | None = None
     tables_before: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     offset: int = 0
@@ -85,18 +85,18 @@ class Reader:
         return np.concatenate([np.array(self.prefix, np.int64), ids, np.array(self.suffix, np.int64)])
 
 
-def open_reader(subject: Subject, precision: str = "auto", hashes: Mapping[str, str] | None = None) -> Reader:
-    """Load what a command names, with its tokenizer.
+def open_reader(ref: CheckpointRef, precision: str = "auto", hashes: Mapping[str, str] | None = None) -> Reader:
+    """Load a checkpoint with its tokenizer.
 
     Args:
-        subject: The checkpoint.
+        ref: The checkpoint.
         precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
         hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
 
     Raises:
-        CtxextendError: As `open_files` and `load_reader`.
+        CtxextendError: As `open_model`, `open_files` and `load_reader`.
     """
-    return load_reader(open_files(subject, hashes), precision)
+    return load_reader(open_files(open_model(ref, typed=("evaluate",)), hashes), precision)
 
 
 def load_reader(files: ReaderFiles, precision: str = "auto") -> Reader:
@@ -110,14 +110,13 @@ def load_reader(files: ReaderFiles, precision: str = "auto") -> Reader:
         CheckpointError: transformers cannot load it as it is, or its tokenizer has no mask token.
         UnsupportedModelError: It is neither a language model nor an encoder of texts.
     """
-    subject, checkpoint = files.subject, files.checkpoint
-    family = recognize(checkpoint, subject).family.model_type
+    ref, checkpoint, family = files.ref, files.checkpoint, files.opened.architecture.family.model_type
     device, dtype = _device_and_dtype(precision)
     kind, loaded = _load(checkpoint, family, dtype)
-    _check_loaded(subject, loaded)
+    _check_loaded(ref, loaded)
     if kind == MASKED and files.tokenizer.mask_token_id is None:
-        raise CheckpointError(f"The tokenizer of {subject.source} has no mask token.", "Use the model's own tokenizer.")
-    names, frame = (subject.source, checkpoint.root, family, kind), (files.prefix, files.suffix)
+        raise CheckpointError(f"The tokenizer of {ref.source} has no mask token.", "Use the model's own tokenizer.")
+    names, frame = (ref.source, checkpoint.root, family, kind), (files.prefix, files.suffix)
     model = loaded.model.to(device)
     notes = (*checkpoint.source.notes, *_headless(checkpoint, kind))
     return Reader(*names, model, files.tokenizer, files.max_len, *frame, *_made_of(checkpoint), notes, files.offset)
@@ -130,7 +129,7 @@ def _headless(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
         yield f"{checkpoint.root} holds no head of a {known}, so it is measured as an encoder."
 
 
-def _made_of(checkpoint: Checkpoint) -> tuple[Subject | None, Mapping[str, str]]:
+def _made_of(checkpoint: Checkpoint) -> tuple[CheckpointRef | None, Mapping[str, str]]:
     """Return what the recipe beside a checkpoint says that it was made of, and the hashes of that one's tables."""
     try:
         written = written_recipe(checkpoint)
@@ -139,7 +138,7 @@ def _made_of(checkpoint: Checkpoint) -> tuple[Subject | None, Mapping[str, str]]
     if written is None:
         return None, {}
     first = written.chain[-1]
-    return replace(first.recipe.subject, command="evaluate", flags=()), first.hashes
+    return first.recipe.checkpoint, first.hashes
 
 
 def _device_and_dtype(precision: str) -> tuple[Any, str]:
@@ -166,7 +165,7 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
     return ENCODER, load(folder, None, variant, dtype)
 
 
-def _check_loaded(subject: Subject, loaded: Loaded) -> None:
+def _check_loaded(ref: CheckpointRef, loaded: Loaded) -> None:
     """Refuse what was loaded but would measure something else than the checkpoint.
 
     Raises:
@@ -175,13 +174,13 @@ def _check_loaded(subject: Subject, loaded: Loaded) -> None:
     """
     if loaded.mismatched:
         raise CheckpointError(
-            f"{', '.join(loaded.mismatched[:3])} of {subject.source} is not as large as its config says.",
+            f"{', '.join(loaded.mismatched[:3])} of {ref.source} is not as large as its config says.",
             "Put the config.json that belongs to the weights beside them.",
         )
     if missing := [name for name in loaded.missing if "pooler." not in name]:  # vectors of texts do without a pooler
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise CheckpointError(
-            f"{subject.source} lacks {len(missing)} tensors, for which transformers would draw random ones: {some}.",
+            f"{ref.source} lacks {len(missing)} tensors, for which transformers would draw random ones: {some}.",
             "Fetch the checkpoint again.",
         )
 

@@ -13,9 +13,8 @@ from ctxextend.families.lookup import Place, nested
 from ctxextend.inspection.clients import client_limits
 from ctxextend.inspection.limits import Measured, find_limits, readers, with_mends
 from ctxextend.inspection.reports import Inspection, TableReport
-from ctxextend.plan.recognition import open_subject, recognize
-from ctxextend.plan.tableplan import check_rows, describe_table, find_tables, of_part
-from ctxextend.recipe import Origin, Subject, flag_words
+from ctxextend.plan.find_tables import check_rows, describe_table, of_part, open_model
+from ctxextend.recipe import CheckpointRef, flag_words
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
 
@@ -63,23 +62,22 @@ def inspect(
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The model has no such part, or flags have no meaning together.
     """
-    origin = Origin(revision, subfolder, variant, family)
-    return inspect_subject(Subject(os.fspath(reference), origin, table, config_key, offset), part)
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family, table, config_key, offset)
+    return inspect_subject(ref, part)
 
 
-def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
+def inspect_subject(ref: CheckpointRef, part: str | None = None) -> Inspection:
     """Look at what a command names; see `inspect`.
 
     Raises:
         CtxextendError: As `inspect`.
     """
-    checkpoint = open_subject(subject)
-    architecture = recognize(checkpoint, subject)
-    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
+    opened = open_model(ref)
+    checkpoint, architecture, found = opened.checkpoint, opened.architecture, opened.tables
     names_chosen = {name for _, name in of_part(found, part)}
     every = [_measured(checkpoint, place, name) for place, name in found]
     chosen = [table for table in every if table.name in names_chosen]
-    limits = with_mends(list(find_limits(checkpoint, architecture, chosen)), _mends(subject, every))
+    limits = with_mends(list(find_limits(checkpoint, architecture, chosen)), _mends(ref, every))
     clients = [
         client
         for tokenizer, reader in readers(chosen).items()
@@ -94,7 +92,7 @@ def inspect_subject(subject: Subject, part: str | None = None) -> Inspection:
     parameters = _parameters(checkpoint, every)
     reports = tuple(_report(checkpoint, table, written, parameters) for table in chosen)
     made = (written.method, written.trainable) if written else (None, None)
-    names = subject.source, str(checkpoint.root), architecture.family.model_type
+    names = ref.source, str(checkpoint.root), architecture.family.model_type
     return Inspection(*names, parameters, *made, reports, tuple(limits), tuple(clients), tuple(notes))
 
 
@@ -104,7 +102,7 @@ def _measured(checkpoint: Checkpoint, place: Place, name: str) -> Measured:
     return Measured(place, name, file, shape[0])
 
 
-def _mends(subject: Subject, tables: list[Measured]) -> dict[str, str | None]:
+def _mends(ref: CheckpointRef, tables: list[Measured]) -> dict[str, str | None]:
     """Return, for each table, the command that makes everything agree with it.
 
     None where tables that have their length by one key have another: then nothing in the folder can say it.
@@ -115,18 +113,18 @@ def _mends(subject: Subject, tables: list[Measured]) -> dict[str, str | None]:
         values.setdefault(table.place.config_key, set()).add(table.place.key_value(table.positions))
     at_odds = {key for key, found in values.items() if len(found) > 1}
     return {
-        table.name: None if table.place.config_key in at_odds else _mend(subject, table, with_part=len(lengths) > 1)
+        table.name: None if table.place.config_key in at_odds else _mend(ref, table, with_part=len(lengths) > 1)
         for table in tables
     }
 
 
-def _mend(subject: Subject, table: Measured, *, with_part: bool) -> str:
+def _mend(ref: CheckpointRef, table: Measured, *, with_part: bool) -> str:
     flags = {
-        **vars(subject.origin),
+        **{"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant, "family": ref.model_type},
         **{"part": table.place.part or None if with_part else None, "to": table.positions},
-        **{"table": subject.table, "offset": subject.offset or None, "config-key": subject.config_key},
+        **{"table": ref.table, "offset": ref.reserved_rows or None, "config-key": ref.config_key},
     }
-    return shlex.join(["ctxextend", "resize", subject.source, *flag_words(flags), "--mend-limits"])
+    return shlex.join(["ctxextend", "resize", ref.source, *flag_words(flags), "--mend-limits"])
 
 
 def _parameters(checkpoint: Checkpoint, tables: list[Measured]) -> int:
@@ -180,7 +178,7 @@ def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[Row
         return None, None
     if after <= before:
         return (), None
-    options = written.recipe.resize.options
+    options = written.settings.options
     start = place.offset + options.kept_of(before - place.offset)
     return (((start, found.rows),), place.positions(before)) if start < found.rows else (None, None)
 

@@ -11,7 +11,8 @@ from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, find_architecture
 from ctxextend.models.skeletons import configs_of, followed, holders_of, set_config
 from ctxextend.plan.configedits import config_changes
-from ctxextend.plan.tableplan import TablePlan, find_tables, plan_found
+from ctxextend.plan.find_tables import find_tables
+from ctxextend.plan.tableplan import TablePlan, plan_found
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import resize_behind
 

@@ -76,7 +76,7 @@ def _mapped(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _equal_length(changes: Changes) -> Iterator[str]:
     if not changes.is_changed:
-        flags = changes.recipe.resize.method_flags
+        flags = changes.settings.method_flags
         ignored = f" {', '.join(flags)} had nothing to do." if flags else ""
         what = "the same weights as safetensors" if changes.rewritten else "a copy"
         what += ", with the limits mended" if changes.edits else ""
@@ -100,7 +100,7 @@ def _of_an_adapter(changes: Changes) -> Iterator[str]:
 
 def _left_alone(changes: Changes) -> Iterator[str]:
     """Yield what may follow the length too in a model that was described by hand."""
-    if changes.recipe.resize.table is None or not changes.is_changed:
+    if changes.ref.table is None or not changes.is_changed:
         return
     lengths = {length for table in changes.tables for length in (table.rows_before, table.max_len_before)}
     names = {table.name for table in changes.tables}

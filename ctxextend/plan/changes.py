@@ -11,8 +11,9 @@ from ctxextend.checkpoints.limits import Edit
 from ctxextend.checkpoints.weights import WeightsFile
 from ctxextend.families.lookup import Architecture
 from ctxextend.plan.buffers import BufferPlan
+from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.tableplan import TablePlan
-from ctxextend.recipe import RECIPE_FILE, TRUNCATE, Recipe
+from ctxextend.recipe import RECIPE_FILE, TRUNCATE, CheckpointRef, Resize
 
 __all__ = ["CARD_FILE", "Changes"]
 
@@ -24,22 +25,35 @@ class Changes:
     """What a resize changes, known from shapes alone.
 
     Attributes:
-        recipe: What was asked for.
-        checkpoint: The source, its headers read.
-        architecture: What the registry knows of it.
+        model: The source, opened and recognised.
+        settings: What was asked for.
         tables: What becomes of each position table, the one that reads the tokenizer's texts first.
         edits: Values that change in JSON files.
         dropped: Position buffers that are left out of the weights, by name.
         remade: Position buffers that are made anew at the new length.
     """
 
-    recipe: Recipe
-    checkpoint: Checkpoint
-    architecture: Architecture
+    model: OpenedModel
+    settings: Resize
     tables: tuple[TablePlan, ...]
     edits: tuple[Edit, ...]
     dropped: tuple[str, ...]
     remade: tuple[BufferPlan, ...]
+
+    @property
+    def ref(self) -> CheckpointRef:
+        """The source as the user named it."""
+        return self.model.ref
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The source, its headers read."""
+        return self.model.checkpoint
+
+    @property
+    def architecture(self) -> Architecture:
+        """What the registry knows of the source."""
+        return self.model.architecture
 
     @property
     def family(self) -> str:
@@ -54,7 +68,7 @@ class Changes:
     @property
     def max_len_after(self) -> int:
         """Usable token positions wanted."""
-        return self.recipe.resize.to
+        return self.settings.to
 
     @property
     def is_changed(self) -> bool:
@@ -69,14 +83,14 @@ class Changes:
     @property
     def keeps_learned_rows(self) -> bool:
         """Whether every learned row that a longer table begins with stays as it is, bit for bit."""
-        options = self.recipe.resize.options
+        options = self.settings.options
         return all(options.kept_of(table.max_len_before) == table.max_len_before for table in self.tables)
 
     @property
     def method(self) -> str:
         """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
         if self.makes_rows:
-            return self.recipe.resize.options.method
+            return self.settings.options.method
         return TRUNCATE if self.is_changed else "copy"
 
     @property

@@ -11,8 +11,8 @@ from ctxextend.checkpoints.dtypes import OF_ML_DTYPES
 from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
 from ctxextend.checkpoints.redaction import hidden
 from ctxextend.plan.changes import CARD_FILE, Changes
-from ctxextend.recipe import RECIPE_FILE, Run
-from ctxextend.recipetext import run_text
+from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.recipetext import recipe_text
 from ctxextend.tables.registry import METHODS, SAME
 from ctxextend.version import __version__
 
@@ -70,7 +70,7 @@ def consequences(changes: Changes) -> str:
     if not changes.makes_rows:
         return f"Texts of up to {after} tokens give exactly what they gave; longer ones no longer fit."
     method = METHODS[changes.method]
-    options = changes.recipe.resize.options
+    options = changes.settings.options
     but = f" but for the first {options.kept_first}" if options.kept_first else ""
     short = SAME if changes.keeps_learned_rows else method.short_inputs.format(but=but)
     if method.keeps_learned_rows and not options.keeps_learned_rows:
@@ -97,7 +97,7 @@ def limits_below(changes: Changes) -> Iterator[str]:
         for edit in changes.edits
         if edit.is_limit and isinstance(edit.before, int) and edit.before < before
     ]
-    if low and (changes.makes_rows or changes.recipe.resize.mend_limits):
+    if low and (changes.makes_rows or changes.settings.mend_limits):
         yield (
             f"Limits below the table's {before} positions are raised too ({', '.join(low)}): longer texts were cut "
             "there, are now read whole, and so give something else."
@@ -126,9 +126,9 @@ def _tensor_bytes(changes: Changes) -> int:
 
 
 def _recipe_text(changes: Changes, hashes: Hashes) -> str:
-    source, recipe = changes.checkpoint.source, changes.recipe
+    source, ref = changes.checkpoint.source, changes.ref
     if source.kind == "hub" and source.revision is not None:
-        recipe = replace(recipe, origin=replace(recipe.origin, revision=source.revision))
+        ref = replace(ref, revision=source.revision)
     tables = [
         {
             "name": table.name,
@@ -147,8 +147,7 @@ def _recipe_text(changes: Changes, hashes: Hashes) -> str:
         "tables": tables,
         "versions": _versions(changes),
     }
-    run = Run(recipe.source, recipe.origin, recipe.resize)
-    return run_text(run, provenance, makes_rows=changes.makes_rows)
+    return recipe_text(Recipe(ref, changes.settings), provenance, makes_rows=changes.makes_rows)
 
 
 def _versions(changes: Changes) -> dict[str, str]:

@@ -12,28 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.disk import check_writable, existing_above, explained
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.limits import Edit, limit_edits
 from ctxextend.checkpoints.rewriting import rewrite
 from ctxextend.checkpoints.room import Extent, check_room, cloned
-from ctxextend.checkpoints.source import Source
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.checkpoints.writing import extents, staged_output, write_rest
 from ctxextend.errors import ResizeError
-from ctxextend.families.lookup import Place
 from ctxextend.plan.buffers import make_buffer, plan_buffers
 from ctxextend.plan.cautions import cautions, nonfinite
 from ctxextend.plan.changes import Changes
 from ctxextend.plan.configedits import config_edits
+from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.outputtexts import Hashes, consequences, output_texts
-from ctxextend.plan.recognition import open_subject, recognize
-from ctxextend.plan.tableplan import TablePlan, find_tables, plan_tables
-from ctxextend.recipe import Origin, Recipe, Resize
+from ctxextend.plan.tableplan import TablePlan, plan_tables
+from ctxextend.recipe import CheckpointRef, Recipe, Resize
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_behind
 from ctxextend.tables.registry import METHODS
 
-__all__ = ["ResizePlan", "ResizeResult", "plan_checkpoint", "plan_recipe", "plan_resize", "resize"]
+__all__ = ["ResizePlan", "ResizeResult", "plan_model", "plan_recipe", "plan_resize", "resize"]
 
 Progress = Callable[[int], None]
 
@@ -158,7 +155,7 @@ class ResizePlan(Changes):
     def _choice(self, table: TablePlan, before: NDArray[Any]) -> Iterator[str]:
         """Yield what a method that goes by a table's figures made of them."""
         if table.rows_after > table.rows_before:
-            said = explain_choice(before[table.offset :], table.max_len_after, self.recipe.resize.options)
+            said = explain_choice(before[table.offset :], table.max_len_after, self.settings.options)
             yield from [f"{table.name}: {said}"] if said else []
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
@@ -175,7 +172,7 @@ class ResizePlan(Changes):
             ResizeError: It does not fit in memory.
         """
         try:
-            return resize_behind(before, table.offset, table.rows_after - table.offset, self.recipe.resize.options)
+            return resize_behind(before, table.offset, table.rows_after - table.offset, self.settings.options)
         except MemoryError:
             raise ResizeError(
                 f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",
@@ -184,9 +181,9 @@ class ResizePlan(Changes):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, in the words of ``--json``."""
-        options, config_file = self.recipe.resize.options, self.checkpoint.config_file
+        options, config_file = self.settings.options, self.checkpoint.config_file
         return {
-            "source": self.recipe.source,
+            "source": self.ref.source,
             "revision": self.checkpoint.source.revision,
             "family": self.family,
             "method": self.method,
@@ -291,49 +288,46 @@ def plan_resize(
         ResizeError: The length, the method or a flag cannot be served.
     """
     own = scope, alpha, seed, sigma, repeat, gain
-    settings = Resize(to, method, keep_first, drop_last, *own, part, table, config_key, offset, mend_limits, keep_code)
-    return plan_recipe(Recipe(os.fspath(reference), settings, Origin(revision, subfolder, variant, family)))
+    settings = Resize(to, method, keep_first, drop_last, *own, part, mend_limits, keep_code)
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family, table, config_key, offset)
+    return plan_recipe(Recipe(ref, settings))
 
 
-def plan_recipe(recipe: Recipe, source: Source | None = None) -> ResizePlan:
-    """Plan what a recipe asks for; see `plan_resize`.
-
-    Args:
-        recipe: What is asked for.
-        source: What the recipe's source was found to be; None finds it.
+def plan_recipe(recipe: Recipe) -> ResizePlan:
+    """Plan the resize that a recipe asks for; see `plan_resize`.
 
     Raises:
         CtxextendError: As `plan_resize`.
+        ResizeError: The recipe asks for no resize.
     """
-    opened = open_checkpoint(source, recipe.origin.variant) if source else open_subject(recipe.subject)
-    return plan_checkpoint(recipe, opened)
+    if recipe.resize is None:
+        raise ResizeError("The recipe asks for no resize.", "Say to what length: resize with to.")
+    return plan_model(open_model(recipe.checkpoint, typed=recipe.typed), recipe.resize)
 
 
-def plan_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> ResizePlan:
-    """Plan what a recipe asks for of a checkpoint that is open already; see `plan_resize`.
+def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
+    """Plan the resize of a checkpoint that is open already; see `plan_resize`.
 
     Raises:
-        CtxextendError: As `plan_resize`, but for the SourceError.
+        CheckpointError: As `plan_resize`.
+        ResizeError: As `plan_resize`.
     """
-    checkpoint = checkpoint.with_code() if recipe.resize.keep_code else checkpoint
-    architecture = recognize(checkpoint, recipe.subject)
-    found = find_tables(architecture, checkpoint.names, str(checkpoint.root))
-    tables = plan_tables(checkpoint, found, recipe.resize)
-    config = config_edits(checkpoint, architecture, tables) if checkpoint.has_config else ()
-    edits = (*config, *_limit_edits(checkpoint, found, tables))
-    return ResizePlan(recipe, checkpoint, architecture, tables, edits, *plan_buffers(checkpoint, tables))
+    model = model.with_code() if settings.keep_code else model
+    checkpoint = model.checkpoint
+    tables = plan_tables(model, settings)
+    config = config_edits(checkpoint, model.architecture, tables) if checkpoint.has_config else ()
+    edits = (*config, *_limit_edits(model, tables))
+    return ResizePlan(model, settings, tables, edits, *plan_buffers(checkpoint, tables))
 
 
-def _limit_edits(
-    checkpoint: Checkpoint, found: list[tuple[Place, str]], tables: tuple[TablePlan, ...]
-) -> Iterator[Edit]:
+def _limit_edits(model: OpenedModel, tables: tuple[TablePlan, ...]) -> Iterator[Edit]:
     """Yield the edits of each tokenizer's limits, by the first table that reads its texts."""
-    first = {place.tokenizer: name for place, name in reversed(found) if place.tokenizer is not None}
+    first = {place.tokenizer: name for place, name in reversed(model.tables) if place.tokenizer is not None}
     for table in tables:
         tokenizer = table.place.tokenizer
         if tokenizer is not None and first[tokenizer] == table.name:
             lengths = table.max_len_before, table.max_len_after
-            yield from limit_edits(checkpoint, *lengths, tokenizer, mend=table.is_mended)
+            yield from limit_edits(model.checkpoint, *lengths, tokenizer, mend=table.is_mended)
 
 
 def resize(

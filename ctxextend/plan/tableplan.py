@@ -1,31 +1,16 @@
 """The position tables of one checkpoint: found, checked against its config, and given their new length."""
 
-import reprlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
-from ctxextend.checkpoints.tensorfile import float_dtype
-from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Architecture, Place, refused
+from ctxextend.errors import ResizeError
+from ctxextend.families.lookup import Place
+from ctxextend.plan.find_tables import Description, FoundTable, OpenedModel, below, check_rows, describe_table, of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
 
-__all__ = [
-    "Description",
-    "TablePlan",
-    "check_rows",
-    "describe_table",
-    "find_tables",
-    "of_part",
-    "plan_found",
-    "plan_tables",
-]
-
-
-# Of a tensor: its shape, its dtype, and the file that holds it.
-Description = tuple[tuple[int, int], str, str]
+__all__ = ["TablePlan", "plan_found", "plan_tables"]
 
 
 @dataclass(frozen=True)
@@ -78,25 +63,21 @@ class TablePlan:
         return {name: getattr(self, name) for name in names}
 
 
-def plan_tables(checkpoint: Checkpoint, found: list[tuple[Place, str]], settings: Resize) -> tuple[TablePlan, ...]:
+def plan_tables(model: OpenedModel, settings: Resize) -> tuple[TablePlan, ...]:
     """Say what becomes of those of a checkpoint's tables that were asked for.
-
-    Args:
-        checkpoint: The checkpoint.
-        found: Its tables, from `find_tables`.
-        settings: What was asked for.
 
     Raises:
         CheckpointError: One disagrees with the config, or is of a dtype or shape that it cannot have.
         ResizeError: The length, the part or a flag cannot be served.
     """
+    checkpoint = model.checkpoint
     return plan_found(
-        found, settings, lambda name: describe_table(checkpoint, name), has_config=bool(checkpoint.config)
+        model.tables, settings, lambda name: describe_table(checkpoint, name), has_config=bool(checkpoint.config)
     )
 
 
 def plan_found(
-    found: list[tuple[Place, str]],
+    found: Sequence[FoundTable],
     settings: Resize,
     describe: Callable[[str], Description],
     *,
@@ -142,54 +123,12 @@ def plan_found(
     return tuple(plans)
 
 
-def describe_table(checkpoint: Checkpoint, name: str) -> Description:
-    """Return shape, dtype and file of a table.
-
-    Raises:
-        CheckpointError: It is of a dtype or shape that no table has.
-    """
-    file = checkpoint.holder(name)
-    return _shape(file, name), file.entries[name].dtype, checkpoint.relative(file)
-
-
-def find_tables(architecture: Architecture, names: Collection[str], where: str) -> list[tuple[Place, str]]:
-    """Return the tables that a model holds, each with the name that it has there, in the registry's order.
-
-    Args:
-        architecture: What the registry knows of the model.
-        names: The names of all of its tensors.
-        where: What holds them, for messages.
-
-    Raises:
-        CheckpointError: There is none, or one stands there under two names.
-        UnsupportedModelError: There is none, and parts of it have none.
-    """
-    found = []
-    for place in architecture.places:
-        matches = [name for name in place.names if name in names]
-        if len(matches) > 1:
-            raise CheckpointError(
-                f"{where}: there are two candidate tables, {' and '.join(matches)}.",
-                "Save the model again with save_pretrained, which writes one.",
-            )
-        found += [(place, name) for name in matches]
-    if not found and architecture.refusals:
-        raise refused(architecture.family.model_type, architecture.refusals)
-    if not found:
-        wanted = " or ".join(dict.fromkeys(name for place in architecture.places for name in place.names))
-        raise CheckpointError(
-            f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
-            "Check that model_type in config.json, or --family, and the weights belong together.",
-        )
-    return found
-
-
-def rows_after(found: list[tuple[Place, str]], place: Place, to: int) -> int:
+def rows_after(found: Sequence[FoundTable], place: Place, to: int) -> int:
     """Return a table's rows at a new length; every table that shares its key must have so many positions at least."""
     return place.rows(max(other.key_value(to) for other, _ in found if other.config_key == place.config_key))
 
 
-def _chosen(found: list[tuple[Place, str]], part: str | None) -> list[tuple[Place, str]]:
+def _chosen(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
     chosen = of_part(found, part)
     if shared := _sharing(found, chosen):
         place, name = shared[0]
@@ -200,44 +139,20 @@ def _chosen(found: list[tuple[Place, str]], part: str | None) -> list[tuple[Plac
     return chosen
 
 
-def of_part(found: list[tuple[Place, str]], part: str | None) -> list[tuple[Place, str]]:
-    """Return the tables of one part of a model, or all of them where no part is named.
-
-    Args:
-        found: From `find_tables`.
-        part: As its tables are called, or what they stand below.
-
-    Raises:
-        ResizeError: There is no such part.
-    """
-    chosen = found if part is None else _below(found, part)
-    if not chosen:
-        parts = " or ".join(dict.fromkeys(place.part for place, _ in found if place.part))
-        raise ResizeError(
-            f"--part {part}: this model has no such part with a position table.",
-            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
-        )
-    return chosen
-
-
-def _below(found: list[tuple[Place, str]], part: str) -> list[tuple[Place, str]]:
-    return [(place, name) for place, name in found if place.part == part or place.part.startswith(f"{part}.")]
-
-
-def _sharing(found: list[tuple[Place, str]], chosen: list[tuple[Place, str]]) -> list[tuple[Place, str]]:
+def _sharing(found: Sequence[FoundTable], chosen: list[FoundTable]) -> list[FoundTable]:
     """Return the tables that were not chosen and have their length by the key of one that was."""
     keys = {place.config_key for place, _ in chosen}
     return [item for item in found if item[0].config_key in keys and item not in chosen]
 
 
-def _free_part(found: list[tuple[Place, str]], place: Place) -> str:
+def _free_part(found: Sequence[FoundTable], place: Place) -> str:
     """Return the smallest part around a table that can change alone; empty where only the whole model can."""
     path = place.part.split(".")
     parts = (".".join(path[:depth]) for depth in range(len(path), 0, -1))
-    return next((part for part in parts if part and not _sharing(found, _below(found, part))), "")
+    return next((part for part in parts if part and not _sharing(found, below(found, part))), "")
 
 
-def _check_direction(found: list[tuple[Place, str]], plans: list[TablePlan], settings: Resize) -> None:
+def _check_direction(found: Sequence[FoundTable], plans: list[TablePlan], settings: Resize) -> None:
     longer = next((plan for plan in plans if plan.rows_after > plan.rows_before), None)
     shorter = next((plan for plan in plans if plan.rows_after < plan.rows_before), None)
     if longer and shorter:
@@ -282,38 +197,3 @@ def _step(place: Place) -> int:
     stated = place.stated(key)
     values = stated if isinstance(stated, list) else [place.family.defaults.get(key) if stated is None else stated]
     return max((value for value in values if isinstance(value, int) and value > 0), default=1)
-
-
-def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -> None:
-    """Refuse a table that is not as long as the config says.
-
-    Raises:
-        CheckpointError: They disagree, or no row is left behind the offset.
-    """
-    if has_config:
-        key = place.obeyed_key
-        value = place.value(key)
-        expected = place.rows(value)
-        if rows != expected:
-            how = "" if place.stated(key) is not None else " (transformers' default, since the key is missing)"
-            raise CheckpointError(
-                f"config.json states {'.'.join((*place.path, key))} {reprlib.repr(value)}{how}, so {name} should have "
-                f"{reprlib.repr(expected)} rows, and it has {rows}.",
-                "Correct config.json, or fetch config and weights again: they do not belong together.",
-            )
-    if place.positions(rows) < 1:
-        behind = f", {place.table.ahead} behind the last" if place.table.ahead else ""
-        raise CheckpointError(
-            f"{name} has {rows} rows, and {place.offset} of them stand in front of position 0{behind}.",
-            f"Check {place.table.offset.config_key or 'the offset'}.",
-        )
-
-
-def _shape(file: WeightsFile, name: str) -> tuple[int, int]:
-    shape = file.entries[name].shape
-    float_dtype(file, name)
-    if len(shape) != 2 or 0 in shape:
-        raise CheckpointError(
-            f"{file.path}: {name} has shape {list(shape)}, not rows by hidden size.", "Save it again."
-        )
-    return shape[0], shape[1]

@@ -52,7 +52,7 @@ def _not_finite(learner: "Learner", trainer: RunTrainer, error: NotFiniteError, 
     step, steps = error.step, learner.opened.settings.steps
     if step == 0:
         return TrainingError(
-            f"The loss of {learner.opened.files.subject.source} is no finite number before the first step.",
+            f"The loss of {learner.opened.files.ref.source} is no finite number before the first step.",
             "Look at its table: ctxextend inspect; or train with --precision fp32.",
         )
     if _is_sound(trainer):

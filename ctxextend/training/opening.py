@@ -15,17 +15,16 @@ from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, Train
 from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
 from ctxextend.evaluation.readers import Reader, encode, separator
 from ctxextend.plan.cautions import cautions_of_files
+from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import plan_recipe, table_hash
-from ctxextend.plan.recognition import open_subject, recognize
-from ctxextend.plan.tableplan import find_tables
-from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, Origin, Recipe, Run, Subject, Train
+from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, CheckpointRef, Recipe, Train
 from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces, shared
 from ctxextend.training.packing import check_enough, open_tokens, pack, split
 from ctxextend.training.work import Work
 from ctxextend.writtenrecipe import learned_by, written_recipe
 
-__all__ = ["Opened", "Original", "Texts", "fitted_settings", "open_texts", "open_trained", "source_of"]
+__all__ = ["Opened", "Original", "Texts", "fitted_settings", "open_texts", "open_trained"]
 
 Tokens = NDArray[np.int32]
 Mask = NDArray[np.bool_]
@@ -39,13 +38,13 @@ class Original:
     """What a checkpoint was made of.
 
     Attributes:
-        subject: As a command names it.
+        ref: As the user named it.
         hashes: The SHA-256 that its tables should have, by their names, as far as a recipe says so.
         learned: Which rows of the table were its own, shape (positions,), where recipes say so; else None.
         reader: It, where it is loaded already.
     """
 
-    subject: Subject
+    ref: CheckpointRef
     hashes: Mapping[str, str] = field(default_factory=dict)
     learned: Mask | None = None
     reader: Reader | None = None
@@ -102,41 +101,33 @@ class Texts:
     held_out: Tokens
 
 
-def source_of(run: Run) -> Subject:
-    """Return the source of a run as a command names it."""
-    if run.resize is None:
-        return Subject(run.source, run.origin, command="train")
-    return replace(Recipe(run.source, run.resize, run.origin).subject, command="train")
-
-
-def open_trained(run: Run, work: Work) -> Opened:
+def open_trained(recipe: Recipe, work: Work) -> Opened:
     """Resize the checkpoint if the run does that first, and read all but its weights.
 
     Args:
-        run: What is asked for.
+        recipe: What is asked for.
         work: Where the resized checkpoint goes, or is already.
 
     Raises:
         CtxextendError: As `check_texts`, `plan_recipe`, `ResizePlan.execute` and `open_files`.
         TrainingError: Lengths do not fit the model, or nobody knows which rows are new.
     """
-    subject, warnings = source_of(run), tuple[str, ...]()
-    if run.resize is not None:
-        plan = plan_recipe(Recipe(run.source, run.resize, run.origin))
+    ref, warnings = recipe.checkpoint, tuple[str, ...]()
+    if recipe.resize is not None:
+        plan = plan_recipe(recipe)
         warnings = plan.warnings
         if not work.resized.exists():
             plan.execute(work.resized)
-        here = Origin(variant=run.origin.variant, family=run.origin.family)
-        subject = Subject(str(work.resized), here, command="train")
-    files = open_files(subject)
-    if run.keeps_code:
-        files = replace(files, checkpoint=files.checkpoint.with_code())
-    settings = fitted_settings(run, files)
-    original = _original(run, files)
+        ref = CheckpointRef(str(work.resized), variant=ref.variant, model_type=ref.model_type)
+    files = open_files(open_model(ref, typed=("train",)))
+    if recipe.keeps_code:
+        files = replace(files, opened=files.opened.with_code())
+    settings = fitted_settings(recipe, files)
+    original = _original(recipe, files)
     rows = _new_rows(files, original) if settings.trainable == "new" else None
-    if run.resize is None:
+    if recipe.resize is None:
         warnings = tuple(cautions_of_files(files.checkpoint))
-    notes = files.checkpoint.source.notes if run.resize is None else ()
+    notes = files.checkpoint.source.notes if recipe.resize is None else ()
     begun_for = work.begun_for if work.begun_for != settings.steps else None
     warnings = (*warnings, *_cautions(settings, begun_for))
     return Opened(files, settings, original, rows, warnings, notes, begun_for)
@@ -154,36 +145,36 @@ def _cautions(settings: Train, begun_for: int | None) -> Iterator[str]:
         )
 
 
-def fitted_settings(run: Run, files: ReaderFiles) -> Train:
+def fitted_settings(recipe: Recipe, files: ReaderFiles) -> Train:
     """Return how to train, its lengths filled in and seen to fit the model.
 
     Raises:
         TrainingError: The run asks for no training, or for lengths that the model does not have.
     """
-    if run.train is None:
+    if recipe.train is None:
         raise TrainingError("The run asks for no training.", "Say what to train on: --data and --steps.")
-    settings, longest = run.train, files.max_len
+    settings, longest, name = recipe.train, files.max_len, recipe.checkpoint.source
     for flag, length in (("--seq-len", settings.seq_len), ("--window", settings.window)):
         if length is not None and length > longest:
             raise TrainingError(
-                f"{flag} {length} is more than the {longest} positions of {run.source}.",
-                f"Give it more first: ctxextend resize {run.source} --to {length}",
+                f"{flag} {length} is more than the {longest} positions of {name}.",
+                f"Give it more first: ctxextend resize {name} --to {length}",
             )
     settings = replace(settings, seq_len=settings.seq_len or longest)
     special = len(files.prefix) + len(files.suffix)
     least = max(LEAST_LENGTH, special + 2)
     if (settings.window or settings.seq_len or 0) < least:
         raise TrainingError(
-            f"{run.source} reads {longest} tokens at once, and a sequence to train on has {least} at least.",
-            f"Give it more first: ctxextend resize {run.source} --to {least}",
+            f"{name} reads {longest} tokens at once, and a sequence to train on has {least} at least.",
+            f"Give it more first: ctxextend resize {name} --to {least}",
         )
     return settings
 
 
-def _original(run: Run, files: ReaderFiles) -> Original | None:
+def _original(recipe: Recipe, files: ReaderFiles) -> Original | None:
     """Return what a checkpoint was made of: what the run says, what it resizes, or what the recipe beside it says."""
-    if run.train is not None and run.train.original is not None:
-        return Original(Subject(run.train.original, command="train"))
+    if recipe.train is not None and recipe.train.original is not None:
+        return Original(CheckpointRef(recipe.train.original))
     try:
         written = written_recipe(files.checkpoint)
     except RecipeError:  # a file of that name that is none of ours says nothing
@@ -191,9 +182,9 @@ def _original(run: Run, files: ReaderFiles) -> Original | None:
     if written is None:
         return None
     first = written.chain[-1]
-    subject = source_of(run) if run.resize is not None else first.recipe.subject
+    ref = recipe.checkpoint if recipe.resize is not None else first.recipe.checkpoint
     learned = learned_by(written.chain, files.table, files.offset, files.rows)
-    return Original(replace(subject, command="train", flags=()), first.hashes, learned)
+    return Original(ref, first.hashes, learned)
 
 
 def _new_rows(files: ReaderFiles, original: Original | None) -> Mask:
@@ -202,7 +193,7 @@ def _new_rows(files: ReaderFiles, original: Original | None) -> Mask:
     Raises:
         TrainingError: Nobody knows, or there are none.
     """
-    name, offset = files.subject.source, files.offset
+    name, offset = files.ref.source, files.offset
     try:
         learned = _learned(files, original)
     except CtxextendError as error:
@@ -232,17 +223,15 @@ def _learned(files: ReaderFiles, original: Original | None) -> Mask:
     table = read_floats(files.checkpoint.holder(files.table), files.table)
     before = _table_of(original)
     if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
-        raise CheckpointError(f"The table of {original.subject.source} is of another width or dtype.")
+        raise CheckpointError(f"The table of {original.ref.source} is of another width or dtype.")
     return learned_rows(before[files.offset :], table[files.offset :])
 
 
 def _table_of(original: Original) -> NDArray[Any]:
-    subject = original.subject
-    checkpoint = open_subject(subject)
-    check_tables(checkpoint, subject, original.hashes)
-    architecture = recognize(checkpoint, subject)
-    name = find_tables(architecture, frozenset(checkpoint.names), str(checkpoint.root))[0][1]
-    return read_floats(checkpoint.holder(name), name)
+    opened = open_model(original.ref, typed=("train",))
+    check_tables(opened.checkpoint, original.ref, original.hashes)
+    name = opened.tables[0].name
+    return read_floats(opened.checkpoint.holder(name), name)
 
 
 def open_texts(opened: Opened, work: Work, *, packs: bool, progress: Callable[[int], None] | None = None) -> Texts:

@@ -13,16 +13,16 @@ from ctxextend.checkpoints.room import check_room
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.evaluation.readers import ENCODER
+from ctxextend.plan.find_tables import open_model, open_reference
 from ctxextend.plan.plan import table_hash
-from ctxextend.plan.recognition import open_subject, recognize
-from ctxextend.plan.tableplan import find_tables
-from ctxextend.recipe import Origin, Run, Train
+from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.recipetext import REF_KEYS, TABLE_KEYS
 from ctxextend.report.training import plot_losses
 from ctxextend.text_data import check_texts, path_names
 from ctxextend.training.devices import Devices
 from ctxextend.training.learning import Learned, Learner
 from ctxextend.training.objectives import LanguageModelling
-from ctxextend.training.opening import Opened, open_texts, open_trained, source_of, table_sha
+from ctxextend.training.opening import Opened, open_texts, open_trained, table_sha
 from ctxextend.training.reports import TrainingInterrupted, TrainResult, counted
 from ctxextend.training.setup import set_up
 from ctxextend.training.shown import check_shown
@@ -91,12 +91,12 @@ def train(
         name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
     }
     asked = Train(path_names(data), steps, **values)
-    run = Run(os.fspath(reference), Origin(revision, subfolder, variant, family), train=asked)
-    return train_run(run, output, force=force, resume=resume, progress=progress)
+    recipe = Recipe(CheckpointRef(os.fspath(reference), revision, subfolder, variant, family), train=asked)
+    return train_run(recipe, output, force=force, resume=resume, progress=progress)
 
 
 def train_run(
-    run: Run,
+    recipe: Recipe,
     output: str | os.PathLike[str] | None = None,
     *,
     force: bool = False,
@@ -109,7 +109,7 @@ def train_run(
     Every process of a run calls this; the first alone writes.
 
     Args:
-        run: What is asked for.
+        recipe: What is asked for.
         output: The new folder; None is ``<name>-<length>`` of what is resized, and else ``<name>-trained``.
         force: Replace an existing checkpoint folder at the last moment, and throw away the saves of a stopped run.
         resume: Go on from the last save, where there is one.
@@ -121,12 +121,12 @@ def train_run(
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
     devices = Devices.here()
-    check_shown(run.train.report_to if run.train else "none")
-    folder = _output(run, output)
+    check_shown(recipe.train.report_to if recipe.train else "none")
+    folder = _output(recipe, output)
     with ExitStack() as stack:
         with devices.first_goes_first():
-            work = stack.enter_context(_work(run, folder, devices, resume=resume, force=force))
-            opened = _fitted(open_trained(run, work), devices)
+            work = stack.enter_context(_work(recipe, folder, devices, resume=resume, force=force))
+            opened = _fitted(open_trained(recipe, work), devices)
             texts = open_texts(opened, work, packs=devices.is_first, progress=_reading(tell))
         learner = set_up(opened, texts, devices)
         for text in _plan_texts(learner, devices):
@@ -137,9 +137,9 @@ def train_run(
         learned = learner.learn(work, devices, _reporter(learner, progress))
         if learned.stopped_by is not None:
             raise TrainingInterrupted(learned.stopped_by, learned.step, work.folder)
-        result = _result(run, folder, learner, learned, devices)
+        result = _result(recipe, folder, learner, learned, devices)
         if devices.is_first:
-            _write(run, learner, result, (before, work), force=force)
+            _write(recipe, learner, result, (before, work), force=force)
             work.remove()
     return result
 
@@ -158,40 +158,39 @@ def _fitted(opened: Opened, devices: Devices) -> Opened:
     return replace(opened, settings=replace(opened.settings, precision=devices.precision(opened.settings.precision)))
 
 
-def _output(run: Run, output: str | os.PathLike[str] | None) -> Path:
-    asked = run.output if output is None else output
+def _output(recipe: Recipe, output: str | os.PathLike[str] | None) -> Path:
+    asked = recipe.output if output is None else output
     if asked is not None:
         return Path(os.path.expanduser(asked))  # noqa: PTH111 - never raises
-    ending = "trained" if run.resize is None else run.resize.to
-    return Path(f"{open_subject(source_of(run)).source.name}-{ending}")
+    ending = "trained" if recipe.resize is None else recipe.resize.to
+    return Path(f"{open_reference(recipe.checkpoint).source.name}-{ending}")
 
 
 @contextmanager
-def _work(run: Run, output: Path, devices: Devices, *, resume: bool, force: bool) -> Iterator[Work]:
+def _work(recipe: Recipe, output: Path, devices: Devices, *, resume: bool, force: bool) -> Iterator[Work]:
     """Give the work folder, which the first process opens once it is seen that the output can be written."""
     if not devices.is_first:
         yield Work(work_folder(output))
         return
-    subject = source_of(run)
-    checkpoint = open_subject(subject)
-    if run.keeps_code:
-        checkpoint = checkpoint.with_code()
+    opened = open_model(recipe.checkpoint, typed=recipe.typed)
+    checkpoint = opened.with_code().checkpoint if recipe.keeps_code else opened.checkpoint
     with explained(output):
         check_stage(output, checkpoint.guarded, force, checkpoint.files)
-    name = find_tables(recognize(checkpoint, subject), frozenset(checkpoint.names), str(checkpoint.root))[0][1]
-    asked = _flat(run) | {f"sha256 of {name}": table_hash(read_floats(checkpoint.holder(name), name))}
+    name = opened.tables[0].name
+    asked = _flat(recipe) | {f"sha256 of {name}": table_hash(read_floats(checkpoint.holder(name), name))}
     with open_work(output, asked, resume=resume, force=force) as work:
-        if run.train is not None and work.save is None:
-            for paths in filter(None, (run.train.data, run.train.eval_data)):
-                check_texts(paths, run.train.text_field)
+        if recipe.train is not None and work.save is None:
+            for paths in filter(None, (recipe.train.data, recipe.train.eval_data)):
+                check_texts(paths, recipe.train.text_field)
         yield work
 
 
-def _flat(run: Run) -> dict[str, Any]:
+def _flat(recipe: Recipe) -> dict[str, Any]:
     """Return what was asked for as plain values, each under the name that it has in a recipe with ``--set``."""
-    values: dict[str, Any] = {"source": run.source, **asdict(run.origin)}
+    values: dict[str, Any] = {key: getattr(recipe.checkpoint, name) for key, name in REF_KEYS.items()}
+    values |= {f"resize.{key}": getattr(recipe.checkpoint, name) for key, name in TABLE_KEYS.items()}
     for name in ("resize", "train"):
-        section = getattr(run, name)
+        section = getattr(recipe, name)
         found = asdict(section) if section is not None else {}
         values |= {f"{name}.{key}": list(value) if isinstance(value, tuple) else value for key, value in found.items()}
     return values
@@ -224,13 +223,13 @@ def _reporter(learner: Learner, progress: Progress | None) -> Callable[[int, Map
     return report
 
 
-def _result(run: Run, output: Path, learner: Learner, learned: Learned, devices: Devices) -> TrainResult:
+def _result(recipe: Recipe, output: Path, learner: Learner, learned: Learned, devices: Devices) -> TrainResult:
     settings, opened = learner.opened.settings, learner.opened
     measured = [line["eval_loss"] for line in learned.log if "eval_loss" in line]
     kind = learner.reader.kind
     return TrainResult(
         output=output,
-        source=run.source,
+        source=recipe.checkpoint.source,
         objective="distilled" if kind == ENCODER else kind,
         trainable=settings.trainable,
         parameters=learner.trained.count,
@@ -254,14 +253,14 @@ def _result(run: Run, output: Path, learner: Learner, learned: Learned, devices:
     )
 
 
-def _write(run: Run, learner: Learner, result: TrainResult, made: tuple[str, Work], *, force: bool) -> None:
+def _write(recipe: Recipe, learner: Learner, result: TrainResult, made: tuple[str, Work], *, force: bool) -> None:
     """Write the output: the weights, what they say of themselves, and a curve where matplotlib can draw it."""
     before, work = made
     opened, settings = learner.opened, learner.opened.settings
     source = opened.files.checkpoint.source
-    origin = replace(run.origin, revision=source.revision) if source.kind == "hub" else run.origin
+    ref = replace(recipe.checkpoint, revision=source.revision) if source.kind == "hub" else recipe.checkpoint
     steps = replace(settings, lr=result.lr, micro_batch=result.micro_batch)
-    asked = replace(run, train=steps, origin=origin)
+    asked = replace(recipe, train=steps, checkpoint=ref)
     others = {RUNS: work.reports} if work.reports.is_dir() else {}
     output = TrainedOutput(opened.files.checkpoint, learner.trained, opened.files.table, settings.dtype, {}, others)
     table = output.tensor(opened.files.checkpoint.holder(opened.files.table), opened.files.table)

@@ -103,7 +103,7 @@ def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillati
             "Name that with --original.",
         )
     known = opened.original
-    teacher = known.reader or open_reader(known.subject, "fp32", known.hashes)
+    teacher = known.reader or open_reader(known.ref, "fp32", known.hashes)
     is_sentence = (reader.root / SENTENCE_MODULES).is_file()
     return Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None, placed=placed)
 

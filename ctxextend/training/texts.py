@@ -10,8 +10,8 @@ from ctxextend.checkpoints.jsontext import read_bytes
 from ctxextend.errors import RecipeError
 from ctxextend.plan.changes import CARD_FILE
 from ctxextend.plan.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printable
-from ctxextend.recipe import RECIPE_FILE, Run
-from ctxextend.recipetext import plain_text, run_text, run_values
+from ctxextend.recipe import RECIPE_FILE, Recipe
+from ctxextend.recipetext import plain_text, recipe_text, recipe_values
 from ctxextend.training.opening import Opened
 from ctxextend.training.reports import TrainResult, counted
 from ctxextend.version import __version__
@@ -35,7 +35,7 @@ BEFORE = "Before it was trained:"
 WHAT = {"new": "the new rows of its position table", "positions": "its position table", "all": "all of its weights"}
 
 
-def output_texts(asked: Run, opened: Opened, result: TrainResult, hashes: tuple[str, str]) -> dict[str, bytes]:
+def output_texts(asked: Recipe, opened: Opened, result: TrainResult, hashes: tuple[str, str]) -> dict[str, bytes]:
     """Return the text files that a trained checkpoint gets, whole, by their names.
 
     Args:
@@ -49,7 +49,7 @@ def output_texts(asked: Run, opened: Opened, result: TrainResult, hashes: tuple[
     return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
 
-def _recipe(asked: Run, opened: Opened, result: TrainResult, hashes: tuple[str, str]) -> str:
+def _recipe(asked: Recipe, opened: Opened, result: TrainResult, hashes: tuple[str, str]) -> str:
     """Return the recipe: what resized the checkpoint stands in it as the resize itself wrote it."""
     before = _source_recipe(opened)
     trained = {name: getattr(result, name) for name in NOTED}
@@ -57,11 +57,11 @@ def _recipe(asked: Run, opened: Opened, result: TrainResult, hashes: tuple[str, 
         trained["begun_for"] = opened.begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
     if asked.resize is None:
-        return run_text(asked, _provenance(opened, hashes, before) | {"trained": trained})
+        return recipe_text(asked, _provenance(opened, hashes, before) | {"trained": trained})
     provenance = before.pop("provenance")
     for table in provenance["tables"]:
         table["sha256_after"] = hashes[1] if table["name"] == opened.files.table else table["sha256_after"]
-    values = run_values(asked)
+    values = recipe_values(asked)
     steps = {name: values[name] for name in ("train", "evaluate") if name in values}
     return plain_text(before | steps | {"provenance": provenance | {"trained": trained}})
 

@@ -1,6 +1,6 @@
 """Which resize a checkpoint is said, or seen, to have come from."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CtxextendError, RecipeError, ResizeError
-from ctxextend.plan.plan import ResizePlan, plan_checkpoint
-from ctxextend.plan.recognition import recognize
-from ctxextend.plan.tableplan import find_tables
-from ctxextend.recipe import Recipe, Resize, Subject, flag_words
+from ctxextend.plan.find_tables import OpenedModel, identify_model
+from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.recipe import CheckpointRef, Resize, flag_words
 from ctxextend.tables.apply import SCOPES, MethodOptions
 from ctxextend.tables.registry import METHODS
 from ctxextend.verification.rows import Read, made_rows
@@ -48,7 +47,9 @@ class _OtherSourceError(Exception):
     """The recipe beside a checkpoint is not of a resize of this original."""
 
 
-def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Expectation:
+def find_expectation(
+    base: Checkpoint, ref: CheckpointRef, extended: Checkpoint, *, typed: Sequence[str] = ("verify",)
+) -> Expectation:
     """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method.
 
     What the original is, is for the user to say: a recipe could choose what is compared, and so prove anything. That
@@ -57,8 +58,9 @@ def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -
 
     Args:
         base: The original.
-        subject: How the user named it.
+        ref: How the user named it.
         extended: What it is said to have become.
+        typed: As in `open_model`.
 
     Raises:
         CtxextendError: The original cannot be resized at all, or not to any length that the other has.
@@ -66,15 +68,15 @@ def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -
     try:
         written = written_recipe(extended)
     except RecipeError as error:
-        return _by_trying(base, _known(base, subject, None), extended, f"{error.message}.")
-    known = _known(base, subject, written)
-    notes = () if known is subject else (f"What the table is, is taken from the recipe: {_told(known)}.",)
+        return _by_trying(_known(base, ref, None, typed), extended, f"{error.message}.")
+    known = _known(base, ref, written, typed)
+    notes = () if known.ref is ref else (f"What the table is, is taken from the recipe: {_told(known.ref)}.",)
     if written is None:
-        return _by_trying(base, known, extended, "No recipe lies beside it.")
+        return _by_trying(known, extended, "No recipe lies beside it.")
     try:
-        found = _by_chain(base, known, written)
+        found = _by_chain(known, written)
     except _OtherSourceError as error:
-        return _by_trying(base, known, extended, str(error), *notes)
+        return _by_trying(known, extended, str(error), *notes)
     if notes and found.trainable:
         raise ResizeError(
             "The recipe alone says what the table is, and that it was trained: that proves nothing.",
@@ -83,49 +85,42 @@ def find_expectation(base: Checkpoint, subject: Subject, extended: Checkpoint) -
     return replace(found, notes=notes)
 
 
-def _known(base: Checkpoint, subject: Subject, written: WrittenRecipe | None) -> Subject:
-    """Return the subject, completed by the recipe where neither the original nor the user says what it is."""
+def _known(base: Checkpoint, ref: CheckpointRef, written: WrittenRecipe | None, typed: Sequence[str]) -> OpenedModel:
+    """Recognise the original, by the recipe where neither the original nor the user says what it is."""
     try:
-        recognize(base, subject)
+        return identify_model(base, ref, typed=typed)
     except CtxextendError:
-        if written is None or subject.table is not None or subject.origin.family is not None:
+        if written is None or ref.table is not None or ref.model_type is not None:
             raise
-        settings, family = written.recipe.resize, written.recipe.origin.family
-        described: dict[str, Any] = {
-            "table": settings.table,
-            "config_key": settings.config_key,
-            "offset": settings.offset,
-        }
-        completed = replace(subject, origin=replace(subject.origin, family=family), **described)
+        named = written.recipe.checkpoint
         with suppress(CtxextendError):
-            recognize(base, completed)
-            return completed
+            stated = replace(
+                named, source=ref.source, revision=ref.revision, subfolder=ref.subfolder, variant=ref.variant
+            )
+            return identify_model(base, stated, typed=typed)
         raise
-    return subject
 
 
-def _told(subject: Subject) -> str:
-    return f"--table {subject.table}" if subject.table else f"--family {subject.origin.family}"
+def _told(ref: CheckpointRef) -> str:
+    return f"--table {ref.table}" if ref.table else f"--family {ref.model_type}"
 
 
-def _by_chain(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Expectation:
+def _by_chain(base: OpenedModel, written: WrittenRecipe) -> Expectation:
     """Return what the newest recipe says that is of this original; what was trained later counts too."""
     failure: _OtherSourceError | None = None
     for place, recipe in enumerate(written.chain):
         try:
-            return replace(_by_recipe(base, subject, recipe), chain=written.chain[place:])
+            return replace(_by_recipe(base, recipe), chain=written.chain[place:])
         except _OtherSourceError as error:
             failure = failure or error
     raise failure or _OtherSourceError("No recipe lies beside it.")
 
 
-def _by_recipe(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Expectation:
-    described: dict[str, Any] = {"table": subject.table, "config_key": subject.config_key, "offset": subject.offset}
+def _by_recipe(base: OpenedModel, written: WrittenRecipe) -> Expectation:
     try:
-        settings = replace(written.recipe.resize, **described)
-        plan = plan_checkpoint(Recipe(subject.source, settings, subject.origin), base)
+        plan = plan_model(base, written.settings)
     except ResizeError as error:
-        raise _OtherSourceError(f"The recipe beside it does not fit {subject.source}: {error.message}") from error
+        raise _OtherSourceError(f"The recipe beside it does not fit {base.ref.source}: {error.message}") from error
     for table in plan.tables:
         said, _ = written.rows.get(table.name, (table.rows_before, 0))
         if said != table.rows_before:
@@ -133,30 +128,29 @@ def _by_recipe(base: Checkpoint, subject: Subject, written: WrittenRecipe) -> Ex
     return Expectation(plan, written.trainable, "by its recipe")
 
 
-def _by_trying(base: Checkpoint, subject: Subject, extended: Checkpoint, *notes: str) -> Expectation:
+def _by_trying(base: OpenedModel, extended: Checkpoint, *notes: str) -> Expectation:
     """Return the first resize that makes exactly the tables that are there, or that which makes the most rows."""
     notes = (f"{notes[0]} Every method was tried.", *notes[1:])
     best: tuple[int, ResizePlan] | None = None
-    for plan in _plans_by_length(base, subject, extended):
+    for plan in _plans_by_length(base, extended):
         tables = {table.name: Read.of(plan, table, extended) for table in plan.tables}
         for settings in _settings(plan, tables):
-            tried = replace(plan, recipe=replace(plan.recipe, resize=settings))
+            tried = replace(plan, settings=settings)
             made = _count(tried, tables)
             if made == sum(table.rows_after for table in plan.tables):
                 return Expectation(tried, None, _words(tried), notes)
             best = (made, tried) if best is None or made > best[0] else best
     if best is None:
         raise ResizeError(
-            f"No resize of {subject.source} gives these tables: {_tables(base, subject, extended)}.",
+            f"No resize of {base.ref.source} gives these tables: {_tables(base, extended)}.",
             "Compare both with inspect.",
         )
     return Expectation(best[1], None, NEAREST, notes)
 
 
-def _tables(base: Checkpoint, subject: Subject, extended: Checkpoint) -> str:
+def _tables(base: OpenedModel, extended: Checkpoint) -> str:
     """Say what each table was and is."""
-    found = find_tables(recognize(base, subject), base.names, str(base.root))
-    before = {name: base.holder(name).entries[name] for _, name in found}
+    before = {name: base.checkpoint.holder(name).entries[name] for _, name in base.tables}
     after = {name: extended.holder(name).entries[name] if name in extended.names else None for name in before}
     return "; ".join(
         f"{name} was {entry.dtype} {list(entry.shape)} and is "
@@ -174,25 +168,23 @@ def _count(plan: ResizePlan, tables: Mapping[str, Read]) -> int:
 
 
 def _words(plan: ResizePlan) -> str:
-    given = flag_words(plan.recipe.resize.options.typed) if plan.makes_rows else []
+    given = flag_words(plan.settings.options.typed) if plan.makes_rows else []
     return " ".join(["found by trying", *given])
 
 
-def _plans_by_length(base: Checkpoint, subject: Subject, extended: Checkpoint) -> Iterator[ResizePlan]:
+def _plans_by_length(base: OpenedModel, extended: Checkpoint) -> Iterator[ResizePlan]:
     """Yield the resizes, by `copy`, that give every table of the original the rows that it has in the other."""
-    found = find_tables(recognize(base, subject), base.names, str(base.root))
-    before = {name: base.holder(name).entries[name] for _, name in found}
+    before = {name: base.checkpoint.holder(name).entries[name] for _, name in base.tables}
     there = {name: extended.holder(name).entries[name] for name in before if name in extended.names}
     after = {name: entry.shape[0] for name, entry in there.items() if len(entry.shape) == 2}
-    lengths = dict.fromkeys(place.positions(after[name]) for place, name in found if name in after)
-    parts = dict.fromkeys((None, *(place.part or None for place, _ in found))) if subject.table is None else (None,)
+    lengths = dict.fromkeys(place.positions(after[name]) for place, name in base.tables if name in after)
+    parts = (
+        dict.fromkeys((None, *(place.part or None for place, _ in base.tables))) if base.ref.table is None else (None,)
+    )
     for to in lengths:
         for part in parts:
             with suppress(ResizeError):
-                settings = Resize(
-                    to, part=part, table=subject.table, config_key=subject.config_key, offset=subject.offset
-                )
-                plan = plan_checkpoint(Recipe(subject.source, settings, subject.origin), base)
+                plan = plan_model(base, Resize(to, part=part))
                 given = {name: entry.shape[0] for name, entry in before.items()}
                 given |= {table.name: table.rows_after for table in plan.tables}
                 if given == after and all(there[name].dtype == before[name].dtype for name in after):
@@ -201,7 +193,7 @@ def _plans_by_length(base: Checkpoint, subject: Subject, extended: Checkpoint) -
 
 def _settings(plan: ResizePlan, tables: Mapping[str, Read]) -> Iterator[Resize]:
     """Yield what may have been asked for: every method, and the flags of which its rows show traces."""
-    settings = plan.recipe.resize
+    settings = plan.settings
     if not plan.makes_rows:
         yield settings
         return

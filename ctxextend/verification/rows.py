@@ -142,7 +142,7 @@ def _near(made: Table, after: Table, tolerance: float) -> Mask:
 
 def _kept(plan: ResizePlan, read: Read) -> Mask:
     """Return of each row whether the method promises that it is the learned one."""
-    options, kept = plan.recipe.resize.options, np.zeros(len(read.after), dtype=np.bool_)
+    options, kept = plan.settings.options, np.zeros(len(read.after), dtype=np.bool_)
     kept[: read.plan.offset + options.kept_of(read.shared - read.plan.offset)] = True
     return kept
 

@@ -9,9 +9,9 @@ from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, resolve_source
 from ctxextend.checkpoints.weightnames import READABLE, VARIANT_FILE
 from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, VerificationError
+from ctxextend.plan.find_tables import open_reference
 from ctxextend.plan.plan import ResizePlan
-from ctxextend.plan.recognition import open_subject
-from ctxextend.recipe import Origin, Subject
+from ctxextend.recipe import CheckpointRef
 from ctxextend.verification.claims import Claim, Proof
 from ctxextend.verification.expectations import NEAREST, Expectation, find_expectation
 from ctxextend.verification.files import check_files
@@ -66,19 +66,17 @@ def verify(
         UnsupportedModelError: The original has no learned position table that is known here.
         ResizeError: Flags have no meaning together.
     """
-    origin = Origin(revision, subfolder, variant, family)
-    reference = os.fspath(extended)
-    subject = Subject(os.fspath(base), origin, table, config_key, offset, "verify", (reference,))
-    return verify_subject(subject, reference, deep=deep)
+    ref = CheckpointRef(os.fspath(base), revision, subfolder, variant, family, table, config_key, offset)
+    return verify_subject(ref, os.fspath(extended), deep=deep)
 
 
 def verify_subject(
-    subject: Subject, reference: str, *, deep: bool = False, progress: Progress = lambda moved, total: None
+    ref: CheckpointRef, reference: str, *, deep: bool = False, progress: Progress = lambda moved, total: None
 ) -> Proof:
     """Prove what a command names; see `verify`.
 
     Args:
-        subject: The original.
+        ref: The original.
         reference: The resized checkpoint.
         deep: As in `verify`.
         progress: Called with the bytes compared since the last call, and with all that there are.
@@ -86,14 +84,14 @@ def verify_subject(
     Raises:
         CtxextendError: As `verify`.
     """
-    base = open_subject(subject)
-    names = subject.source, reference
+    base = open_reference(ref)
+    names = ref.source, reference
     try:
         extended = _open(resolve_source(reference, variant=None), base)
     except CheckpointError as error:
         return Proof(*names, None, None, (Claim("readable", False, _said(error)),))
     try:
-        expectation = find_expectation(base, subject, extended)
+        expectation = find_expectation(base, ref, extended, typed=("verify", reference))
     except ResizeError as error:
         return Proof(*names, None, None, (Claim("table", False, _said(error)),))
     return _prove(expectation, extended, names, deep=deep, progress=progress)
@@ -114,7 +112,7 @@ def prove_output(plan: ResizePlan, folder: Path, *, progress: Progress = lambda 
     Raises:
         VerificationError: It is not what was planned.
     """
-    names = plan.recipe.source, "the output"
+    names = plan.ref.source, "the output"
     try:
         extended = _open(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
         proof = _prove(Expectation(plan, None, "as planned"), extended, names, deep=False, progress=progress)

@@ -255,7 +255,7 @@ def test_recipes_of_every_kind_are_read_or_refused(kind: str) -> None:
         Path("recipe.yaml").write_text(text)
         with within(3):
             try:
-                str(read_run_file("recipe.yaml").run)
+                str(read_run_file("recipe.yaml").recipe)
             except (RecipeError, ResizeError) as error:
                 assert len(str(error)) < 2_000
         with within(3):
@@ -288,7 +288,7 @@ def test_read_run_reads_what_is_large_and_refuses_what_is_too_large() -> None:
     for text, is_read in zip(recipes(), (True, False, True, False), strict=True):
         Path("recipe.yaml").write_text(text)
         if is_read:
-            assert read_run_file("recipe.yaml").run.source == "tiny-gpt2"
+            assert read_run_file("recipe.yaml").recipe.checkpoint.source == "tiny-gpt2"
         else:
             with pytest.raises(RecipeError, match="nested too deep|more than 10,000 values"):
                 read_run_file("recipe.yaml")
@@ -304,7 +304,7 @@ def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: R
     with within(3):
         try:
             if how == "run":
-                str(read_run_file("recipe.yaml").run)
+                str(read_run_file("recipe.yaml").recipe)
             else:
                 str(read_recipe(mutated.decode("utf-8", "replace"), "beside").recipe)
         except (RecipeError, ResizeError):

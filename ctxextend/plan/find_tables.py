@@ -1,0 +1,425 @@
+"""Open a checkpoint, detect its architecture, and find its position tables."""
+
+import reprlib
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from ctxextend.checkpoints.dtypes import FLOATS
+from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, WeightsFile, open_checkpoint
+from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoints.tensorfile import TensorEntry, float_dtype
+from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
+from ctxextend.families.lookup import (
+    FAMILIES_HINT,
+    Architecture,
+    Place,
+    by_hand,
+    find_architecture,
+    is_known,
+    nested,
+    refused,
+)
+from ctxextend.families.registry import FAMILIES
+from ctxextend.recipe import CheckpointRef, flag_words
+
+__all__ = [
+    "Description",
+    "FoundTable",
+    "OpenedModel",
+    "below",
+    "check_rows",
+    "describe_table",
+    "detect_architecture",
+    "find_tables",
+    "identify_model",
+    "of_part",
+    "open_model",
+    "open_reference",
+]
+
+# More rows in front of position 0 than any family has.
+MOST_OFFSET_ROWS = 8
+CANDIDATES_SHOWN = 5
+LENGTH_KEY = "max_position_embeddings"
+# What keys are called that state a length.
+TELLING = ("pos", "ctx", "context", "len", "block_size")
+
+
+# Of a tensor: its shape, its dtype, and the file that holds it.
+Description = tuple[tuple[int, int], str, str]
+
+
+class FoundTable(NamedTuple):
+    """A position table that a model holds.
+
+    Attributes:
+        place: Where the registry has it.
+        name: Its tensor in the model.
+    """
+
+    place: Place
+    name: str
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A checkpoint that was opened and recognised, its weights not read yet. Commands hand it on.
+
+    Attributes:
+        ref: How the user named it.
+        checkpoint: The checkpoint, its headers read.
+        architecture: What the registry knows of it.
+        tables: Its position tables, in the registry's order.
+    """
+
+    ref: CheckpointRef
+    checkpoint: Checkpoint
+    architecture: Architecture
+    tables: tuple[FoundTable, ...]
+
+    def with_code(self) -> "OpenedModel":
+        """Return it with the code that lies in its folder copied, and not left out."""
+        return replace(self, checkpoint=self.checkpoint.with_code())
+
+
+def open_model(ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)) -> OpenedModel:
+    """Open a checkpoint, detect its architecture, and find its position tables.
+
+    Args:
+        ref: The checkpoint.
+        typed: The command that asks for it, and its other flags, to be repeated in advice.
+
+    Raises:
+        SourceError: Nothing is at that reference, or it cannot be reached.
+        CheckpointError: A file is missing or malformed, the config names no model type, or there is no such table.
+        UnsupportedModelError: The model has no learned position table, or its type is not known.
+    """
+    return identify_model(open_reference(ref), ref, typed=typed)
+
+
+def open_reference(ref: CheckpointRef) -> Checkpoint:
+    """Find the checkpoint that a reference names, and read its config and headers.
+
+    Raises:
+        SourceError: As `resolve_source`.
+        CheckpointError: As `open_checkpoint`.
+    """
+    return open_checkpoint(resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant), ref.variant)
+
+
+def identify_model(checkpoint: Checkpoint, ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)) -> OpenedModel:
+    """Detect the architecture of a checkpoint that is open already, and find its tables; see `open_model`.
+
+    Raises:
+        CheckpointError: As `open_model`.
+        UnsupportedModelError: As `open_model`.
+    """
+    architecture = detect_architecture(checkpoint, ref, typed=typed)
+    return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
+
+
+def detect_architecture(
+    checkpoint: Checkpoint, ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)
+) -> Architecture:
+    """Return the architecture of a checkpoint; the reference's `model_type` and `table` win over the config.
+
+    Raises:
+        CheckpointError: The config names no model type, or there is no such table.
+        UnsupportedModelError: The model has no learned position table, or its type is not known.
+    """
+    if ref.table is not None:
+        return _by_hand(checkpoint, ref, typed)
+    model_type = ref.model_type or checkpoint.config.get("model_type")
+    if not checkpoint.config and model_type is None:
+        raise _nameless(checkpoint)
+    if isinstance(model_type, str) and not is_known(model_type):
+        raise _unknown(checkpoint, ref, typed, model_type)
+    if parts := _parts_in_registry(checkpoint.config, model_type):
+        raise _other_inside(checkpoint, ref, typed, str(model_type), parts)
+    where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
+    return _at_home(checkpoint, find_architecture(checkpoint.config, where, ref.model_type))
+
+
+def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
+    """Return the tables that a model holds, each with the name that it has there, in the registry's order.
+
+    Args:
+        architecture: What the registry knows of the model.
+        names: The names of all of its tensors.
+        where: What holds them, for messages.
+
+    Raises:
+        CheckpointError: There is none, or one stands there under two names.
+        UnsupportedModelError: There is none, and parts of it have none.
+    """
+    found = list[FoundTable]()
+    for place in architecture.places:
+        matches = [name for name in place.names if name in names]
+        if len(matches) > 1:
+            raise CheckpointError(
+                f"{where}: there are two candidate tables, {' and '.join(matches)}.",
+                "Save the model again with save_pretrained, which writes one.",
+            )
+        found += [FoundTable(place, name) for name in matches]
+    if not found and architecture.refusals:
+        raise refused(architecture.family.model_type, architecture.refusals)
+    if not found:
+        wanted = " or ".join(dict.fromkeys(name for place in architecture.places for name in place.names))
+        raise CheckpointError(
+            f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
+            "Check that model_type in config.json, or --family, and the weights belong together.",
+        )
+    return tuple(found)
+
+
+def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
+    """Return the tables of one part of a model, or all of them where no part is named.
+
+    Args:
+        found: From `find_tables`.
+        part: As its tables are called, or what they stand below.
+
+    Raises:
+        ResizeError: There is no such part.
+    """
+    chosen = list(found) if part is None else below(found, part)
+    if not chosen:
+        parts = " or ".join(dict.fromkeys(place.part for place, _ in found if place.part))
+        raise ResizeError(
+            f"--part {part}: this model has no such part with a position table.",
+            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
+        )
+    return chosen
+
+
+def below(found: Sequence[FoundTable], part: str) -> list[FoundTable]:
+    """Return the tables that are called as a part is, or stand below it."""
+    return [table for table in found if table.place.part == part or table.place.part.startswith(f"{part}.")]
+
+
+def describe_table(checkpoint: Checkpoint, name: str) -> Description:
+    """Return shape, dtype and file of a table.
+
+    Raises:
+        CheckpointError: It is of a dtype or shape that no table has.
+    """
+    file = checkpoint.holder(name)
+    return _shape(file, name), file.entries[name].dtype, checkpoint.relative(file)
+
+
+def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -> None:
+    """Refuse a table that is not as long as the config says.
+
+    Raises:
+        CheckpointError: They disagree, or no row is left behind the offset.
+    """
+    if has_config:
+        key = place.obeyed_key
+        value = place.value(key)
+        expected = place.rows(value)
+        if rows != expected:
+            how = "" if place.stated(key) is not None else " (transformers' default, since the key is missing)"
+            raise CheckpointError(
+                f"config.json states {'.'.join((*place.path, key))} {reprlib.repr(value)}{how}, so {name} should have "
+                f"{reprlib.repr(expected)} rows, and it has {rows}.",
+                "Correct config.json, or fetch config and weights again: they do not belong together.",
+            )
+    if place.positions(rows) < 1:
+        behind = f", {place.table.ahead} behind the last" if place.table.ahead else ""
+        raise CheckpointError(
+            f"{name} has {rows} rows, and {place.offset} of them stand in front of position 0{behind}.",
+            f"Check {place.table.offset.config_key or 'the offset'}.",
+        )
+
+
+def _shape(file: WeightsFile, name: str) -> tuple[int, int]:
+    shape = file.entries[name].shape
+    float_dtype(file, name)
+    if len(shape) != 2 or 0 in shape:
+        raise CheckpointError(
+            f"{file.path}: {name} has shape {list(shape)}, not rows by hidden size.", "Save it again."
+        )
+    return shape[0], shape[1]
+
+
+def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
+    """Return the families in a model that is itself refused: it may hold any, where transformers lets it."""
+    if not isinstance(model_type, str) or model_type in FAMILIES:
+        return []
+    nested_types = (value.get("model_type") for value in config.values() if isinstance(value, Mapping))
+    return [name for name in nested_types if isinstance(name, str) and name in FAMILIES]
+
+
+def _other_inside(
+    checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], model_type: str, parts: list[str]
+) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"Models of type {model_type} are not resized as such, but a part of this one is of a known type: "
+        f"{', '.join(parts)}.",
+        _advice(checkpoint, ref, typed) or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
+    )
+
+
+def _nameless(checkpoint: Checkpoint) -> CheckpointError:
+    what = checkpoint.weights[0].path
+    message, then = f"There is no config.json beside {what} that says what it is.", ""
+    if checkpoint.is_adapter:
+        message = f"{what} is an adapter of {checkpoint.base}, whose config is not read: its model type is not known."
+        then = f"Resize {checkpoint.base}, then load the adapter onto that. If it holds the table too: "
+    return CheckpointError(message, f"{then}Say what it is with --family, for example --family gpt2.")
+
+
+def _at_home(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
+    """Return the architecture with the names that tensors have in an adapter, where it is one."""
+    if not checkpoint.is_adapter:
+        return architecture
+    places = tuple(
+        replace(place, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in place.prefixes))
+        for place in architecture.places
+    )
+    if not any(name in checkpoint.names for place in places for name in place.names):
+        raise _no_table(checkpoint, places)
+    return replace(architecture, places=places)
+
+
+def _no_table(checkpoint: Checkpoint, places: tuple[Place, ...]) -> CheckpointError:
+    modules = tuple(name.removesuffix("weight") for place in places for name in place.names)
+    if any(name.startswith(modules) for name in checkpoint.names):
+        return CheckpointError(
+            f"{checkpoint.root} holds a PEFT adapter that changes each row of the position table and does not hold it.",
+            f"Merge it into {checkpoint.base} with merge_and_unload() and save_pretrained(), and resize that.",
+        )
+    return CheckpointError(
+        f"{checkpoint.root} holds a PEFT adapter without a position table.",
+        f"Resize {checkpoint.base}, then load the adapter onto that.",
+    )
+
+
+def _by_hand(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
+    entries = dict(_entries(checkpoint))
+    table, key = str(ref.table), ref.config_key
+    if table not in entries:
+        raise CheckpointError(
+            f"{checkpoint.root} holds no tensor {table}.", _advice(checkpoint, ref, typed) or "Check --table."
+        )
+    if key is None and checkpoint.has_config:
+        raise CheckpointError(
+            f"--table {table}: which key of config.json states its length is not known.",
+            _advice(checkpoint, ref, typed, table) or "Name it with --config-key.",
+        )
+    if len(entries[table].shape) != 2:
+        raise CheckpointError(
+            f"--table {table} has shape {list(entries[table].shape)}, not rows by hidden size.",
+            _advice(checkpoint, ref, typed) or "Check --table.",
+        )
+    stated, rows = nested(checkpoint.config, tuple((key or "").split("."))), entries[table].shape[0]
+    if checkpoint.has_config and stated not in (rows, rows - ref.reserved_rows):
+        raise CheckpointError(
+            f"config.json states {key} {stated!r}, and {table} has {rows} rows, {ref.reserved_rows} of them in front "
+            "of position 0.",
+            _advice(checkpoint, ref, typed, table) or "Check --config-key and --offset.",
+        )
+    inside = stated == rows
+    return by_hand(checkpoint.config, table, key or LENGTH_KEY, ref.reserved_rows, inside)
+
+
+def _unknown(
+    checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], model_type: str
+) -> UnsupportedModelError:
+    if ref.model_type is not None:
+        near = get_close_matches(model_type.lower(), FAMILIES, 1)
+        meant = f"Did you mean --family {near[0]}? " if near else ""
+        return UnsupportedModelError(
+            f"--family {model_type} is not in ctxextend's registry.", f"{meant}`ctxextend families` lists what is."
+        )
+    advice = _advice(checkpoint, ref, typed)
+    return UnsupportedModelError(
+        f"The model type {model_type!r} is not in ctxextend's registry.",
+        advice or "It holds no tensor that looks like a position table. `ctxextend families` lists the types that do.",
+    )
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A tensor that may be a position table, and the key that may state its length."""
+
+    entry: TensorEntry
+    key: str
+    offset: int
+
+    @property
+    def likelihood(self) -> tuple[bool, ...]:
+        """The more of these hold, the first ones first, the likelier it is."""
+        return _is_named(self.entry), _tells(self.key), bool(self.key), self.offset == 0
+
+    def command(self, ref: CheckpointRef, typed: Sequence[str]) -> str:
+        """Return what to type for it, in place of what was typed."""
+        before = {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant}
+        behind = {"table": self.entry.name, "offset": self.offset or None, "config-key": self.key or "KEY"}
+        words = ["ctxextend", typed[0], ref.source, *flag_words(before), *typed[1:], *flag_words(behind)]
+        return shlex.join(words)
+
+
+def _advice(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], table: str | None = None) -> str:
+    """List the candidate tables, and the command for the likeliest; empty where there is none."""
+    found = sorted(_candidates(checkpoint), key=lambda candidate: candidate.likelihood, reverse=True)
+    found = [candidate for candidate in found if table in (None, candidate.entry.name)]
+    # Where a name tells, other tensors of as many rows only distract.
+    found = ([candidate for candidate in found if _is_named(candidate.entry)] or found)[:CANDIDATES_SHOWN]
+    if not found:
+        return ""
+    shown = "; ".join(
+        f"{candidate.entry.name} {list(candidate.entry.shape)}"
+        + (f", as long as {candidate.key}{_plus(candidate.offset)}" if candidate.key else "")
+        for candidate in found
+    )
+    return f"Tensors that may be its position table: {shown}. Say which it is: {found[0].command(ref, typed)}"
+
+
+def _plus(offset: int) -> str:
+    return f" + {offset}" if offset else ""
+
+
+def _is_named(entry: TensorEntry) -> bool:
+    return "pos" in entry.name.lower() or "wpe" in entry.name.lower()
+
+
+def _tells(key: str) -> bool:
+    return any(word in key.lower() for word in TELLING)
+
+
+def _candidates(checkpoint: Checkpoint) -> Iterator[_Candidate]:
+    """Yield each tensor that may be the table once, with the likeliest key."""
+    lengths = dict(_whole_numbers(checkpoint.config))
+    for _, entry in _entries(checkpoint):
+        if len(entry.shape) != 2 or entry.dtype not in FLOATS:
+            continue
+        found = [candidate for key, value in lengths.items() for candidate in _pairs(entry, key, value)]
+        if _is_named(entry) and entry.shape[0] > entry.shape[1] // 8:
+            found.append(_Candidate(entry, "", 0))
+        if found:
+            yield max(found, key=lambda candidate: candidate.likelihood)
+
+
+def _pairs(entry: TensorEntry, key: str, value: int) -> Iterator[_Candidate]:
+    """Yield how a key may state a tensor's length: widths and sizes of vocabularies do not."""
+    offset = entry.shape[0] - value
+    if _tells(key) and (offset == 0 or (_is_named(entry) and 0 < offset <= MOST_OFFSET_ROWS)):
+        yield _Candidate(entry, key, offset)
+    elif offset == 0 and "size" not in key and value != entry.shape[1]:
+        yield _Candidate(entry, key, 0)
+
+
+def _entries(checkpoint: Checkpoint) -> Iterator[tuple[str, TensorEntry]]:
+    return (item for file in checkpoint.weights for item in file.entries.items())
+
+
+def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _whole_numbers(value, f"{path}{key}.")
+        elif isinstance(value, int) and not isinstance(value, bool) and value > 1:
+            yield f"{path}{key}", value
