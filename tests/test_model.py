@@ -76,25 +76,6 @@ def test_extend_model_keeps_what_the_module_was(make_pico: MakePico) -> None:
     assert not table.weight.requires_grad
 
 
-def test_extend_model_of_a_class_of_ones_own_that_wants_more_than_a_config(make_pico: MakePico) -> None:
-    class Mine(transformers.BertPreTrainedModel):  # type: ignore[no-untyped-call]
-        def __init__(self, config: Any, labels: int) -> None:
-            super().__init__(config)
-            self.bert = transformers.BertModel(config)
-            self.head = torch.nn.Linear(pico.WIDTH, labels)
-            self.post_init()  # type: ignore[no-untyped-call]
-
-        def forward(self, input_ids: torch.Tensor) -> Any:
-            return self.bert(input_ids)
-
-    model = Mine(make_pico("bert").load().config, 3).train(False)
-    before = pico.logits(model, 16)
-    extend_model(model, to=NEW)
-    assert torch.equal(pico.logits(model, 16), before)
-    assert pico.logits(model, NEW).shape[1] == NEW
-    assert model.config.max_position_embeddings == model.bert.embeddings.position_embeddings.num_embeddings == NEW
-
-
 def test_extend_model_of_tables_that_are_one_keeps_them_one() -> None:
     sizes: dict[str, Any] = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 32}
     sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 16}
@@ -137,35 +118,36 @@ def test_extend_model_draws_no_random_numbers() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_extend_model_refuses_a_buffer_that_nobody_makes_and_changes_nothing(make_pico: MakePico) -> None:
-    class Mine(transformers.GPT2PreTrainedModel):  # type: ignore[no-untyped-call]
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            self.transformer = transformers.GPT2Model(config)
-            self.register_buffer("decay", torch.arange(config.n_positions).float() + 1, persistent=False)
-            self.post_init()  # type: ignore[no-untyped-call]
+class Mine(transformers.GPT2PreTrainedModel):  # type: ignore[no-untyped-call]
+    """A model class of a user's own, with a buffer of its own that follows the length."""
 
-    model = Mine(make_pico("gpt2").load().config)
-    with pytest.raises(ResizeError, match="buffer decay of a Mine follows the length"):
+    def __init__(self, config: Any, *labels: int) -> None:
+        super().__init__(config)
+        self.transformer = transformers.GPT2Model(config)
+        if not labels:
+            self.register_buffer("decay", torch.arange(config.n_positions).float() + 1, persistent=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+
+class MineWithLabels(Mine):  # type: ignore[no-untyped-call]
+    """One that needs more than a config."""
+
+    def __init__(self, config: Any, labels: int) -> None:
+        super().__init__(config, labels)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [(ResizeError, "buffer decay of a Mine follows the length", ()), (CheckpointError, "its config alone", (3,))],
+)
+def test_extend_model_refuses_a_class_that_it_cannot_follow_and_changes_nothing(
+    error: type[Exception], message: str, arguments: tuple[int, ...], make_pico: MakePico
+) -> None:
+    config = make_pico("gpt2").load().config
+    model = MineWithLabels(config, *arguments) if arguments else Mine(config)
+    with pytest.raises(error, match=message):
         extend_model(model, to=NEW)
     assert (model.config.n_positions, len(model.transformer.wpe.weight)) == (16, 16)
-
-
-def test_extend_model_leaves_another_model_inside_as_it_is(make_pico: MakePico) -> None:
-    class Mine(transformers.BertPreTrainedModel):  # type: ignore[no-untyped-call]
-        def __init__(self, config: Any, length: int) -> None:
-            super().__init__(config)
-            self.bert = transformers.BertModel(config)
-            longer = config.to_dict() | {"max_position_embeddings": length}
-            self.teacher = transformers.BertModel(transformers.BertConfig(**longer))
-            self.post_init()  # type: ignore[no-untyped-call]
-
-    model = Mine(make_pico("bert").load().config, 24)
-    extend_model(model, to=NEW)
-    assert model.teacher.config.max_position_embeddings == 24
-    assert model.teacher.embeddings.position_ids.shape == (1, 24)
-    pico.logits(model.teacher.train(False), 24)
-    pico.logits(model.bert.train(False), NEW)
 
 
 def test_extend_model_saves_as_the_file_route_writes(make_pico: MakePico, tmp_path: Path) -> None:

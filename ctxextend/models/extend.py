@@ -1,6 +1,7 @@
 """A loaded transformers model, resized in place; torch is imported when a function is called."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, find_architecture
-from ctxextend.models.skeletons import configs_of, followed, holders_of, set_config
 from ctxextend.plan.configedits import config_changes
 from ctxextend.plan.find_tables import find_tables
 from ctxextend.plan.tableplan import TablePlan, plan_found
@@ -88,16 +88,87 @@ def lengthen(
         edits: What its config must then say, from `config_changes`.
 
     Raises:
-        ResizeError: A buffer follows the length, and nothing says what it holds.
+        CheckpointError: The model's class cannot be built from a config alone.
+        ResizeError: A buffer follows the length, and the model's class does not say what it holds.
     """
-    holders = holders_of(model, weights)
-    # All that can fail comes first: the same models are built at both lengths, and what they then hold is compared.
-    changes = list(followed(model, holders, edits))
+    import torch
+
+    # Building a model must not change the random numbers that the caller's program draws.
+    with torch.random.fork_rng(devices=[]):
+        changes = list(_length_attributes(model, edits))  # all that can fail comes before the first change
     set_tables(model, weights)
-    for own in configs_of(model, holders).values():
-        set_config(own, edits)
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if type(config) is type(model.config):  # some models inside it have a copy of their own
+            _set_config(config, edits)
     for module, name, value in changes:
         setattr(module, name, value)
+
+
+def _length_attributes(
+    model: Any, edits: Mapping[tuple[str, ...], Any]
+) -> Iterator[tuple["torch.nn.Module", str, Any]]:
+    """Yield each module, attribute and new value that the edits of the config change.
+
+    The model is built again without values, by its config as it is and as it will be: where the two differ, an
+    attribute or a buffer follows the length.
+    """
+    import torch
+
+    shorter, longer = copy.deepcopy(model.config), copy.deepcopy(model.config)
+    _set_config(longer, edits)
+    with torch.device("meta"):
+        try:
+            before, after = type(model)(shorter), type(model)(longer)
+        except Exception as error:  # a class of the user's own may want more than a config
+            what = f"A {type(model).__name__} cannot be built from its config alone: {error}"
+            raise CheckpointError(what, "Resize the checkpoint and load that.") from error
+    modules, old_modules = dict(model.named_modules()), dict(before.named_modules())
+    initializers: dict[str, Any] = {}
+    for path, new in after.named_modules():
+        initializers[path] = new if hasattr(new, "_init_weights") else initializers[path.rpartition(".")[0]]
+        module, old = modules[path], old_modules[path]
+        for name, value in vars(new).items():
+            if isinstance(value, int | float | str | tuple) and vars(old).get(name) != value:
+                yield module, name, value
+        for name, buffer in list(new.named_buffers(recurse=False)):
+            if buffer.shape != old.get_buffer(name).shape:
+                held = module.get_buffer(name)
+                yield module, name, _initialized(new, name, initializers[path]).to(held.device, held.dtype)
+
+
+def _initialized(module: "torch.nn.Module", name: str, initializer: Any) -> "torch.Tensor":
+    """Return a buffer as from_pretrained makes those that files do not hold: by the class's own `_init_weights`.
+
+    The registry knows only the masks of old files: GPT-Neo's local layers have others.
+    """
+    import torch
+
+    made = []
+    for filling in (0, 1):
+        module.to_empty(device="cpu", recurse=False)
+        module.get_buffer(name).fill_(filling)
+        initializer._init_weights(module)
+        made.append(module.get_buffer(name).clone())
+    if not torch.equal(*made):
+        raise ResizeError(
+            f"The buffer {name} of a {type(module).__name__} follows the length, and its class's _init_weights "
+            "does not make it.",
+            "Make it there, as transformers' own models do, or resize the checkpoint and load that.",
+        )
+    return made[0]
+
+
+def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
+    """Set values in a config and in those inside it, by paths of keys; in place."""
+    for (*path, key), value in edits.items():
+        holder = config
+        for step in path:
+            holder = holder[step] if isinstance(holder, dict) else getattr(holder, step)
+        if isinstance(holder, dict):
+            holder[key] = value
+        else:
+            setattr(holder, key, value)
 
 
 def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,9 +122,14 @@ def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
         RuntimeError: As torch gives it.
     """
     failure: Exception | None = None
-    for module, names in _readers(model, table.split(".")[:-1]):
+    path = table.split(".")[:-1]
+    for depth in range(len(path) + 1):
+        module = model.get_submodule(".".join(path[:depth]))
+        names = _text_arguments(module, model.config)
+        if names is None:
+            continue
         try:
-            return _states(_run(module, names, model.config, length))
+            return _first_output(module, names, model.config, length)
         except (IndexError, RuntimeError, ValueError) as error:
             # Around it there may be a table that is shorter; what holds this one alone fails only where it is.
             failure = error
@@ -133,39 +138,27 @@ def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
     return None
 
 
-def _readers(model: Any, path: list[str]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield the modules on the way to a table that read a text, with what they take it as, the outermost first."""
-    for depth in range(len(path) + 1):
-        module = model.get_submodule(".".join(path[:depth]))
-        taken = inspect.signature(module.forward).parameters
-        for names in TEXTS:
-            if all(name in taken for name in names) and _runs(module, names, model.config):
-                yield module, names
-                break
+def _text_arguments(module: Any, config: Any) -> tuple[str, ...] | None:
+    """Return the arguments with which a module reads a text of two tokens; None where it needs more than a text."""
+    parameters = inspect.signature(module.forward).parameters
+    for names in TEXTS:
+        if all(name in parameters for name in names):
+            with suppress(Exception):  # each class has its own way to miss what it was not given
+                if _first_output(module, names, config, 2) is not None:
+                    return names
+    return None
 
 
-def _runs(module: Any, names: tuple[str, ...], config: Any) -> bool:
-    """Whether a module reads two tokens, and so has no need of anything but a text."""
-    try:
-        return _states(_run(module, names, config, 2)) is not None
-    except Exception:  # each class has its own way to miss what it was not given
-        return False
-
-
-def _run(module: Any, names: tuple[str, ...], config: Any, length: int) -> Any:
+def _first_output(module: Any, names: tuple[str, ...], config: Any, length: int) -> "torch.Tensor | None":
+    """Run a module on a text; return its first float output that has a value for each token, else its first."""
     import torch
 
-    words = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
+    vocab_size = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
     # No text may hold padding: several families count positions over what is none.
-    first = min(words // 2, 100)
-    text = first + torch.arange(length).unsqueeze(0) % max(words - first - 1, 1)
+    first = min(vocab_size // 2, 100)
+    token_ids = first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
     with torch.no_grad():
-        return module(**dict.fromkeys(names, text))
-
-
-def _states(output: Any) -> "torch.Tensor | None":
-    import torch
-
+        output = module(**dict.fromkeys(names, token_ids))
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
     return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)
