@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ctxextend.comparison.calibration import calibrate
     from ctxextend.comparison.comparing import ComparisonInterrupted, compare
     from ctxextend.comparison.reports import Calibration, Comparison
-    from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate
-    from ctxextend.evaluation.reports import Evaluation
+    from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate
+    from ctxextend.evaluation.evaluation_result import Evaluation
     from ctxextend.families.lookup import FamilyTable, list_families
     from ctxextend.inspection.clients import ClientLimit
     from ctxextend.inspection.limits import Limit
@@ -102,9 +102,9 @@ _HOMES = {
     "TrainResult": "ctxextend.training.reports",
     "TrainingInterrupted": "ctxextend.training.reports",
     "train": "ctxextend.training.running",
-    "Evaluation": "ctxextend.evaluation.reports",
-    "EvaluationInterrupted": "ctxextend.evaluation.evaluating",
-    "evaluate": "ctxextend.evaluation.evaluating",
+    "Evaluation": "ctxextend.evaluation.evaluation_result",
+    "EvaluationInterrupted": "ctxextend.evaluation.evaluate",
+    "evaluate": "ctxextend.evaluation.evaluate",
     "ClientLimit": "ctxextend.inspection.clients",
     "Claim": "ctxextend.verification.claims",
     "Proof": "ctxextend.verification.claims",

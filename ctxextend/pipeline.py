@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.errors import RecipeError
-from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate_subject
-from ctxextend.evaluation.readerfiles import check_tables
-from ctxextend.evaluation.reports import Evaluation
+from ctxextend.evaluation.eval_model import check_tables
+from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.recipe import CheckpointRef, Recipe
@@ -68,7 +69,7 @@ class RunResult:
             "output": None if self.output is None else str(self.output),
             "resize": self._resize(),
             "train": None if self.training is None else self.training.as_dict(),
-            "evaluate": None if self.evaluation is None else self.evaluation.as_dict(),
+            "evaluate": to_json(self.evaluation),
         }
 
     def _resize(self) -> dict[str, Any] | None:
@@ -147,7 +148,9 @@ class RunPlan:
             return result
         try:
             with progress("Reading", "tokens") as moved:
-                return replace(result, evaluation=evaluate_subject(self._measured(result), self.recipe.evaluate, moved))
+                return replace(
+                    result, evaluation=evaluate_checkpoint(self._measured(result), self.recipe.evaluate, moved)
+                )
         except EvaluationInterrupted as stop:
             raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
 

@@ -108,7 +108,7 @@ def shared(
 def _named(paths: Sequence[str | os.PathLike[str]]) -> dict[Path | HubDataset, Path | HubDataset]:
     """Return what some paths name, by what is the same however a file is named."""
     found: dict[Path | HubDataset, Path | HubDataset] = {}
-    for name in map(os.fspath, paths):
+    for name in path_names(paths):
         if name.startswith(HUB):
             dataset = HubDataset.parse(name)
             found.setdefault(dataset, dataset)

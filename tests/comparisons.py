@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
-from ctxextend.evaluation.reports import (
+from ctxextend.evaluation.evaluation_result import (
     CHUNKS,
     MODEL,
     SLIDING,
@@ -14,6 +14,7 @@ from ctxextend.evaluation.reports import (
     ContextPoint,
     Estimate,
     Evaluation,
+    LossEstimate,
     Passkey,
     PositionLosses,
     Recall,
@@ -40,8 +41,8 @@ METHODS = {
 }
 
 
-def estimate(mean: float, error: float | None = 0.021, tokens: int = 1536) -> Estimate:
-    return Estimate(mean, error, tokens)
+def estimate(mean: float, error: float | None = 0.021, tokens: int = 1536) -> LossEstimate:
+    return LossEstimate(mean, error, tokens)
 
 
 def read_loss(position: float) -> float:
@@ -60,7 +61,7 @@ def losses(beyond: float, within: float) -> PositionLosses:
         buckets.append(Bucket(start, start + 32, {MODEL: estimate(mean), SLIDING: estimate(pieces, 0.02)}))
     mean, pieces = (sum(bucket.losses[way].mean for bucket in buckets) / len(buckets) for way in (MODEL, SLIDING))
     totals = {MODEL: estimate(mean, 0.022, 24_576), SLIDING: estimate(pieces, 0.021, 24_576)}
-    return PositionLosses(AFTER, 48, totals, {SLIDING: estimate(mean - pieces, 0.006)}, tuple(buckets))
+    return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - pieces, 0.006, 1536)}, tuple(buckets))
 
 
 def contexts(beyond: float, within: float) -> ContextLosses:
@@ -68,7 +69,9 @@ def contexts(beyond: float, within: float) -> ContextLosses:
     for context in (32, 64, 128, 256, 512):
         mean = read_loss(0.8 * context) + (within if context <= BEFORE else beyond)
         original = estimate(read_loss(0.8 * context)) if context <= BEFORE else None
-        points.append(ContextPoint(context, estimate(mean), estimate(0.0, 0.006), original, estimate(within, 0.004)))
+        points.append(
+            ContextPoint(context, estimate(mean), Estimate(0.0, 0.006, 1536), original, Estimate(within, 0.004, 1536))
+        )
     return ContextLosses(BEFORE, 48, tuple(points))
 
 
@@ -109,7 +112,7 @@ def outcome(method: str, best: Estimate | None, scale: float = 1.0) -> Outcome:
     behind = None if best is None else Estimate(score.mean - best.mean, 0.004 + 0.03 * (score.mean - best.mean), 24_576)
     if method.startswith("stretch") and behind is not None:
         behind = replace(behind, error=behind.mean / 1.5)
-    return Outcome(score, behind, estimate(within, 0.004 if within else 0.0, 3072), found)
+    return Outcome(score, behind, Estimate(within, 0.004 if within else 0.0, 3072), found)
 
 
 def norms(method: str, length: int = AFTER) -> tuple[float, ...]:

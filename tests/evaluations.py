@@ -4,7 +4,7 @@ import math
 
 from ctxextend.cli.evaluationscreen import evaluation_lines
 from ctxextend.cli.output import plain
-from ctxextend.evaluation.reports import (
+from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,
@@ -13,6 +13,7 @@ from ctxextend.evaluation.reports import (
     ContextPoint,
     Estimate,
     Evaluation,
+    LossEstimate,
     Passkey,
     PositionLosses,
     Recall,
@@ -23,8 +24,8 @@ WIDTHS = (40, 80)
 ORIGINAL = 128
 
 
-def estimate(mean: float, error: float | None = 0.008, tokens: int = 6144) -> Estimate:
-    return Estimate(mean, error, tokens)
+def estimate(mean: float, error: float | None = 0.008, tokens: int = 6144) -> LossEstimate:
+    return LossEstimate(mean, error, tokens)
 
 
 def loss_at(position: float, longest: float) -> float:
@@ -37,7 +38,7 @@ def position_losses(length: int, original: int | None, step: int = 32) -> Positi
     names = buckets[0].losses
     means = {name: sum(bucket.losses[name].mean for bucket in buckets) / len(buckets) for name in names}
     losses = {name: estimate(mean, 0.011, 48 * length) for name, mean in means.items()}
-    changes = {name: estimate(means[MODEL] - means[name], 0.006) for name in means if name != MODEL}
+    changes = {name: Estimate(means[MODEL] - means[name], 0.006, 6144) for name in means if name != MODEL}
     return PositionLosses(length, 48, losses, changes, buckets)
 
 
@@ -63,9 +64,9 @@ def _point(context: int, reference: int, original: int | None) -> ContextPoint:
     return ContextPoint(
         context,
         estimate(mean, 0.021),
-        estimate(mean - other, 0.006 if context != reference else 0.0),
+        Estimate(mean - other, 0.006 if context != reference else 0.0, 6144),
         estimate(mean + 0.013, 0.022) if original is not None and context <= original else None,
-        estimate(mean - other - 0.013, 0.007) if original is not None else None,
+        Estimate(mean - other - 0.013, 0.007, 6144) if original is not None else None,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ctxextend.evaluation.readers import Reader
+from ctxextend.evaluation.eval_model import EvalModel
 
 
 class Planted(torch.nn.Module):
@@ -32,9 +32,9 @@ class Planted(torch.nn.Module):
         return SimpleNamespace(logits=answer, last_hidden_state=answer)
 
 
-def plant(reader: Reader, answer: Callable[[torch.Tensor], torch.Tensor], **changes: Any) -> Reader:
+def plant(model: EvalModel, answer: Callable[[torch.Tensor], torch.Tensor], **changes: Any) -> EvalModel:
     """Put a planted model in the place of a reader's own."""
-    return replace(reader, model=Planted(answer), **changes)
+    return replace(model, model=Planted(answer), **changes)
 
 
 def counts(ids: torch.Tensor, words: int) -> torch.Tensor:

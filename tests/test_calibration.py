@@ -14,9 +14,10 @@ from ctxextend.cli.calibrating import calibration_text
 from ctxextend.comparison import calibration as calibration_module
 from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Calibration, Trial
 from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
-from ctxextend.evaluation.readers import load_reader
-from ctxextend.evaluation.reports import Estimate
-from ctxextend.evaluation.windows import cut_text
+from ctxextend.evaluation.eval_model import load_eval_model
+from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.evaluation.text_windows import cut_windows
+from ctxextend.json_output import to_json
 from ctxextend.recipe import Resize
 from tests import pico
 from tests.test_compare import write_texts
@@ -67,7 +68,7 @@ def test_calibrate_of_an_encoder_goes_by_the_documents_it_finds(tmp_path: Path) 
     found = ctxextend.calibrate(source, 64, data)
     assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
     assert found.after.score.mean >= found.before.score.mean
-    assert "perplexity" not in found.as_dict()["before"]["score"]
+    assert "perplexity" not in to_json(found)["before"]["score"]
     tried = {f"bands --sigma 0 --gain {trial.settings.gain}": trial for trial in found.tried}  # too short to be parted
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
@@ -89,9 +90,9 @@ def test_calibrate_loads_one_model_and_tells_of_all_tokens(source: Path, monkeyp
 
     def counted(*given: Any) -> Any:
         loads.append(given)
-        return load_reader(*given)
+        return load_eval_model(*given)
 
-    monkeypatch.setattr(calibration_module, "load_reader", counted)
+    monkeypatch.setattr(calibration_module, "load_eval_model", counted)
     told: list[tuple[int, int]] = []
     found = ctxextend.calibrate(source, TO, "texts.jsonl", progress=lambda *said: told.append(said))
     assert len(loads) == 1
@@ -132,11 +133,11 @@ def test_calibrate_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) 
 
 
 def test_cut_text_joins_documents_where_they_give_too_few_windows() -> None:
-    found = cut_text(texts(15, 15, 15, 15), 10, 8, None, least=5)
+    found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=5)
     assert (len(found.windows), found.across_documents) == (6, True)
-    assert not cut_text(texts(15, 15, 15, 15), 10, 8, None, least=4).across_documents
+    assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=4).across_documents
     with pytest.raises(DataError, match="60 tokens, and 7 windows of 10 are needed"):
-        cut_text(texts(15, 15, 15, 15), 10, 8, None, least=7)
+        cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=7)
 
 
 def test_resize_calibrate_writes_numbers_as_if_they_had_been_typed(source: Path) -> None:
@@ -194,7 +195,7 @@ def test_resize_calibrate_comes_before_the_training(source: Path) -> None:
 def test_resize_calibrate_refuses_before_a_model_is_read(
     flags: tuple[object, ...], code: int, said: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration_module, "load_reader", None)
+    monkeypatch.setattr(calibration_module, "load_eval_model", None)
     pico.make(Path("there"), "gpt2")
     done = invoke("resize", source, "--to", TO, *flags, "--calibrate", "texts.jsonl")
     assert (done.exit_code, done.stdout) == (code, "")

@@ -15,8 +15,9 @@ from ctxextend.comparison.contest import Contest, open_contest
 from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Comparison, Outcome
 from ctxextend.comparison.settings import Compare
 from ctxextend.errors import CtxextendError, DataError, ResizeError, TrainingError, UnsupportedModelError
-from ctxextend.evaluation.readers import load_reader
-from ctxextend.evaluation.reports import Evaluation
+from ctxextend.evaluation.eval_model import load_eval_model
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.tables.registry import METHODS
@@ -44,7 +45,7 @@ def write_texts(words: int = 300, documents: int = 4) -> Path:
 
 
 def found_by(evaluation: Evaluation) -> dict[str, Any]:
-    return {name: value for name, value in evaluation.as_dict().items() if name not in OWN}
+    return {name: value for name, value in to_json(evaluation).items() if name not in OWN}
 
 
 def resized(source: Path, method: str, output: str) -> Path:
@@ -95,7 +96,7 @@ def test_compare_ranks_encoders_by_the_documents_they_find(tmp_path: Path) -> No
         best = found.rows[0].final.score.mean
         if row.final.behind is not None:
             assert row.final.behind.mean == pytest.approx(best - row.final.score.mean)
-    values = found.as_dict()
+    values = to_json(found)
     assert "perplexity" not in values["original"]
     assert "perplexity" not in values["rows"][0]["untrained"]["score"]
 
@@ -147,9 +148,9 @@ def test_compare_reads_the_original_once_and_loads_one_model(tmp_path: Path, mon
 
     def counted(*arguments: Any) -> Any:
         loads.append(arguments)
-        return load_reader(*arguments)
+        return load_eval_model(*arguments)
 
-    monkeypatch.setattr(contest_module, "load_reader", counted)
+    monkeypatch.setattr(contest_module, "load_eval_model", counted)
     told: list[tuple[int, int, str]] = []
     texts = write_texts()
     ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *said: told.append(said))
@@ -163,7 +164,7 @@ def test_contest_shares_all_tensors_but_the_table_with_the_original(tmp_path: Pa
     source = make_source(tmp_path / "source", "gpt2")
     write_texts()
     found = contest_of(source, "linear", "copy")
-    model, original = found.extended.reader.model, found.run.on.original.model  # type: ignore[union-attr]
+    model, original = found.extended.reader.model, found.run.base_reader.model.model  # type: ignore[union-attr]
     theirs = dict(original.named_parameters())
     apart = {name for name, value in model.named_parameters() if value is not theirs[name]}
     assert apart == {"transformer.wpe.weight"}
@@ -248,7 +249,7 @@ def test_contest_measures_on_what_training_leaves_out(tmp_path: Path) -> None:
     assert found.pupil is not None
     train, held_out = found.pupil.texts.train, found.pupil.texts.held_out
     assert len(held_out) == (len(train) + len(held_out)) // 20
-    read = np.concatenate(found.run.on.text.documents)
+    read = np.concatenate(found.run.text.documents)
     assert read.tolist() == held_out[: len(read)].tolist()
     assert any("last twentieth" in note for note in found.report(complete=True).notes)
 
@@ -348,7 +349,7 @@ def test_compare_is_the_same_twice(tmp_path: Path) -> None:
 
     def values(found: Comparison) -> Any:
         def outcome(of: Outcome | None) -> Any:
-            return of and of.as_dict() | {"evaluation": found_by(of.evaluation)}
+            return of and to_json(of) | {"evaluation": found_by(of.evaluation)}
 
         return [(row.method, outcome(row.untrained), outcome(row.trained)) for row in found.rows]
 

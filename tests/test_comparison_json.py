@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from ctxextend.comparison.reports import Comparison
+from ctxextend.json_output import to_json
 from tests.comparisons import comparison, encoders
 from tests.test_evaluation_json import errors as evaluation_errors
 from tests.test_evaluation_json import parts
@@ -27,7 +28,7 @@ COMPARISONS = {
 def framed(found: Comparison) -> dict[str, Any]:
     """The object that compare prints, as it is read again."""
     frame = {"schema_version": 1, "command": "compare", "warnings": list(found.warnings)}
-    values: dict[str, Any] = json.loads(json.dumps(frame | found.as_dict(), allow_nan=False))
+    values: dict[str, Any] = json.loads(json.dumps(frame | to_json(found), allow_nan=False))
     return values
 
 

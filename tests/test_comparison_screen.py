@@ -7,7 +7,7 @@ import pytest
 from ctxextend.cli.comparisonscreen import comparison_lines
 from ctxextend.cli.output import STYLES, plain
 from ctxextend.comparison.reports import Comparison
-from ctxextend.evaluation.reports import Estimate
+from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import Figures
 from tests.comparisons import comparison, encoders
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ctxextend import resize
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states, read_pooling
-from ctxextend.evaluation.readers import ENCODER, Reader, open_reader
-from ctxextend.evaluation.windows import Span
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, TextTokenizer, open_eval_model
+from ctxextend.evaluation.text_windows import Span
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.distillation import Distillation, plan_windows
 from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
@@ -51,7 +51,7 @@ def add_pooling(folder: Path, flag: str) -> Path:
     return folder
 
 
-def make_pair(folder: Path, model_type: str, **flags: Any) -> tuple[Reader, Reader]:
+def make_pair(folder: Path, model_type: str, **flags: Any) -> tuple[EvalModel, EvalModel]:
     """A model of 40 positions and its original of 16, to which it matters where a word stands."""
     torch.manual_seed(0)
     if model_type in OTHERS:
@@ -67,13 +67,13 @@ def make_pair(folder: Path, model_type: str, **flags: Any) -> tuple[Reader, Read
     if model_type == "gpt2":  # whose head is its words, so that it would be taken for a language model
         add_pooling(folder / "old", "pooling_mode_lasttoken")
     output = resize(folder / "old", to=NEW, output=folder / "new", **flags).output
-    student, teacher = (open_reader(CheckpointRef(str(path)), "fp32") for path in (output, folder / "old"))
+    student, teacher = (open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, folder / "old"))
     assert (student.kind, student.max_len, teacher.max_len) == (ENCODER, NEW, OLD)
     return student, teacher
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reader, Reader]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalModel, EvalModel]:
     """A BERT and its original; no test may change them."""
     return make_pair(tmp_path_factory.mktemp("bert"), "bert")
 
@@ -82,10 +82,10 @@ def make_bert(folder: Path, **changes: Any) -> Path:
     return pico.make(folder / "other", "bert", base=True, **changes).folder
 
 
-def texts(reader: Reader, length: int, count: int = 2) -> torch.Tensor:
+def texts(reader: EvalModel, length: int, count: int = 2) -> torch.Tensor:
     """Random texts of so many tokens, special ones included."""
-    words = np.random.default_rng(0).integers(5, 32, (count, length - reader.special))
-    return torch.from_numpy(np.stack([reader.framed(text) for text in words]))
+    words = np.random.default_rng(0).integers(5, 32, (count, length - reader.tokenizer.num_special))
+    return torch.from_numpy(np.stack([reader.tokenizer.add_special_tokens(text) for text in words]))
 
 
 def loss_of(objective: Distillation, ids: torch.Tensor, **more: torch.Tensor) -> float:
@@ -142,7 +142,7 @@ def test_a_copy_tells_what_its_original_tells_as_far_as_that_reads(model_type: s
 
 @pytest.mark.parametrize("poolings", [(name,) for name in POOLINGS])
 def test_vectors_of_one_window_are_those_that_the_embedder_makes(
-    poolings: tuple[str, ...], pair: tuple[Reader, Reader]
+    poolings: tuple[str, ...], pair: tuple[EvalModel, EvalModel]
 ) -> None:
     student, teacher = replace(pair[0], model=pico.Pico(pair[1].root, transformers.BertModel).load()), pair[1]
     with torch.no_grad():
@@ -158,7 +158,7 @@ def test_vectors_of_one_window_are_those_that_the_embedder_makes(
     assert expected > 0.01
 
 
-def test_loss_of_a_long_text_by_hand(pair: tuple[Reader, Reader]) -> None:
+def test_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalModel]) -> None:
     """A planted original has as its states what it reads; windows of two tokens between [CLS] and [SEP]."""
     student, teacher = pair
     units = torch.eye(32)
@@ -176,7 +176,7 @@ def test_loss_of_a_long_text_by_hand(pair: tuple[Reader, Reader]) -> None:
     assert {tuple(read.shape) for read in planted.model.read} == {(2, 4)}
 
 
-def test_loss_of_several_texts_is_the_mean_of_those_of_each(pair: tuple[Reader, Reader]) -> None:
+def test_loss_of_several_texts_is_the_mean_of_those_of_each(pair: tuple[EvalModel, EvalModel]) -> None:
     objective = Distillation.of(*pair, ("mean",))
     ids = texts(pair[0], NEW, count=3)
     alone = [loss_of(objective, ids[i : i + 1]) for i in range(3)]
@@ -184,7 +184,7 @@ def test_loss_of_several_texts_is_the_mean_of_those_of_each(pair: tuple[Reader, 
     assert loss_of(objective, ids) == pytest.approx(float(np.mean(alone)), rel=1e-5)
 
 
-def test_original_reads_no_more_at_once_than_4096_tokens(pair: tuple[Reader, Reader]) -> None:
+def test_original_reads_no_more_at_once_than_4096_tokens(pair: tuple[EvalModel, EvalModel]) -> None:
     student, teacher = pair
     planted = plant(teacher, lambda ids: torch.ones(*ids.shape, 8))
     Distillation(student, planted, ())(texts(student, NEW, count=200))
@@ -194,7 +194,7 @@ def test_original_reads_no_more_at_once_than_4096_tokens(pair: tuple[Reader, Rea
     assert max(sizes) == 4096
 
 
-def test_original_is_neither_trained_nor_saved(pair: tuple[Reader, Reader]) -> None:
+def test_original_is_neither_trained_nor_saved(pair: tuple[EvalModel, EvalModel]) -> None:
     student, teacher = pair
     teacher.model.train()
     objective = Distillation.of(*pair)
@@ -221,7 +221,7 @@ def test_positions_say_where_the_model_reads_and_the_original_reads_from_the_sta
 
 
 def test_a_model_that_takes_no_positions_is_refused_only_where_it_is_told_some(
-    pair: tuple[Reader, Reader], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[EvalModel, EvalModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward = pair[0].model.forward
 
@@ -276,7 +276,7 @@ def test_thirty_steps_lower_the_loss_of_a_text_that_was_not_trained_on(model_typ
 
 
 def test_vectors_of_one_token_are_drawn_to_the_mean_of_the_directions_in_all_windows(
-    pair: tuple[Reader, Reader],
+    pair: tuple[EvalModel, EvalModel],
 ) -> None:
     student, teacher = pair
     # The first window, of 7 and 8, has one direction, the second, of 8 and 9, has another at a right angle.
@@ -291,30 +291,30 @@ def test_a_folder_of_sentence_transformers_learns_by_its_own_pooling(tmp_path: P
     student, teacher = make_pair(tmp_path, "bert")
     add_pooling(teacher.root, "pooling_mode_max_tokens")
     output = resize(teacher.root, to=NEW, output=tmp_path / "encoder").output
-    objective = Distillation.of(open_reader(CheckpointRef(str(output)), "fp32"), teacher, read_pooling(output))
+    objective = Distillation.of(open_eval_model(CheckpointRef(str(output)), "fp32"), teacher, read_pooling(output))
     assert objective.poolings == ("max",)
     ids = texts(student, NEW)
     assert loss_of(objective, ids) == loss_of(Distillation.of(student, teacher, ("max",)), ids)
     assert loss_of(objective, ids) > loss_of(Distillation.of(student, teacher), ids)
 
 
-def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[Reader, Reader], tmp_path: Path) -> None:
+def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[EvalModel, EvalModel], tmp_path: Path) -> None:
     student, teacher = pair
-    bare = open_reader(CheckpointRef(str(add_tokenizer(make_bert(tmp_path), is_framed=False))), "fp32")
+    bare = open_eval_model(CheckpointRef(str(add_tokenizer(make_bert(tmp_path), is_framed=False))), "fp32")
     with pytest.raises(CheckpointError, match="different tokens"):
-        Distillation.of(student, replace(bare, prefix=(2,), suffix=(2,)))
+        Distillation.of(student, replace(bare, tokenizer=replace(bare.tokenizer, before=(2,), after=(2,))))
     with pytest.raises(CheckpointError, match="different tokens"):
-        Distillation.of(student, replace(teacher, tokenizer=transformers.AutoTokenizer.from_pretrained(REAL)))
+        Distillation.of(student, replace(teacher, tokenizer=TextTokenizer.from_folder(Path(REAL))))
 
 
-def test_an_original_with_states_of_another_size_is_refused(pair: tuple[Reader, Reader], tmp_path: Path) -> None:
+def test_an_original_with_states_of_another_size_is_refused(pair: tuple[EvalModel, EvalModel], tmp_path: Path) -> None:
     wide = add_tokenizer(make_bert(tmp_path, hidden_size=12), is_framed=True)
     with pytest.raises(CheckpointError, match=r"have 8 values, and those of .* 12\.") as caught:
-        Distillation.of(pair[0], open_reader(CheckpointRef(str(wide)), "fp32"))
+        Distillation.of(pair[0], open_eval_model(CheckpointRef(str(wide)), "fp32"))
     assert "--original" in str(caught.value)
 
 
-def test_a_model_that_reads_more_than_text_is_refused(pair: tuple[Reader, Reader]) -> None:
+def test_a_model_that_reads_more_than_text_is_refused(pair: tuple[EvalModel, EvalModel]) -> None:
     student, teacher = pair
     with pytest.raises(UnsupportedModelError, match="gives no states of a text alone"):
         Distillation.of(student, plant(teacher, lambda ids: ids[1]))

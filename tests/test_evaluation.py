@@ -19,10 +19,11 @@ import ctxextend
 from ctxextend.cli import options
 from ctxextend.cli.app import app_of
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError, UnsupportedModelError
-from ctxextend.evaluation import opening
-from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, encode, open_reader
-from ctxextend.evaluation.reports import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.scoring import Scorer
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, TextTokenizer, open_eval_model
+from ctxextend.evaluation.evaluate import _first_tokens
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
+from ctxextend.evaluation.scoring import open_scorer
+from ctxextend.json_output import to_json
 from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef, Evaluate
 from tests import pico
 from tests.pico import Pico
@@ -98,8 +99,7 @@ def test_evaluate_compares_with_the_originals_own_length_whatever_is_asked_for(
 
 def test_evaluate_is_deterministic_and_says_the_same_twice(extended: Path, reference: Path) -> None:
     ones, others = (
-        ctxextend.evaluate(extended, reference, tokens=1024, measure=LOSSES).as_dict() | {"seconds": 0}
-        for _ in range(2)
+        to_json(ctxextend.evaluate(extended, reference, tokens=1024, measure=LOSSES)) | {"seconds": 0} for _ in range(2)
     )
     assert ones == others
 
@@ -123,9 +123,9 @@ def test_evaluate_of_an_original_alone_measures_its_own_length(reference: Path) 
 
 def test_evaluate_by_position_equals_transformers_own_loss(reference: Path) -> None:
     found = ctxextend.evaluate("tiny-gpt2", reference, tokens=128 * 4, measure=["position"])
-    reader = open_reader(CheckpointRef("tiny-gpt2"))
+    reader = open_eval_model(CheckpointRef("tiny-gpt2"))
     first = sorted(reference.iterdir())[0].read_text("utf-8")
-    ids = torch.tensor(reader.tokenizer(first)["input_ids"][: 128 * 4]).view(4, 128)
+    ids = torch.tensor(reader.tokenizer.tokenizer(first)["input_ids"][: 128 * 4]).view(4, 128)
     with torch.no_grad():
         theirs = reader.model(input_ids=ids, labels=ids).loss.item()
     assert found.positions is not None
@@ -148,7 +148,7 @@ def test_evaluate_knows_language_models_by_their_heads(make_pico: Make, tmp_path
     kinds = {}
     for name, base in (("gpt2", False), ("gpt2", True), ("bert", False), ("bert", True), ("roberta", False)):
         folder = pico.make(tmp_path / f"{name}{base}", name, base=base).folder
-        kinds[name, base] = open_reader(CheckpointRef(str(add_tokenizer(folder, is_framed=name != "gpt2")))).kind
+        kinds[name, base] = open_eval_model(CheckpointRef(str(add_tokenizer(folder, is_framed=name != "gpt2")))).kind
     # The head of GPT-2 is its word table, so nothing is missing without a head's name.
     assert kinds == {
         ("gpt2", False): CAUSAL,
@@ -164,7 +164,7 @@ def test_evaluate_takes_a_model_without_its_head_for_an_encoder_whatever_its_con
 ) -> None:
     folder = add_tokenizer(pico.make(tmp_path / "bert", "bert", base=True).folder, is_framed=True)
     pico.edit_json(folder / "config.json", architectures=["BertForMaskedLM"])
-    assert open_reader(CheckpointRef(str(folder))).kind == ENCODER
+    assert open_eval_model(CheckpointRef(str(folder))).kind == ENCODER
 
 
 def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) -> None:
@@ -172,19 +172,19 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
     config = transformers.MegatronBertConfig(**sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16)
     transformers.MegatronBertForCausalLM(config).save_pretrained(tmp_path)
     add_tokenizer(tmp_path, is_framed=True)
-    reader = open_reader(CheckpointRef(str(tmp_path)))
+    reader = open_eval_model(CheckpointRef(str(tmp_path)))
     assert reader.kind == CAUSAL
     with pytest.raises(UnsupportedModelError, match="reads the tokens behind a place too"):
-        Scorer.of(reader)
+        open_scorer(reader)
     pico.edit_json(tmp_path / "config.json", is_decoder=True)
-    assert Scorer.of(open_reader(CheckpointRef(str(tmp_path)))).is_apart
+    assert open_scorer(open_eval_model(CheckpointRef(str(tmp_path)))).has_separate_head
 
 
 def test_evaluate_refuses_a_config_of_other_weights(make_pico: Make) -> None:
     folder = add_tokenizer(make_pico("bert").folder, is_framed=True)
     pico.edit_json(folder / "config.json", vocab_size=40)
     with pytest.raises(CheckpointError, match=r"word_embeddings\.weight, .* not as large as its config says"):
-        open_reader(CheckpointRef(str(folder)))
+        open_eval_model(CheckpointRef(str(folder)))
 
 
 def test_evaluate_joins_short_documents_and_warns(make_pico: Make, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_evaluate_refuses_values_that_cannot_be(
 
 
 def test_evaluate_refuses_text_before_it_loads_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.evaluation.opening.open_reader", None)
+    monkeypatch.setattr("ctxextend.evaluation.evaluate.open_eval_model", None)
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
         ctxextend.evaluate("tiny-gpt2", tmp_path / "empty.txt")
@@ -278,21 +278,22 @@ def test_evaluate_refuses_too_little_text(tmp_path: Path) -> None:
         ctxextend.evaluate("tiny-gpt2", tmp_path / "short.txt")
 
 
-def test_evaluate_cuts_little_more_text_into_tokens_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, text = open_reader(CheckpointRef("tiny-gpt2")), "return the value" * 10_000
-    whole, cut = encode(reader, text), []
+def test_evaluate_cuts_little_more_text_into_tokens_than_it_needs() -> None:
+    tokenizer, text = open_eval_model(CheckpointRef("tiny-gpt2")).tokenizer, "return the value" * 10_000
+    whole, cut = tokenizer.encode(text), []
 
-    def counted(reader: Any, text: str) -> Any:
-        cut.append(len(text))
-        return encode(reader, text)
+    class Counting(TextTokenizer):
+        def encode(self, text: str) -> Any:
+            cut.append(len(text))
+            return super().encode(text)
 
-    monkeypatch.setattr(opening, "encode", counted)
+    counting = Counting(tokenizer.tokenizer)
     for wanted in (50, 1000, 10**6):
-        assert opening._beginning(reader, text, wanted).tolist() == whole[:wanted].tolist()
+        assert _first_tokens(counting, text, wanted).tolist() == whole[:wanted].tolist()
     assert cut == [400, 8000, len(text)]
     spaces = " " * 4000 + "word"  # of which a token holds many
-    ids = encode(reader, spaces)
-    assert opening._beginning(reader, spaces, len(ids)).tolist() == ids.tolist()
+    ids = tokenizer.encode(spaces)
+    assert _first_tokens(tokenizer, spaces, len(ids)).tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

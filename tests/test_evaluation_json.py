@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from ctxextend.evaluation.reports import Estimate, Evaluation
+from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
+from ctxextend.json_output import to_json
 from tests.evaluations import EVALUATIONS, EXTENDED
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "evaluate.json").read_text())
@@ -19,7 +20,7 @@ OPTIONAL = {"truncated", "sliding", "chunks"}
 def framed(evaluation: Evaluation) -> dict[str, Any]:
     """The object that evaluate prints, as it is read again."""
     frame = {"schema_version": 1, "command": "evaluate", "warnings": list(evaluation.warnings)}
-    values: dict[str, Any] = json.loads(json.dumps(frame | evaluation.as_dict(), allow_nan=False))
+    values: dict[str, Any] = json.loads(json.dumps(frame | to_json(evaluation), allow_nan=False))
     return values
 
 
@@ -49,7 +50,7 @@ def test_evaluate_json_is_as_the_schema_describes_it(evaluation: Evaluation) -> 
 
 def test_evaluate_json_has_null_where_there_is_no_finite_number() -> None:
     assert EXTENDED.positions is not None
-    losses = {"model": Estimate(math.nan, math.inf, 0), "sliding": Estimate(800.0, None, 1)}
+    losses = {"model": LossEstimate(math.nan, math.inf, 0), "sliding": LossEstimate(800.0, None, 1)}
     odd = replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses))
     values = framed(odd)
     assert errors(values) == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ctxextend.cli.evaluationscreen import evaluation_lines
 from ctxextend.cli.evaluationwording import Figures
 from ctxextend.cli.output import STYLES
-from ctxextend.evaluation.reports import (
+from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,
@@ -20,6 +20,7 @@ from ctxextend.evaluation.reports import (
     ContextPoint,
     Estimate,
     Evaluation,
+    LossEstimate,
     Passkey,
     PositionLosses,
     Recall,
@@ -30,7 +31,7 @@ from tests.test_screens import SCREENS
 
 MEANS = st.one_of(st.floats(-5, 20), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e6, -1e9, 5e-324]))
 ERRORS = st.one_of(st.none(), st.floats(0, 3), st.sampled_from([math.nan, math.inf, 1e9, 5e-324]))
-ESTIMATES = st.builds(Estimate, MEANS, ERRORS, st.integers(0, 10**9))
+ESTIMATES = st.builds(LossEstimate, MEANS, ERRORS, st.integers(0, 10**9))
 SHARES = st.one_of(st.floats(0, 1), st.just(math.nan))
 
 

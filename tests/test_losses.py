@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from ctxextend.evaluation.losses import LossMeasure
-from ctxextend.evaluation.readers import Reader, open_reader
-from ctxextend.evaluation.reports import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.scoring import Scorer
-from ctxextend.evaluation.summaries import sum_up_contexts, sum_up_positions
+from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
+from ctxextend.evaluation.losses import LossMeasure, plan_losses, sum_up_contexts, sum_up_positions
+from ctxextend.evaluation.scoring import open_scorer
 from ctxextend.plan.plan import resize
 from ctxextend.recipe import CheckpointRef
 from tests.pico import Pico
@@ -22,25 +21,25 @@ TEXT = np.random.default_rng(3).integers(5, 32, 32)
 CLS, SEP, MASK = 2, 3, 4
 
 
-def opened(make_pico: Make, name: str, is_framed: bool) -> tuple[Reader, Reader]:
+def opened(make_pico: Make, name: str, is_framed: bool) -> tuple[EvalModel, EvalModel]:
     """An original that reads 16 tokens, and what was made of it, which reads 32."""
     folder = add_tokenizer(make_pico(name).folder, is_framed=is_framed)
     longer = resize(folder, to=32, method="linear", output=folder.parent / "longer").output
-    model, original = (open_reader(CheckpointRef(str(path))) for path in (longer, folder))
+    model, original = (open_eval_model(CheckpointRef(str(path))) for path in (longer, folder))
     return model, original
 
 
-def measured(model: Reader, original: Reader, lengths: tuple[int, ...]) -> LossMeasure:
-    return LossMeasure.of(Scorer.of(model), Scorer.of(original), lengths, seed=0)
+def measured(model: EvalModel, original: EvalModel, lengths: tuple[int, ...]) -> LossMeasure:
+    return plan_losses(open_scorer(model), open_scorer(original), lengths, seed=0)
 
 
-def loss(reader: Reader, ids: list[int], place: int, label: int) -> float:
+def loss(reader: EvalModel, ids: list[int], place: int, label: int) -> float:
     with torch.no_grad():
         logits = reader.model(input_ids=torch.tensor([ids])).logits[0, place]
     return float(-logits.log_softmax(-1)[label])
 
 
-def causal(reader: Reader, start: int, token: int) -> float:
+def causal(reader: EvalModel, start: int, token: int) -> float:
     """The loss of a token by the tokens from `start` up to it."""
     return loss(reader, TEXT[start:token].tolist(), -1, int(TEXT[token]))
 
@@ -49,7 +48,7 @@ def test_loss_measure_reads_a_causal_text_whole_in_pieces_and_in_overlapping_pie
     model, original = opened(make_pico, "gpt2", is_framed=False)
     found = measured(model, original, (8, 16, 32)).read(0, [TEXT])[0]
     tokens = range(1, 32)
-    assert found.places.tolist() == list(tokens)
+    assert found.positions.tolist() == list(tokens)
     starts = {
         MODEL: [0] * 31,
         # Pieces of 16 that score 15: the first of a piece is only read.
@@ -80,7 +79,7 @@ def test_loss_measure_masks_the_same_tokens_however_the_text_is_read(make_pico: 
     model, original = opened(make_pico, "bert", is_framed=True)
     text = TEXT[:30]
     found = measured(model, original, (16, 32)).read(0, [text])[0]
-    targets = found.places - 1  # behind [CLS]
+    targets = found.positions - 1  # behind [CLS]
     assert len(targets) == round(0.15 * 30)
     inputs = text.copy()
     inputs[targets] = MASK
@@ -121,9 +120,9 @@ def masked(text: Any, token: int) -> list[int]:
 
 def test_loss_measure_draws_masks_by_seed_and_window(make_pico: Make) -> None:
     model, _ = opened(make_pico, "bert", is_framed=True)
-    scorer = Scorer.of(model)
+    scorer = open_scorer(model)
     drawn = [
-        LossMeasure.of(scorer, None, (32,), seed).read(number, [TEXT[:30]])[0].places.tolist()
+        plan_losses(scorer, None, (32,), seed).read(number, [TEXT[:30]])[0].positions.tolist()
         for seed, number in ((0, 0), (0, 0), (0, 1), (1, 0))
     ]
     assert drawn[0] == drawn[1]

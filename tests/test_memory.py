@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ctxextend.evaluation.readers import CAUSAL, MASKED, Reader
+from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, TextTokenizer
 from ctxextend.training import memory, room
 from ctxextend.training.memory import Choice, Footprint, Forecast, Need, choose
 from ctxextend.training.modes import switch_dropout_off
@@ -29,7 +29,7 @@ def objective_of(model_type: str = "gpt2", *, positions: bool = False) -> Langua
         parameter.requires_grad_(not positions or "wpe" in name)
     switch_dropout_off(model)
     kind = CAUSAL if model_type == "gpt2" else MASKED
-    return LanguageModelling.of(Reader("model", Path(), model_type, kind, model, None, 64, (), ()))
+    return LanguageModelling.of(EvalModel("model", Path(), model_type, kind, model, TextTokenizer(None), 64))
 
 
 def forecast(per_token: float = 1e5, device: str = "cpu", model_type: str = "gpt2") -> Forecast:
@@ -89,7 +89,9 @@ def test_forecast_grows_with_pairs_where_attention_keeps_its_weights() -> None:
     model = objective_of().model
     assert Forecast.of(objective_of(), 64).plain.per_pair == 0
     model.set_attn_implementation("eager")
-    eager = Forecast.of(LanguageModelling(Reader("", Path(), "", CAUSAL, model, None, 64, (), ()), is_apart=True), 64)
+    eager = Forecast.of(
+        LanguageModelling(EvalModel("", Path(), "", CAUSAL, model, TextTokenizer(None), 64), is_apart=True), 64
+    )
     heads, layers = model.config.n_head, model.config.n_layer
     assert eager.plain.per_pair >= 4 * heads * layers
 
@@ -195,7 +197,7 @@ MEASURE = """
 from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
-from ctxextend.evaluation.readers import Reader
+from ctxextend.evaluation.eval_model import EvalModel, TextTokenizer
 from ctxextend.training.memory import Forecast
 from ctxextend.training.modes import switch_checkpointing
 from ctxextend.training.objectives import LanguageModelling
@@ -206,7 +208,7 @@ def held(name):
 
 give_back_what_is_freed()
 model = GPT2LMHeadModel(GPT2Config(n_embd=128, n_layer=4, n_head=2, vocab_size=8000))
-objective = LanguageModelling(Reader("", Path(), "gpt2", "causal", model, None, 1024, (), ()), is_apart=True)
+objective = LanguageModelling(EvalModel("", Path(), "gpt2", "causal", model, TextTokenizer(None), 1024), is_apart=True)
 model.requires_grad_(False)
 model.transformer.wpe.requires_grad_(True)
 forecast, ids = Forecast.of(objective, 1024), torch.randint(0, 8000, (2, 1024))

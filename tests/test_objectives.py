@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, Reader
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, TextTokenizer
 from ctxextend.training import objectives, positions
 from ctxextend.training.chunkedloss import IGNORED
 from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
@@ -24,7 +24,7 @@ ABSOLUTE_ROWS = ("roberta", "esm", "mpnet", "ibert", "nystromformer", "longforme
 OFFSETS = {**dict.fromkeys(ABSOLUTE_ROWS, 2), "opt": 2, "biogpt": 2}
 
 
-def reader_of(model_type: str, kind: str | None = None) -> Reader:
+def reader_of(model_type: str, kind: str | None = None) -> EvalModel:
     """A model with random weights, as if it had been opened."""
     from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -33,7 +33,7 @@ def reader_of(model_type: str, kind: str | None = None) -> Reader:
     torch.manual_seed(0)
     model = auto.from_config(shrink(make_config(model_type))).train(False)
     offset = OFFSETS.get(model_type, 0)
-    return Reader(f"my-{model_type}", Path(), model_type, kind, model, None, 64, (), (), offset=offset)
+    return EvalModel(f"my-{model_type}", Path(), model_type, kind, model, TextTokenizer(None), 64, reserved_rows=offset)
 
 
 def text(length: int = 16, texts: int = 2) -> torch.Tensor:
@@ -154,13 +154,13 @@ def test_position_base_refuses_models_that_take_no_heed_of_what_they_are_told() 
         position_base(reader)
 
 
-def without_mask(model: Any, ids: torch.Tensor) -> dict[str, Any]:
-    return {"input_ids": ids, "use_cache": False}
+def without_mask(model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, Any]:
+    return {"input_ids": ids, "position_ids": position_ids, "use_cache": False}
 
 
 def test_position_base_refuses_models_that_do_not_read_across_a_jump(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = reader_of("gpt2")
-    monkeypatch.setattr(positions, "inputs_of", without_mask)
+    monkeypatch.setattr(positions, "prepare_inputs", without_mask)
     with pytest.raises(UnsupportedModelError):
         position_base(reader)
 
@@ -193,7 +193,7 @@ def test_language_modelling_reads_across_a_jump_of_the_positions(model_type: str
 
 
 def test_gpt2_does_not_read_across_a_jump_without_an_attention_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objectives, "inputs_of", without_mask)
+    monkeypatch.setattr(objectives, "prepare_inputs", without_mask)
     changed, reached = across_a_jump("gpt2")
     assert not changed
     assert not reached

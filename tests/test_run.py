@@ -15,8 +15,8 @@ import ctxextend
 from ctxextend import CheckpointError, DataError, RecipeError, RunResult, pipeline, resize
 from ctxextend.cli.app import app_of
 from ctxextend.cli.completion import complete_recipe
-from ctxextend.evaluation.evaluating import EvaluationInterrupted
-from ctxextend.evaluation.reports import Evaluation
+from ctxextend.evaluation.evaluate import EvaluationInterrupted
+from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.plan.plan import plan_recipe
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 from ctxextend.training.reports import TrainingInterrupted, TrainResult
@@ -180,7 +180,7 @@ def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pyte
         measured.append(ref)
         return EXTENDED
 
-    monkeypatch.setattr(pipeline, "evaluate_subject", evaluate)
+    monkeypatch.setattr(pipeline, "evaluate_checkpoint", evaluate)
     Path("book.txt").write_text(text_of([1, 2, 3]))
     recipe = write(
         "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
@@ -248,7 +248,7 @@ def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.Mo
     def stop(*_: object) -> None:
         raise EvaluationInterrupted(EXTENDED)
 
-    monkeypatch.setattr(pipeline, "evaluate_subject", stop)
+    monkeypatch.setattr(pipeline, "evaluate_checkpoint", stop)
     Path("book.txt").write_text("Some words.")
     recipe = write("source: tiny-gpt2\nresize: {to: 160}\nevaluate: {data: book.txt}\n")
     done = invoke(recipe)

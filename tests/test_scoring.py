@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from ctxextend import evaluate
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation import scoring
-from ctxextend.evaluation.readers import ENCODER, Reader, check_known, encode, open_reader
-from ctxextend.evaluation.scoring import Scorer, Window, head_is_apart
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
+from ctxextend.evaluation.scoring import ScoredWindow, Scorer, has_separate_head, open_scorer
 from ctxextend.recipe import CheckpointRef
 from tests.pico import Pico, edit_json, make_bart
 from tests.words import add_tokenizer
@@ -21,11 +21,11 @@ Make = Callable[..., Pico]
 SIZES: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
 
 
-def reader_of(pico: Pico) -> Reader:
-    return open_reader(CheckpointRef(str(add_tokenizer(pico.folder, is_framed="gpt2" not in pico.folder.name))))
+def reader_of(pico: Pico) -> EvalModel:
+    return open_eval_model(CheckpointRef(str(add_tokenizer(pico.folder, is_framed="gpt2" not in pico.folder.name))))
 
 
-def others(tmp_path: Path, name: str) -> Reader:
+def others(tmp_path: Path, name: str) -> EvalModel:
     """Models whose heads are not plain: two matrices in one, a projection in front, a bias of its own behind."""
     torch.manual_seed(0)
     configs = {
@@ -59,22 +59,22 @@ def others(tmp_path: Path, name: str) -> Reader:
     }
     auto: Any = transformers.AutoModelForCausalLM if name == "opt" else transformers.AutoModelForMaskedLM
     auto.from_config(configs[name]).save_pretrained(tmp_path / name)
-    return open_reader(CheckpointRef(str(add_tokenizer(tmp_path / name, is_framed=True))))
+    return open_eval_model(CheckpointRef(str(add_tokenizer(tmp_path / name, is_framed=True))))
 
 
-def by_transformers(reader: Reader, ids: Any) -> Any:
+def by_transformers(reader: EvalModel, ids: Any) -> Any:
     """Return the log-probabilities of every word at every place, by the whole model."""
     with torch.no_grad():
         return reader.model(input_ids=torch.from_numpy(ids)[None]).logits[0].log_softmax(-1).numpy()
 
 
-def check(reader: Reader) -> None:
+def check(reader: EvalModel) -> None:
     generator = np.random.default_rng(0)
     windows = [
-        Window(generator.integers(5, 32, length), np.array([0, length - 1, 3, 3]), generator.integers(5, 32, 4))
+        ScoredWindow(generator.integers(5, 32, length), np.array([0, length - 1, 3, 3]), generator.integers(5, 32, 4))
         for length in (9, 12, 9, 12, 9)
     ]
-    for window, losses in zip(windows, Scorer.of(reader, 2).losses(windows), strict=True):
+    for window, losses in zip(windows, open_scorer(reader, 2).losses(windows), strict=True):
         expected = -by_transformers(reader, window.input_ids)[window.places, window.labels]
         np.testing.assert_allclose(losses, expected, rtol=0, atol=2e-5)
 
@@ -82,21 +82,21 @@ def check(reader: Reader) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])
 def test_scorer_losses_equal_transformers_logits(name: str, make_pico: Make) -> None:
     reader = reader_of(make_pico(name))
-    assert head_is_apart(reader)
+    assert has_separate_head(reader)
     check(reader)
 
 
 @pytest.mark.parametrize("name", ["opt", "albert", "mobilebert", "esm"])
 def test_scorer_losses_equal_transformers_logits_of_unusual_heads(name: str, tmp_path: Path) -> None:
     reader = others(tmp_path, name)
-    assert head_is_apart(reader) == (name not in ("mobilebert", "esm"))
+    assert has_separate_head(reader) == (name not in ("mobilebert", "esm"))
     check(reader)
 
 
 def test_scorer_losses_of_a_whole_text_equal_transformers_own_loss() -> None:
-    reader = open_reader(CheckpointRef("tiny-gpt2"))
+    reader = open_eval_model(CheckpointRef("tiny-gpt2"))
     ids = np.random.default_rng(1).integers(0, 1024, 100)
-    found = Scorer.of(reader).losses([Window(ids, np.arange(99), ids[1:])])[0]
+    found = open_scorer(reader).losses([ScoredWindow(ids, np.arange(99), ids[1:])])[0]
     text = torch.from_numpy(ids)[None]
     with torch.no_grad():
         theirs = reader.model(input_ids=text, labels=text).loss.item()
@@ -106,8 +106,8 @@ def test_scorer_losses_of_a_whole_text_equal_transformers_own_loss() -> None:
 def test_scorer_losses_hold_few_logits_at_once(make_pico: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = reader_of(make_pico("gpt2"))
     ids = np.random.default_rng(2).integers(5, 32, 16)
-    window = Window(ids, np.arange(15), ids[1:])
-    whole = Scorer.of(reader).losses([window])[0]
+    window = ScoredWindow(ids, np.arange(15), ids[1:])
+    whole = open_scorer(reader).losses([window])[0]
     monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", 4 * 32)
     seen: list[int] = []
     made = scoring._logits
@@ -133,7 +133,7 @@ def test_scorer_losses_are_the_cross_entropy_of_what_the_head_makes(dtype: torch
     room = torch.full((9, 50), torch.nan) if dtype == torch.float32 else None
     words = torch.randint(50, (7,))
     with torch.no_grad():
-        found = scoring._cross_entropy_of(scoring._logits(head, rows, room), words)
+        found = scoring._cross_entropy(scoring._logits(head, rows, room), words)
         expected = torch.nn.functional.cross_entropy(head(rows).double(), words, reduction="none")
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
@@ -145,14 +145,14 @@ def test_scorer_losses_of_extreme_logits_are_those_of_torch() -> None:
     for word in range(3):
         words = torch.full((4,), word)
         expected = torch.nn.functional.cross_entropy(logits, words, reduction="none")
-        np.testing.assert_allclose(scoring._cross_entropy_of(logits.clone(), words), expected, rtol=1e-6)
+        np.testing.assert_allclose(scoring._cross_entropy(logits.clone(), words), expected, rtol=1e-6)
 
 
 def test_scorer_leaves_the_model_as_it_was(make_pico: Make) -> None:
     reader = reader_of(make_pico("bert"))
     ids = torch.arange(5, 15)[None]
     before = reader.model(input_ids=ids).logits
-    Scorer.of(reader).losses([Window(ids[0].numpy(), np.array([1]), np.array([7]))])
+    open_scorer(reader).losses([ScoredWindow(ids[0].numpy(), np.array([1]), np.array([7]))])
     assert torch.equal(reader.model(input_ids=ids).logits, before)
 
 
@@ -163,40 +163,40 @@ def test_scorer_refuses_a_model_that_needs_more_than_a_text(make_pico: Make) -> 
     reader = reader_of(make_pico("bert"))
     reader.model.forward = needs_more
     with pytest.raises(UnsupportedModelError, match="no logits of a text alone: ValueError: Input language unknown"):
-        Scorer.of(reader)
+        open_scorer(reader)
 
 
-def saved(model: Any, folder: Path, *, is_framed: bool = True) -> Reader:
+def saved(model: Any, folder: Path, *, is_framed: bool = True) -> EvalModel:
     model.save_pretrained(folder)
-    return open_reader(CheckpointRef(str(add_tokenizer(folder, is_framed=is_framed))))
+    return open_eval_model(CheckpointRef(str(add_tokenizer(folder, is_framed=is_framed))))
 
 
 def test_scorer_reads_each_text_by_the_attention_that_the_config_names(tmp_path: Path) -> None:
     sizes = SIZES | {"intermediate_size": 16, "max_position_embeddings": 64, "block_size": 2, "num_random_blocks": 1}
     reader = saved(transformers.BigBirdForMaskedLM(transformers.BigBirdConfig(**sizes)), tmp_path)
-    scorer = Scorer.of(reader)
+    scorer = open_scorer(reader)
     for length, attention in ((10, "original_full"), (64, "block_sparse"), (10, "original_full")):
-        scorer.losses([Window(np.full(length, 5), np.array([1]), np.array([6]))])
+        scorer.losses([ScoredWindow(np.full(length, 5), np.array([1]), np.array([6]))])
         assert reader.model.base_model.attention_type == attention
 
 
 def test_models_with_two_texts_are_refused_whatever_their_class(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="BartModel reads one text and writes another"):
-        open_reader(CheckpointRef(str(add_tokenizer(make_bart(tmp_path), is_framed=True))))
+        open_eval_model(CheckpointRef(str(add_tokenizer(make_bart(tmp_path), is_framed=True))))
 
 
 def test_a_folder_without_tokenizer_is_refused(make_pico: Make) -> None:
     with pytest.raises(CheckpointError, match="There is no tokenizer in"):
-        open_reader(CheckpointRef(str(make_pico("bert").folder)))
+        open_eval_model(CheckpointRef(str(make_pico("bert").folder)))
 
 
-def test_check_known_refuses_tokens_that_the_model_does_not_know(make_pico: Make) -> None:
+def test_check_vocabulary_refuses_tokens_that_the_model_does_not_know(make_pico: Make) -> None:
     reader = reader_of(make_pico("gpt2", vocab_size=20))
     with pytest.raises(CheckpointError, match="gives the token 31, and the model knows 20 tokens"):
-        check_known(reader, encode(reader, "w1 w26"))
+        check_vocabulary(reader, reader.tokenizer.encode("w1 w26"))
 
 
-def test_open_reader_refuses_a_file_that_lacks_tensors(make_pico: Make) -> None:
+def test_open_eval_model_refuses_a_file_that_lacks_tensors(make_pico: Make) -> None:
     pico = make_pico("gpt2")
     path = pico.folder / "model.safetensors"
     tensors = load_file(path)
@@ -206,7 +206,7 @@ def test_open_reader_refuses_a_file_that_lacks_tensors(make_pico: Make) -> None:
         reader_of(pico)
 
 
-def test_open_reader_says_that_a_head_is_not_there(make_pico: Make) -> None:
+def test_open_eval_model_says_that_a_head_is_not_there(make_pico: Make) -> None:
     pico = make_pico("bert", base=True)
     edit_json(pico.folder / "config.json", architectures=["BertForMaskedLM"])
     reader = reader_of(pico)

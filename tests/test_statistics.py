@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.evaluation.statistics import estimate, luck
+from ctxextend.evaluation.evaluation_result import binomial_tail, estimate, estimate_loss
+from ctxextend.json_output import to_json
 
 
 def test_estimate_of_equal_windows_is_the_standard_error_of_their_means() -> None:
@@ -27,14 +28,14 @@ def test_estimate_knows_no_error_of_one_window_and_nothing_of_none() -> None:
     nothing = estimate([np.array([])])
     assert math.isnan(nothing.mean)
     assert (nothing.error, nothing.tokens) == (None, 0)
-    assert nothing.as_dict() == {"mean": None, "error": None, "perplexity": None, "tokens": 0}
+    assert to_json(estimate_loss([np.array([])])) == {"mean": None, "error": None, "perplexity": None, "tokens": 0}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_estimate_of_losses_that_are_not_finite_is_not_finite(bad: float) -> None:
     found = estimate([np.array([bad]), np.array([1.0])])
     assert not math.isfinite(found.mean)
-    assert found.as_dict()["error"] is None
+    assert to_json(found)["error"] is None
 
 
 @given(st.integers(2, 200), st.integers(0, 2**32))
@@ -56,5 +57,5 @@ def test_estimate_of_single_values_is_their_own_standard_error() -> None:
 @pytest.mark.parametrize(
     ("found", "trials", "expected"), [(0, 10, 1), (1, 1, 0.1), (10, 10, 1e-10), (9, 10, 9.1e-9), (0, 0, 1)]
 )
-def test_luck_by_hand(found: int, trials: int, expected: float) -> None:
-    assert luck(found, trials, 0.1) == pytest.approx(expected)
+def test_binomial_tail_by_hand(found: int, trials: int, expected: float) -> None:
+    assert binomial_tail(found, trials, 0.1) == pytest.approx(expected)

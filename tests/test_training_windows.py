@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, TextTokenizer
 from ctxextend.training.packing import open_tokens, pack
 from ctxextend.training.windows import NOT_TOLD, Cut, Masking, Windows
 
@@ -196,7 +196,7 @@ def test_masking_of_a_reader_leaves_out_what_its_model_does_not_know() -> None:
             return 12
 
     class Known:
-        tokenizer = Tokenizer()
+        tokenizer = TextTokenizer(Tokenizer())
 
         class model:  # noqa: N801
             @staticmethod

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.windows import cut_text, ladder, spans
+from ctxextend.evaluation.text_windows import context_lengths, cut_windows, spans
 
 
 def texts(*lengths: int) -> list[Any]:
@@ -19,32 +19,32 @@ def shown(text: Any) -> list[list[int]]:
     return [window.tolist() for window in text.windows]
 
 
-def test_cut_text_cuts_windows_inside_documents_and_leaves_their_ends_out() -> None:
-    text = cut_text(texts(5, 4), 2, 10, None)
+def test_cut_windows_cuts_windows_inside_documents_and_leaves_their_ends_out() -> None:
+    text = cut_windows(texts(5, 4), 2, 10, None)
     assert shown(text) == [[0, 1], [2, 3], [5, 6], [7, 8]]
     assert not text.across_documents
 
 
-def test_cut_text_joins_documents_with_a_separator_where_few_are_long_enough() -> None:
-    text = cut_text(texts(3, 3, 4), 4, 10, 99)
+def test_cut_windows_joins_documents_with_a_separator_where_few_are_long_enough() -> None:
+    text = cut_windows(texts(3, 3, 4), 4, 10, 99)
     assert shown(text) == [[0, 1, 2, 99], [3, 4, 5, 99], [6, 7, 8, 9]]
     assert text.across_documents
 
 
-def test_cut_text_takes_the_first_window_of_each_document_where_one_is_asked_for() -> None:
-    assert shown(cut_text(texts(5, 4), 2, 10, None, one_each=True)) == [[0, 1], [5, 6]]
+def test_cut_windows_takes_the_first_window_of_each_document_where_one_is_asked_for() -> None:
+    assert shown(cut_windows(texts(5, 4), 2, 10, None, one_each=True)) == [[0, 1], [5, 6]]
 
 
-def test_cut_text_reads_no_more_than_it_needs() -> None:
+def test_cut_windows_reads_no_more_than_it_needs() -> None:
     def endless() -> Iterator[Any]:
         while True:
             yield np.arange(10)
 
-    assert len(cut_text(endless(), 5, 3, None).windows) == 3
-    assert len(cut_text(endless(), 16, 3, None).windows) == 3  # none is as long
+    assert len(cut_windows(endless(), 5, 3, None).windows) == 3
+    assert len(cut_windows(endless(), 16, 3, None).windows) == 3  # none is as long
 
 
-def test_cut_text_takes_no_longer_for_each_document_the_more_there_are() -> None:
+def test_cut_windows_takes_no_longer_for_each_document_the_more_there_are() -> None:
     class Counted:
         asked = 0
 
@@ -56,14 +56,14 @@ def test_cut_text_takes_no_longer_for_each_document_the_more_there_are() -> None
             return np.array([], np.int64)
 
     with pytest.raises(DataError):
-        cut_text([Counted() for _ in range(50)], 5, 3, None)  # type: ignore[misc]
+        cut_windows([Counted() for _ in range(50)], 5, 3, None)  # type: ignore[misc]
     assert Counted.asked < 50 * 6
 
 
 @pytest.mark.parametrize(("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Name more text")])
-def test_cut_text_refuses_a_text_shorter_than_a_window(tokens: int, hint: str) -> None:
+def test_cut_windows_refuses_a_text_shorter_than_a_window(tokens: int, hint: str) -> None:
     with pytest.raises(DataError, match=f"{tokens} tokens, and one window takes 128") as caught:
-        cut_text(texts(tokens), 128, 10, None)
+        cut_windows(texts(tokens), 128, 10, None)
     assert hint in str(caught.value)
     assert ("--length" in str(caught.value)) == (tokens >= 8)
 
@@ -81,8 +81,10 @@ def test_cut_text_refuses_a_text_shorter_than_a_window(tokens: int, hint: str) -
         (8, 8, (8,)),
     ],
 )
-def test_ladder_doubles_up_to_the_longest(longest: int, original: int | None, expected: tuple[int, ...]) -> None:
-    assert ladder(longest, original) == expected
+def test_context_lengths_doubles_up_to_the_longest(
+    longest: int, original: int | None, expected: tuple[int, ...]
+) -> None:
+    assert context_lengths(longest, original) == expected
 
 
 def test_spans_of_back_to_back_and_overlapping_pieces() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.cli.output import Output
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.comparison.reports import Calibration, Trial
@@ -43,7 +44,7 @@ def calibrate_plan(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tup
         if note not in plan.notes:
             sink.note(note)
     sink.note(*calibration_text(found).splitlines())
-    return plan_model(plan.model, found.settings), found.as_dict()
+    return plan_model(plan.model, found.settings), to_json(found)
 
 
 def calibration_text(found: "Calibration") -> str:

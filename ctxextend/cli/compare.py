@@ -34,6 +34,7 @@ from ctxextend.cli.options import (
 from ctxextend.cli.output import INTERRUPTED, Output, shows_unicode, terminal_width
 from ctxextend.cli.resize import MethodName
 from ctxextend.errors import OutputError
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.comparison.reports import Comparison
@@ -211,7 +212,7 @@ def _show(sink: Output, found: "Comparison", report: Path | None, plot: Path | N
     # Files first: a reader of stdout may go away, and a file that cannot be written stops nothing.
     failures = list(write_files(sink, found, report, plot)) if found.rows else []
     show_comparison(sink, found)
-    sink.result("compare", found.as_dict(), [*found.warnings, *map(str, failures)])
+    sink.result("compare", to_json(found), [*found.warnings, *map(str, failures)])
     if not found.complete:
         sink.note("Stopped: what is shown was measured until then.")
     for failure in failures:

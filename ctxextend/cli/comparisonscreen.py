@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ctxextend.cli.chart import Pieces
 from ctxextend.cli.lines import Cell, Screen, labelled, table
 from ctxextend.comparison.reports import LOSS, Comparison, Outcome, Row
-from ctxextend.evaluation.reports import Estimate
+from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import Figures
 
 __all__ = ["comparison_lines"]

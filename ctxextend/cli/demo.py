@@ -10,6 +10,7 @@ from ctxextend.checkpoints.siblings import scratch
 from ctxextend.cli.compare import show_comparison, write_files
 from ctxextend.cli.options import AsJson, Force, Quiet, check_report, output_folder, report_file
 from ctxextend.cli.output import INTERRUPTED, Output
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.comparison.reports import Comparison
@@ -73,5 +74,5 @@ def _show(sink: Output, shown: "Demo") -> None:
 
 def _compared(sink: Output, shown: "Demo", found: "Comparison", output: Path | None) -> None:
     show_comparison(sink, found)
-    values = shown.as_dict() | {"output": str(output) if output else None, "comparison": found.as_dict()}
+    values = shown.as_dict() | {"output": str(output) if output else None, "comparison": to_json(found)}
     sink.result("demo", values, found.warnings)

@@ -25,9 +25,10 @@ from ctxextend.cli.options import (
 )
 from ctxextend.cli.output import INTERRUPTED, Output, screen_lines, shows_unicode, terminal_width
 from ctxextend.errors import OutputError
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.evaluation.reports import Evaluation
+    from ctxextend.evaluation.evaluation_result import Evaluation
 
 __all__ = ["MEASURE_NAMES", "complete_measure", "evaluate", "show_evaluation"]
 
@@ -117,7 +118,7 @@ def evaluate(
     Of language models: loss by position and by how much text there is around a token, and whether a number that stands
     far back is found. Of encoders: that, and whether long documents are. The original reads the same text in pieces.
     """
-    from ctxextend.evaluation.evaluating import EvaluationInterrupted, evaluate_subject
+    from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
     from ctxextend.recipe import CheckpointRef, Evaluate
 
     sink = Output(as_json, quiet)
@@ -138,7 +139,7 @@ def evaluate(
         )
     try:
         with sink.progress("Reading", of="tokens") as progress:
-            found = evaluate_subject(ref, settings, progress)
+            found = evaluate_checkpoint(ref, settings, progress)
     except EvaluationInterrupted as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
         _show(sink, stop.evaluation, plot)
@@ -161,7 +162,7 @@ def _show(sink: Output, found: "Evaluation", plot: Path | None) -> None:
     # Before the figure: if that cannot be written, what took hours to measure was at least seen.
     show_evaluation(sink, found)
     failure = _plot(sink, found, plot)
-    sink.result("evaluate", found.as_dict(), [*found.warnings, *([str(failure)] if failure else [])])
+    sink.result("evaluate", to_json(found), [*found.warnings, *([str(failure)] if failure else [])])
     if not found.complete:
         sink.note("Stopped: what is shown was measured until then.")
     if failure:

@@ -7,7 +7,7 @@ from ctxextend.cli.evaluationwording import run_facts
 from ctxextend.cli.findinglines import passkey_lines, retrieval_lines
 from ctxextend.cli.lines import Screen, labelled
 from ctxextend.cli.losslines import context_lines, position_lines
-from ctxextend.evaluation.reports import Evaluation
+from ctxextend.evaluation.evaluation_result import Evaluation
 
 __all__ = ["evaluation_lines"]
 

@@ -1,6 +1,6 @@
 """What was measured of a context length, in words and figures."""
 
-from ctxextend.evaluation.reports import Evaluation, Passkey, Retrieval
+from ctxextend.evaluation.evaluation_result import Evaluation, Passkey, Retrieval
 from ctxextend.report.numbers import Figures, side
 
 __all__ = ["Figures", "passkey_words", "run_facts", "scored", "side", "way_words"]

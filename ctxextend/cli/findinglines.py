@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from ctxextend.cli.chart import Pieces
 from ctxextend.cli.evaluationwording import Figures, passkey_words, side, way_words
 from ctxextend.cli.lines import Cell, Screen, labelled, table
-from ctxextend.evaluation.reports import Evaluation, Passkey, Recall, Retrieval
-from ctxextend.evaluation.statistics import luck
+from ctxextend.evaluation.evaluation_result import Evaluation, Passkey, Recall, Retrieval, binomial_tail
 
 __all__ = ["passkey_lines", "retrieval_lines"]
 
@@ -15,7 +14,7 @@ __all__ = ["passkey_lines", "retrieval_lines"]
 SHADES = {True: " \u2591\u2592\u2593\u2588", False: " .:+#"}
 CELL = 3
 
-# Finds that guessing makes as rarely as it comes two standard errors above its mean are no luck.
+# Finds that guessing makes as rarely as it comes two standard errors above its mean are no binomial_tail.
 UNLIKELY = 0.0228
 
 
@@ -42,7 +41,7 @@ def _cell(share: float | None, passkey: Passkey, screen: Screen) -> Cell:
     shades = SHADES[screen.unicode]
     shade = shades[min(max(round(share * (len(shades) - 1)), 0), len(shades) - 1)]
     # Not by a standard error: of one trial in ten right by guessing, it makes a sure find.
-    is_sure = luck(round(share * passkey.trials), passkey.trials, passkey.chance) < UNLIKELY
+    is_sure = binomial_tail(round(share * passkey.trials), passkey.trials, passkey.chance) < UNLIKELY
     return f"{shade * CELL} {100 * share:3.0f}", "right" if is_sure else "faint"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ctxextend.cli.chart import SHARED, Curve, Pieces, draw, is_logarithmic, key_marks
 from ctxextend.cli.evaluationwording import Figures, scored, side
 from ctxextend.cli.lines import Cell, Screen, flowed, table
-from ctxextend.evaluation.reports import (
+from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,

@@ -13,11 +13,9 @@ from ctxextend.comparison.measuring import Base, Values, base_tokens, metric_of,
 from ctxextend.comparison.reports import LOSS, Calibration, Trial
 from ctxextend.comparison.trials import MOST_TRIALS, Choices, Trials, search
 from ctxextend.errors import DataError, ResizeError
-from ctxextend.evaluation.opening import prepare_readers
-from ctxextend.evaluation.readerfiles import open_files
-from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
-from ctxextend.evaluation.run import Run, open_run
-from ctxextend.evaluation.statistics import estimate
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
+from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
+from ctxextend.evaluation.evaluation_result import estimate, estimate_loss
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize
@@ -130,7 +128,8 @@ def calibrate_model(
     measure = _measure(plan, extended, run, progress or (lambda tokens, total: None))
     trials = Trials(measure, 1 if metric_of(run) == LOSS else -1)
     before, after = search(_choices(plan, extended), trials)
-    tried = {choice: Trial(choice, estimate(values)) for choice, values in trials.found.items()}
+    mean = estimate_loss if metric_of(run) == LOSS else estimate
+    tried = {choice: Trial(choice, mean(values)) for choice, values in trials.found.items()}
     return Calibration(
         metric=metric_of(run),
         before=tried[before],
@@ -139,12 +138,12 @@ def calibrate_model(
         tried=tuple(tried.values()),
         windows=len(trials.found[before]),
         length=extended.reader.max_len,
-        seconds=time.perf_counter() - began,
-        notes=(*original.notes, *run.on.warnings, *run.notes),
+        seconds=round(time.perf_counter() - began, 3),
+        notes=(*original.notes, *run.warnings, *run.notes),
     )
 
 
-def _open(opened: OpenedModel, settings: Resize, precision: str) -> tuple[ResizePlan, Reader]:
+def _open(opened: OpenedModel, settings: Resize, precision: str) -> tuple[ResizePlan, EvalModel]:
     """Plan the resize, and load the model as it is.
 
     Raises:
@@ -158,10 +157,10 @@ def _open(opened: OpenedModel, settings: Resize, precision: str) -> tuple[Resize
             "rows to calibrate.",
             "Leave --calibrate out, or give a greater --to.",
         )
-    return plan, load_reader(files, precision)
+    return plan, load_eval_model(files, precision)
 
 
-def _open_run(model: Reader, original: Reader, text: Evaluate) -> Run:
+def _open_run(model: EvalModel, original: EvalModel, text: Evaluate) -> EvaluationRun:
     """Cut the text; of language models nothing but the model's own loss is measured.
 
     Raises:
@@ -172,7 +171,7 @@ def _open_run(model: Reader, original: Reader, text: Evaluate) -> Run:
     measure = ("retrieval",) if is_encoder else ("position",)
     settings = replace(text, original=None, length=(length,), tokens=count * length, measure=measure)
     least = 1 if is_encoder else LEAST
-    run = open_run(prepare_readers(model, original if is_encoder else None, settings, least=least), settings)
+    run = plan_evaluation(model, original if is_encoder else None, settings, least=least)
     if run.retrieval is not None and len(run.retrieval.documents) < LEAST:
         raise DataError(
             f"The text has {len(run.retrieval.documents)} documents of {length:,} tokens or more, and {LEAST} are "
@@ -183,7 +182,7 @@ def _open_run(model: Reader, original: Reader, text: Evaluate) -> Run:
 
 
 def _measure(
-    plan: ResizePlan, extended: Extended, run: Run, progress: Progress
+    plan: ResizePlan, extended: Extended, run: EvaluationRun, progress: Progress
 ) -> Callable[[Resize], tuple[Values, ...]]:
     """Return what gives the values of settings: it makes their tables, and lets the model read with these."""
     is_encoder = run.retrieval is not None

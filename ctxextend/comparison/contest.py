@@ -23,11 +23,8 @@ from ctxextend.comparison.ranking import Standing, rank
 from ctxextend.comparison.reports import Comparison
 from ctxextend.comparison.settings import Compare
 from ctxextend.errors import DataError, ResizeError, TrainingError
-from ctxextend.evaluation.opening import fitting_measures, prepare_readers
-from ctxextend.evaluation.readerfiles import ReaderFiles, open_files
-from ctxextend.evaluation.readers import ENCODER, Reader, load_reader
-from ctxextend.evaluation.run import Run as Evaluating
-from ctxextend.evaluation.run import open_run
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles, load_eval_model, open_files
+from ctxextend.evaluation.evaluate import EvaluationRun, fitting_measures, plan_evaluation
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.recipe import Recipe
@@ -63,10 +60,10 @@ class Contest:
         started: Seconds of the clock when it began.
     """
 
-    files: ReaderFiles
+    files: ModelFiles
     settings: Compare
     extended: Extended
-    run: Evaluating
+    run: EvaluationRun
     pupil: Pupil | None
     plans: dict[str, ResizePlan]
     standings: list[Standing]
@@ -115,7 +112,7 @@ class Contest:
 
     def report(self, *, complete: bool) -> Comparison:
         """Return what was measured."""
-        metric, train, on = metric_of(self.run), self.settings.train, self.run.on
+        metric, train, text = metric_of(self.run), self.settings.train, self.run.text
         rows = rank(self.standings, metric)
         plan = next(iter(self.plans.values()))
         found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
@@ -134,12 +131,12 @@ class Contest:
             steps=train.steps if train else 0,
             trainable=train.trainable if train else "positions",
             seq_len=self.pupil.opened.span if self.pupil else None,
-            documents=len(on.text.documents),
-            tokens=sum(map(len, on.text.windows)),
+            documents=len(text.documents),
+            tokens=sum(map(len, text.windows)),
             seed=self.settings.evaluate.seed,
             precision=str(self.extended.reader.model.dtype).removeprefix("torch."),
             complete=complete,
-            seconds=time.perf_counter() - self.started,
+            seconds=round(time.perf_counter() - self.started, 3),
             warnings=(*dict.fromkeys(warning for one in found for warning in one.warnings), *self.failures),
             notes=self.run.notes,
         )
@@ -163,15 +160,14 @@ def open_contest(opened: OpenedModel, settings: Compare, folder: Path) -> Contes
     plans, left_out = _plans(files, settings)
     plan = next(iter(plans.values()))
     # What is trained is held in float32, whatever it is computed in.
-    original = load_reader(files, "fp32" if settings.train else settings.evaluate.precision)
+    original = load_eval_model(files, "fp32" if settings.train else settings.evaluate.precision)
     measured = settings.measured(original.kind)
     fitting_measures(original, measured)
     is_taught = original.kind == ENCODER and settings.train is not None and settings.train.trainable == "all"
     extended = Extended.of(original, plan, shares=not is_taught)
     pupil = Pupil.of(files, plan, settings.train, original, folder) if settings.train else None
-    prepared = prepare_readers(extended.reader, original, measured, pupil.left_out if pupil else None)
     notes = (*original.notes, *([HELD_OUT] if pupil and not pupil.opened.settings.eval_data else []))
-    run = open_run(replace(prepared, notes=notes), measured)
+    run = plan_evaluation(extended.reader, original, measured, pupil.left_out if pupil else None, notes=notes)
     _check_ranked(run, original)
     standings = [
         Standing(asked, _recipe(made, settings), keeps_learned_rows=made.keeps_learned_rows)
@@ -181,7 +177,7 @@ def open_contest(opened: OpenedModel, settings: Compare, folder: Path) -> Contes
     return Contest(files, settings, extended, run, pupil, plans, standings, left_out)
 
 
-def _plans(files: ReaderFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
+def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
     """Return what makes each method's tables, and why there is none of some that were not asked for by their names.
 
     Raises:
@@ -206,7 +202,7 @@ def _plans(files: ReaderFiles, settings: Compare) -> tuple[dict[str, ResizePlan]
     return plans, left_out
 
 
-def _check_ranked(run: Evaluating, original: Reader) -> None:
+def _check_ranked(run: EvaluationRun, original: EvalModel) -> None:
     """Refuse a comparison in which nothing would tell methods apart.
 
     Raises:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError
-from ctxextend.evaluation.readers import Reader
+from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.models.extend import lengthen, set_tables, to_tensor
 from ctxextend.plan.configedits import config_changes
 from ctxextend.plan.plan import ResizePlan
@@ -29,12 +29,12 @@ class Extended:
         before: The learned tables as the files have them, by name, each of shape (rows, d).
     """
 
-    reader: Reader
+    reader: EvalModel
     names: Mapping[str, str]
     before: Mapping[str, Table]
 
     @classmethod
-    def of(cls, original: Reader, plan: ResizePlan, *, shares: bool = True) -> "Extended":
+    def of(cls, original: EvalModel, plan: ResizePlan, *, shares: bool = True) -> "Extended":
         """Return the model at its new length, with the tables that a plan makes.
 
         Args:

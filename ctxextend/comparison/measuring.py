@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK
 from ctxextend.evaluation.embedding import Embedder
+from ctxextend.evaluation.evaluate import EvaluationRun
+from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, SLIDING, Estimate, Evaluation, estimate, estimate_loss
 from ctxextend.evaluation.losses import WindowLosses
-from ctxextend.evaluation.reports import CHUNKS, MODEL, SLIDING, Estimate, Evaluation
-from ctxextend.evaluation.retrieval import Readings, find_documents, read_original, read_whole, report_retrieval
-from ctxextend.evaluation.run import Run
-from ctxextend.evaluation.scoring import batches
-from ctxextend.evaluation.statistics import estimate
+from ctxextend.evaluation.retrieval import BaseVectors, embed_by_base, embed_documents, rank_documents, report_retrieval
 
 __all__ = ["Base", "Measured", "measure", "metric_of", "original_score", "read_base", "read_ranked"]
 
@@ -31,7 +29,7 @@ class Base:
     """
 
     windows: tuple[WindowLosses, ...] = ()
-    readings: Readings | None = None
+    readings: BaseVectors | None = None
 
 
 @dataclass(frozen=True)
@@ -50,36 +48,32 @@ class Measured:
     short: Estimate | None
 
 
-def metric_of(run: Run) -> str:
+def metric_of(run: EvaluationRun) -> str:
     """Return what methods are ranked by."""
     return RECIPROCAL_RANK if run.losses is None else LOSS
 
 
-def base_tokens(run: Run) -> int:
+def base_tokens(run: EvaluationRun) -> int:
     """Return the tokens that `read_base` reads."""
-    losses = run.losses.parted()[1].tokens_to_read * len(run.on.text.windows) if run.losses else 0
+    losses = run.losses.only(base=True).tokens_to_read * len(run.text.windows) if run.losses else 0
     return losses + (run.retrieval.tokens if run.retrieval else 0)
 
 
-def read_base(run: Run, progress: Callable[[int], None]) -> Base:
+def read_base(run: EvaluationRun, progress: Callable[[int], None]) -> Base:
     """Let the original read all that it is compared by.
 
     Args:
         run: What is to be measured.
         progress: Told the tokens of each step.
     """
-    windows: list[WindowLosses] = []
-    if run.losses is not None:
-        theirs, texts = run.losses.parted()[1], run.on.text.windows
-        for batch in batches([theirs.length] * len(texts), run.batch_size):
-            windows += theirs.read(batch[0], [texts[i] for i in batch])
-            progress(theirs.tokens_to_read * len(batch))
-    if run.retrieval is None or not isinstance(run.base, Embedder):
+    theirs = replace(run, losses=run.losses and run.losses.only(base=True))
+    windows = [window for found in theirs.read_windows(progress) for window in found]
+    if run.retrieval is None or not isinstance(run.base_reader, Embedder):
         return Base(tuple(windows))
-    return Base(tuple(windows), read_original(run.base, run.retrieval, progress))
+    return Base(tuple(windows), embed_by_base(run.base_reader, run.retrieval, progress))
 
 
-def measure(run: Run, base: Base, progress: Callable[[int], None]) -> Measured:
+def measure(run: EvaluationRun, base: Base, progress: Callable[[int], None]) -> Measured:
     """Measure the method whose tables the model has now.
 
     Args:
@@ -89,16 +83,16 @@ def measure(run: Run, base: Base, progress: Callable[[int], None]) -> Measured:
     """
     own = _own(run)
     own.measure(progress)
-    own.windows = [mine.with_those_of(other) for mine, other in zip(own.windows, base.windows, strict=True)]
-    if run.retrieval is None or base.readings is None or not isinstance(run.judge, Embedder):
+    own.windows = [mine.merged(other) for mine, other in zip(own.windows, base.windows, strict=True)]
+    if run.retrieval is None or base.readings is None or not isinstance(run.reader, Embedder):
         values = tuple(window.by_position[MODEL] for window in own.windows)
         return Measured(own.report(complete=True), values, _short(own))
-    places = find_documents(base.readings, read_whole(run.judge, run.retrieval, progress), run.retrieval)
+    places = rank_documents(base.readings, embed_documents(run.reader, run.retrieval, progress), run.retrieval)
     own.found = report_retrieval(run.retrieval, places, base.readings.pooling)
     return Measured(own.report(complete=True), tuple(1 / places[MODEL]), None)
 
 
-def read_ranked(run: Run, base: Base, progress: Callable[[int], None]) -> tuple[Values, ...]:
+def read_ranked(run: EvaluationRun, base: Base, progress: Callable[[int], None]) -> tuple[Values, ...]:
     """Return what the method whose tables the model has now is ranked by, `Measured.values`, and measure no more.
 
     Args:
@@ -106,38 +100,39 @@ def read_ranked(run: Run, base: Base, progress: Callable[[int], None]) -> tuple[
         base: From `read_base`; of encoders alone.
         progress: Told the tokens of each step.
     """
-    if run.retrieval is None or base.readings is None or not isinstance(run.judge, Embedder):
+    if run.retrieval is None or base.readings is None or not isinstance(run.reader, Embedder):
         own = _own(run)
         own.measure(progress)
         return tuple(window.by_position[MODEL] for window in own.windows)
-    places = find_documents(base.readings, read_whole(run.judge, run.retrieval, progress), run.retrieval)
+    places = rank_documents(base.readings, embed_documents(run.reader, run.retrieval, progress), run.retrieval)
     return tuple(1 / places[MODEL])
 
 
-def own_tokens(run: Run) -> int:
+def own_tokens(run: EvaluationRun) -> int:
     """Return the tokens that `measure` reads."""
     return _own(run).tokens_to_read + (run.retrieval.tokens if run.retrieval else 0)
 
 
-def _own(run: Run) -> Run:
+def _own(run: EvaluationRun) -> EvaluationRun:
     """Return a run of what the model alone gives, that has measured nothing yet."""
-    losses = run.losses and run.losses.parted()[0]
+    losses = run.losses and run.losses.only(base=False)
     return replace(run, losses=losses, retrieval=None, started=time.perf_counter(), windows=[], cells=[], found=None)
 
 
-def _short(run: Run) -> Estimate | None:
-    original = run.on.original
-    if original is None or not run.windows or (MODEL, original.max_len) not in run.windows[0].by_context:
+def _short(run: EvaluationRun) -> Estimate | None:
+    if run.base_reader is None or not run.windows:
         return None
-    contexts, known = [window.by_context for window in run.windows], original.max_len
+    contexts, known = [window.by_context for window in run.windows], run.base_reader.model.max_len
+    if (MODEL, known) not in contexts[0]:
+        return None
     return estimate([losses[MODEL, known] - losses[SLIDING, known] for losses in contexts])
 
 
-def original_score(run: Run, base: Base) -> Estimate | None:
+def original_score(run: EvaluationRun, base: Base) -> Estimate | None:
     """Return the score of the original, which reads the same in pieces."""
     if base.windows:
-        return estimate([window.by_position[SLIDING] for window in base.windows])
+        return estimate_loss([window.by_position[SLIDING] for window in base.windows])
     if base.readings is None or run.retrieval is None:
         return None
-    places = find_documents(base.readings, base.readings.documents[CHUNKS], run.retrieval)
+    places = rank_documents(base.readings, base.readings.documents[CHUNKS], run.retrieval)
     return estimate(list(1 / places[CHUNKS]))

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError, TrainingError
-from ctxextend.evaluation.readerfiles import ReaderFiles
-from ctxextend.evaluation.readers import Reader, separator
+from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.models.extend import to_tensor
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Recipe, Train
@@ -63,7 +62,7 @@ class Pupil:
     devices: "Devices"
 
     @classmethod
-    def of(cls, files: ReaderFiles, plan: ResizePlan, train: Train, original: Reader, folder: Path) -> "Pupil":
+    def of(cls, files: ModelFiles, plan: ResizePlan, train: Train, original: EvalModel, folder: Path) -> "Pupil":
         """Cut the text into tokens, and choose how they are trained on.
 
         Args:
@@ -104,14 +103,14 @@ class Pupil:
         """The documents that training leaves out of its own text; None where it was given others to measure on."""
         if self.opened.settings.eval_data:
             return None
-        tokens, between = self.texts.held_out, separator(self.opened.files)
+        tokens, between = self.texts.held_out, self.opened.files.tokenizer.separator
         ends: NDArray[np.intp] = np.flatnonzero(tokens == (-1 if between is None else between))
         pieces = (piece[piece != between] for piece in np.split(tokens, ends))
         return [piece.astype(np.int64) for piece in pieces if len(piece)]
 
     @contextmanager
     def taught(
-        self, reader: Reader, names: Mapping[str, str], plan: ResizePlan, progress: Callable[[int], None]
+        self, reader: EvalModel, names: Mapping[str, str], plan: ResizePlan, progress: Callable[[int], None]
     ) -> Iterator[None]:
         """Train a model for as long as the block runs; behind it, its weights are bit for bit what they were.
 

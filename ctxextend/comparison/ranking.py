@@ -7,8 +7,7 @@ from math import inf, isfinite
 from ctxextend.comparison.measuring import Measured
 from ctxextend.comparison.reports import LOSS, Outcome, Row
 from ctxextend.comparison.settings import Asked
-from ctxextend.evaluation.reports import Estimate
-from ctxextend.evaluation.statistics import estimate
+from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_loss
 
 __all__ = ["Standing", "rank"]
 
@@ -55,7 +54,7 @@ def rank(standings: Sequence[Standing], metric: str) -> tuple[Row, ...]:
             standing.norms,
             before,
             after,
-            standing.seconds,
+            round(standing.seconds, 3),
         )
         for standing, before, after in zip(known, untrained, trained, strict=True)
         if before is not None
@@ -65,7 +64,8 @@ def rank(standings: Sequence[Standing], metric: str) -> tuple[Row, ...]:
 
 def _outcomes(found: Sequence[Measured | None], sign: int) -> list[Outcome | None]:
     """Return what methods were worth at one stage, each beside the best; None for those not measured at it."""
-    scores = {id(measured): estimate(measured.values) for measured in found if measured is not None}
+    mean = estimate_loss if sign == 1 else estimate
+    scores = {id(measured): mean(measured.values) for measured in found if measured is not None}
     best = min(filter(None, found), key=lambda measured: _cost(scores[id(measured)], sign), default=None)
     return [None if measured is None else _outcome(measured, scores[id(measured)], best, sign) for measured in found]
 

@@ -1,11 +1,11 @@
 """What a comparison of methods found, and a calibration of one, as data."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from ctxextend.evaluation.reports import Estimate, Evaluation
+from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
+from ctxextend.json_output import not_in_json
 from ctxextend.recipe import Resize
 
 __all__ = ["LOSS", "RECIPROCAL_RANK", "Calibration", "Comparison", "Outcome", "Row", "Trial"]
@@ -40,21 +40,12 @@ class Outcome:
     short: Estimate | None
     evaluation: Evaluation
 
+    json_properties: ClassVar = ("is_level",)
+
     @property
     def is_level(self) -> bool:
         """Whether it is the best, or no more than two standard errors behind it."""
         return self.behind is None or self.behind.mean <= ERRORS * (self.behind.error or 0.0)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values; a mean reciprocal rank has no perplexity."""
-        is_loss = self.evaluation.kind != "encoder"
-        return {
-            "score": self.score.as_dict() if is_loss else self.score.difference_as_dict(),
-            "behind": self.behind and self.behind.difference_as_dict(),
-            "is_level": self.is_level,
-            "short": self.short and self.short.difference_as_dict(),
-            "evaluation": self.evaluation.as_dict(),
-        }
 
 
 @dataclass(frozen=True)
@@ -83,18 +74,6 @@ class Row:
     def final(self) -> Outcome:
         """What it is ranked by: after the training, where there was one."""
         return self.trained or self.untrained
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
-        return {
-            "method": self.method,
-            "keeps_learned_rows": self.keeps_learned_rows,
-            "recipe": self.recipe,
-            "norms": _finite(self.norms),
-            "untrained": self.untrained.as_dict(),
-            "trained": self.trained and self.trained.as_dict(),
-            "seconds": round(self.seconds, 3),
-        }
 
 
 @dataclass(frozen=True)
@@ -147,16 +126,8 @@ class Comparison:
     precision: str = "float32"
     complete: bool = True
     seconds: float = 0.0
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it but the warnings as plain values."""
-        values = {name: value for name, value in vars(self).items() if name != "warnings"}
-        shown = Estimate.as_dict if self.metric == LOSS else Estimate.difference_as_dict
-        values |= {"original": self.original and shown(self.original), "norms": _finite(self.norms)}
-        values |= {"rows": [row.as_dict() for row in self.rows], "left_out": dict(self.left_out)}
-        return values | {"seconds": round(self.seconds, 3), "notes": list(self.notes)}
 
 
 @dataclass(frozen=True)
@@ -168,19 +139,30 @@ class Trial:
         score: Loss in nats per token, or the mean reciprocal rank.
     """
 
-    settings: Resize
+    settings: Resize = field(metadata=not_in_json)
     score: Estimate
+
+    json_properties: ClassVar = NUMBERS
+
+    @property
+    def sigma(self) -> float | None:
+        """Rows of the Gaussian that parts slow from fast."""
+        return self.settings.sigma
+
+    @property
+    def repeat(self) -> tuple[int, int] | None:
+        """The first of the rows that repeat, and one behind the last."""
+        return self.settings.repeat
+
+    @property
+    def gain(self) -> float | None:
+        """By how much rows are moved away from their mean."""
+        return self.settings.gain
 
     @property
     def flags(self) -> dict[str, Any]:
         """The numbers, by the names that `resize` and `plan_resize` take."""
         return {name: getattr(self.settings, name) for name in NUMBERS}
-
-    def as_dict(self, metric: str) -> dict[str, Any]:
-        """Return all of it as plain values; a mean reciprocal rank has no perplexity."""
-        score = self.score.as_dict() if metric == LOSS else self.score.difference_as_dict()
-        repeat = self.settings.repeat and list(self.settings.repeat)
-        return self.flags | {"repeat": repeat, "score": score}
 
 
 @dataclass(frozen=True)
@@ -224,22 +206,3 @@ class Calibration:
     def flags(self) -> dict[str, Any]:
         """The numbers, by the names that `resize` and `plan_resize` take."""
         return self.after.flags
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
-        return {
-            "metric": self.metric,
-            "before": self.before.as_dict(self.metric),
-            "after": self.after.as_dict(self.metric),
-            "better_by": self.better_by.difference_as_dict(),
-            "tried": [trial.as_dict(self.metric) for trial in self.tried],
-            "windows": self.windows,
-            "length": self.length,
-            "seconds": round(self.seconds, 3),
-            "notes": list(self.notes),
-        }
-
-
-def _finite(values: Sequence[float]) -> list[float | None]:
-    """Return numbers with None in the place of those that are not finite, which JSON does not have."""
-    return [value if math.isfinite(value) else None for value in values]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, get_origin
 
 from ctxextend.errors import ResizeError
-from ctxextend.evaluation.readers import ENCODER
+from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
 from ctxextend.tables.apply import MethodOptions
 from ctxextend.tables.registry import METHODS

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.reports import Estimate
-from ctxextend.evaluation.statistics import estimate
+from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.recipe import Resize
 from ctxextend.tables.bands import Split, choose_split, default_gain, find_repeats
 

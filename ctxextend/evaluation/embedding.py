@@ -13,13 +13,13 @@ from ctxextend.checkpoints.folder import load_modules
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.weightnames import stays_inside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.readers import SENTENCE_MODULES, Reader, encode, prepare_attention, reading_alone
-from ctxextend.evaluation.scoring import batches, inputs_of
+from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, prepare_inputs, reads_only_text
+from ctxextend.evaluation.scoring import batches
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["POOLINGS", "Embedder", "last_states", "ranks", "read_pooling"]
+__all__ = ["POOLINGS", "Embedder", "last_states", "open_embedder", "ranks", "read_pooling"]
 
 # What a folder that says nothing is pooled by.
 DEFAULT = "mean"
@@ -58,59 +58,46 @@ POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
 
 @dataclass(frozen=True)
 class Embedder:
-    """Gives the vectors of texts.
+    """Gives the vectors of texts by an encoder.
 
     Attributes:
-        reader: An encoder.
-        poolings: How the vectors of a text's tokens become one, by names of `POOLINGS`; several are joined.
+        model: An encoder.
+        poolings: How the states of a text's tokens become one vector, by names of `POOLINGS`; several are joined.
         batch_size: Texts that are read at once; None is as many as hold 4,096 tokens.
     """
 
-    reader: Reader
+    model: EvalModel
     poolings: tuple[str, ...]
     batch_size: int | None = None
-
-    @classmethod
-    def of(cls, reader: Reader, batch_size: int | None = None) -> "Embedder":
-        """Return an encoder's embedder, which pools as the encoder's folder says.
-
-        Raises:
-            CheckpointError: As `read_pooling`.
-            UnsupportedModelError: As `read_pooling`; or the model does not make states of a text alone.
-        """
-        embedder = cls(reader, read_pooling(reader.root), batch_size)
-        with reading_alone(reader, "vectors"):
-            embedder.vectors([encode(reader, "a")])
-        return embedder
 
     @property
     def pooling(self) -> str:
         """How it pools, for people to read."""
         return " + ".join(self.poolings)
 
-    @property
-    def room(self) -> int:
-        """Tokens of text that it reads at once, special tokens left out."""
-        return self.reader.max_len - self.reader.special
-
     def vectors(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
         """Return the vectors of some texts.
 
         Args:
-            texts: Ids without special tokens, at least one, each of shape (k,), 1 ≤ k ≤ `room`.
+            texts: Ids without special tokens, at least one, each of shape (k,), 1 ≤ k ≤ `model.max_text`.
 
         Returns:
             Shape (texts, d), each of length 1, so that the product of two is their cosine.
         """
-        framed = [self.reader.framed(text) for text in texts]
+        import torch
+
+        whole = [self.model.tokenizer.add_special_tokens(text) for text in texts]
         found: dict[int, NDArray[np.float32]] = {}
-        for batch in batches([len(text) for text in framed], self.batch_size):
-            rows = self._read(np.stack([framed[i] for i in batch]))
-            found |= zip(batch, _unit(rows), strict=True)
+        for batch in batches([len(text) for text in whole], self.batch_size):
+            ids = torch.from_numpy(np.stack([whole[i] for i in batch])).to(self.model.model.device)
+            with torch.inference_mode():
+                states = last_states(self.model, ids)
+                pooled = torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
+            found |= zip(batch, _unit(pooled.cpu().numpy()), strict=True)
         return np.stack([found[i] for i in range(len(texts))])
 
     def mean_of_chunks(self, text: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the mean of the vectors of a text's pieces, each of `room` tokens but for the last.
+        """Return the mean of the vectors of a text's chunks, each of `model.max_text` tokens but for the last.
 
         Args:
             text: Ids without special tokens, shape (k,), however long.
@@ -118,38 +105,39 @@ class Embedder:
         Returns:
             Shape (d,), of length 1.
         """
-        pieces = [text[start : start + self.room] for start in range(0, len(text), self.room)]
-        return _unit(self.vectors(pieces).mean(axis=0))
+        size = self.model.max_text
+        return _unit(self.vectors([text[start : start + size] for start in range(0, len(text), size)]).mean(axis=0))
 
-    def _read(self, input_ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of texts of one length, shape (texts, d), from their ids, shape (texts, tokens)."""
-        import torch
 
-        ids = torch.from_numpy(input_ids).to(self.reader.model.device)
-        with torch.inference_mode():
-            states = last_states(self.reader, ids)
-            pooled = torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
-        found: NDArray[np.float32] = pooled.cpu().numpy()
-        return found
+def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
+    """Return an encoder's embedder, which pools as the encoder's folder says.
+
+    Raises:
+        CheckpointError: As `read_pooling`.
+        UnsupportedModelError: As `read_pooling`; or the model does not make states of a text alone.
+    """
+    embedder = Embedder(model, read_pooling(model.root), batch_size)
+    with reads_only_text(model, "vectors"):
+        embedder.vectors([model.tokenizer.encode("a")])
+    return embedder
 
 
 def last_states(
-    reader: Reader, input_ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
+    model: EvalModel, input_ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
 ) -> "torch.Tensor":
-    """Return what a model's last layer gives for each token of some texts, in front of whatever head it has.
+    """Return the last hidden states of some texts' tokens, before whatever head the model has.
 
     Args:
-        reader: The model.
+        model: The model.
         input_ids: Texts of one length, shape (b, w), int64, on the model's device.
         position_ids: Where the tokens stand, as the model counts, shape (b, w), int64; None is at the start.
 
     Returns:
         Shape (b, w, d), float32.
     """
-    prepare_attention(reader)
-    given = inputs_of(reader.model, input_ids) | ({} if position_ids is None else {"position_ids": position_ids})
-    # The part in front of a language model's head: with it there are logits, and no last states.
-    states: torch.Tensor = reader.model.base_model(**given).last_hidden_state.float()
+    # The part before a language model's head: with it there are logits, and no last states.
+    output = model.model.base_model(**prepare_inputs(model.model, input_ids, position_ids))
+    states: torch.Tensor = output.last_hidden_state.float()
     return states
 
 

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.embedding import Embedder, ranks
-from ctxextend.evaluation.readers import CAUSAL, ENCODER, MASKED, Reader, encode
-from ctxextend.evaluation.reports import Passkey
-from ctxextend.evaluation.scoring import Scorer, Window
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, TextTokenizer
+from ctxextend.evaluation.evaluation_result import Passkey
+from ctxextend.evaluation.scoring import ScoredWindow, Scorer
 
-__all__ = ["DEPTHS", "Blank", "Cell", "PasskeyTask", "Trial", "measure_passkey", "plan_passkey", "report_passkey"]
+__all__ = ["PasskeyCell", "PasskeyTask", "PasskeyTrial", "measure_passkey", "plan_passkey", "report_passkey"]
+
+Ids = NDArray[np.int64]
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -27,7 +29,7 @@ NUMBERS = 10
 # How many numbers of so many digits are tried at most: ten of one token are not rare, or hardly there.
 TRIED = 300
 
-# Trials of a cell where nobody says otherwise: each number once, and of encoders, which read a text for each, one.
+# Trials of a cell by default: each number once, and one of encoders, which read a text for each number.
 TRIALS = {CAUSAL: 10, MASKED: 10, ENCODER: 1}
 
 # What is hidden, and what is asked; an encoder's query is the sentence itself.
@@ -39,30 +41,19 @@ SPELLINGS = ("{}", '"{}"')
 
 
 @dataclass(frozen=True)
-class Blank:
-    """A sentence with room for one token.
+class Template:
+    """The ids of a sentence, `before` and `after` a place for one token."""
 
-    Attributes:
-        before: Ids in front of it.
-        after: Ids behind it.
-    """
+    before: Ids
+    after: Ids
 
-    before: NDArray[np.int64]
-    after: NDArray[np.int64]
-
-    def filled(self, token: int) -> NDArray[np.int64]:
+    def fill(self, token: int) -> Ids:
         """Return its ids, shape (len(before) + 1 + len(after),), with a token in its place."""
         return np.concatenate([self.before, [token], self.after])
 
 
-class Trial(NamedTuple):
-    """One text of a cell.
-
-    Attributes:
-        length: Tokens of the text.
-        depth: Where the number stands.
-        number: Which trial of its cell it is, from 0.
-    """
+class PasskeyTrial(NamedTuple):
+    """One text of a cell: its tokens, where the number stands, and which trial of its cell it is, from 0."""
 
     length: int
     depth: float
@@ -77,18 +68,18 @@ class PasskeyTask:
         sentence: What is hidden.
         question: What stands at the end of the text, where a model answers.
         numbers: The tokens of the ten numbers, shape (10,).
-        filler: The text around it, ids without special tokens, shape (k,); where it ends, it begins anew.
+        filler: The text around it, ids without special tokens, shape (k,); at its end it starts over.
         lengths: Tokens of the texts, special tokens included, the shortest first.
         depths: Where the number stands, from 0, the start, to 1, the end.
         trials: Of a cell.
-        seed: What numbers and fillers are drawn with.
+        seed: Random seed of numbers and fillers.
         notes: What should be known of it.
     """
 
-    sentence: Blank
-    question: Blank
-    numbers: NDArray[np.int64]
-    filler: NDArray[np.int64]
+    sentence: Template
+    question: Template
+    numbers: Ids
+    filler: Ids
     lengths: tuple[int, ...]
     depths: tuple[float, ...]
     trials: int
@@ -103,7 +94,7 @@ class PasskeyTask:
         """Return the tokens that a model of a kind reads for all cells."""
         return sum(self.tokens(kind, length) for length in self.lengths) * len(self.depths)
 
-    def answer(self, trial: Trial) -> int:
+    def answer(self, trial: PasskeyTrial) -> int:
         """Return which of the ten numbers a trial hides.
 
         In ten trials each has its turn, and depths begin with different ones: what a model always prefers finds
@@ -113,8 +104,8 @@ class PasskeyTask:
         turn = trial.number + self.depths.index(trial.depth) * NUMBERS // len(self.depths)
         return int(order[turn % NUMBERS])
 
-    def around(self, trial: Trial, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the text before and behind what is hidden, `tokens` together, the same text at every depth."""
+    def around(self, trial: PasskeyTrial, tokens: int) -> tuple[Ids, Ids]:
+        """Return the text before and after what is hidden, `tokens` together, the same text at every depth."""
         start = int(np.random.default_rng((self.seed, trial.length, trial.number)).integers(len(self.filler)))
         text = np.take(self.filler, np.arange(start, start + tokens), mode="wrap")
         cut = round(trial.depth * tokens)
@@ -122,7 +113,7 @@ class PasskeyTask:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PasskeyCell:
     """One length and one depth.
 
     Attributes:
@@ -139,49 +130,50 @@ class Cell:
 
 
 def plan_passkey(
-    reader: Reader, filler: NDArray[np.int64], lengths: Sequence[int], trials: int | None = None, seed: int = 0
+    model: EvalModel, filler: Ids, lengths: Sequence[int], trials: int | None = None, seed: int = 0
 ) -> PasskeyTask | str:
-    """Find ten numbers that are one token each, and choose the lengths that have room for what is asked.
+    """Find ten numbers that are one token each, and choose the lengths that are long enough.
 
     The numbers have as many digits, up to three, as ten numbers of one token have.
 
     Args:
-        reader: The model; its tokenizer and kind decide.
+        model: The model; its tokenizer and kind decide.
         filler: The user's own text, ids without special tokens, shape (k,).
         lengths: Tokens of the texts, special tokens included; at most what the model reads at once.
         trials: Of a cell; None is 10, and 1 for encoders, which read ten texts in each.
-        seed: What numbers and fillers are drawn with.
+        seed: Random seed of numbers and fillers.
 
     Returns:
         The task, which `dataclasses.replace` gives other depths; or why there is none.
     """
-    ways = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)
-    found = next((found for way in ways if (found := _numbers(reader, *way, seed)) is not None), None)
+    tokenizer = model.tokenizer
+    spelled = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)
+    found = next((found for way in spelled if (found := _numbers(tokenizer, *way, seed)) is not None), None)
     if found is None:
         return "The pass key was not measured: the tokenizer has no ten numbers of one token each."
     if len(filler) == 0:
         return "The pass key was not measured: there is no text to hide it in."
     sentence, question, numbers = found
-    needed = reader.special + len(sentence.filled(0)) + len(question.filled(0)) + 1
+    needed = tokenizer.num_special + len(sentence.fill(0)) + len(question.fill(0)) + 1
     fitting = tuple(sorted({length for length in lengths if length >= needed}))
     if not fitting:
         return f"The pass key was not measured: it needs texts of {needed} tokens or more."
-    left_out = [f"{length:,}" for length in sorted(set(lengths)) if length < needed]
-    note = f"The pass key was not measured at {', '.join(left_out)} tokens: it needs {needed}."
-    drawn = TRIALS[reader.kind] if trials is None else trials
-    return PasskeyTask(sentence, question, numbers, filler, fitting, DEPTHS, drawn, seed, (note,) if left_out else ())
+    left_out = ", ".join(f"{length:,}" for length in sorted(set(lengths)) if length < needed)
+    notes = (f"The pass key was not measured at {left_out} tokens: it needs {needed}.",) if left_out else ()
+    trials = TRIALS[model.kind] if trials is None else trials
+    return PasskeyTask(sentence, question, numbers, filler, fitting, DEPTHS, trials, seed, notes)
 
 
-def _numbers(reader: Reader, digits: int, spelling: str, seed: int) -> tuple[Blank, Blank, NDArray[np.int64]] | None:
+def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) -> tuple[Template, Template, Ids] | None:
     """Return the sentence, the question and ten numbers of so many digits; None where there are no ten."""
     low = 10 ** (digits - 1) if digits > 1 else 0
     drawn = np.random.default_rng(seed).permutation(np.arange(low, 10**digits))[:TRIED]
     texts = [spelling.format(number) for number in drawn]
-    sentence, hidden = _blank([encode(reader, SENTENCE.format(text)) for text in texts])
+    sentence, hidden = _template([tokenizer.encode(SENTENCE.format(text)) for text in texts])
     if len(hidden) < NUMBERS:
         return None
-    question, asked = _blank([encode(reader, QUESTION.format(text)) for text in texts])
-    unknown = reader.tokenizer.unk_token_id
+    question, asked = _template([tokenizer.encode(QUESTION.format(text)) for text in texts])
+    unknown = tokenizer.tokenizer.unk_token_id
     # What is asked for must be the token that was hidden, and no other number's.
     tokens = sorted({token for i, token in hidden.items() if asked.get(i) == token and token != unknown})
     if len(tokens) < NUMBERS:
@@ -189,8 +181,8 @@ def _numbers(reader: Reader, digits: int, spelling: str, seed: int) -> tuple[Bla
     return sentence, question, np.random.default_rng(seed).permutation(np.array(tokens, np.int64))[:NUMBERS]
 
 
-def _blank(sentences: list[NDArray[np.int64]]) -> tuple[Blank, dict[int, int]]:
-    """Part sentences that differ in one number.
+def _template(sentences: list[Ids]) -> tuple[Template, dict[int, int]]:
+    """Find what sentences have in common that differ in one number.
 
     Args:
         sentences: Ids of each.
@@ -202,7 +194,7 @@ def _blank(sentences: list[NDArray[np.int64]]) -> tuple[Blank, dict[int, int]]:
     end = _common([list(ids[start:][::-1]) for ids in sentences])
     between = {i: int(ids[start]) for i, ids in enumerate(sentences) if len(ids) - start - end == 1}
     first = sentences[0]
-    return Blank(first[:start], first[len(first) - end :]), between
+    return Template(first[:start], first[len(first) - end :]), between
 
 
 def _common(rows: list[list[int]]) -> int:
@@ -210,55 +202,57 @@ def _common(rows: list[list[int]]) -> int:
     return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
 
 
-def measure_passkey(task: PasskeyTask, judge: Scorer | Embedder) -> Iterator[Cell]:
+def measure_passkey(task: PasskeyTask, reader: Scorer | Embedder) -> Iterator[PasskeyCell]:
     """Look for the number, and yield what was found cell by cell, the shortest length first.
 
     Args:
-        task: From `plan_passkey` of the judge's reader.
-        judge: A language model's scorer: the number is found where its loss is less than each other's. Or an encoder's
+        task: From `plan_passkey` of the reader's model.
+        reader: A language model's scorer: the number is found where its loss is less than each other's. Or an encoder's
             embedder: each of ten texts, equal but for their numbers, is found where it is the nearest to the sentence
             with its number.
     """
     for length in task.lengths:
         for depth in task.depths:
-            trials = [Trial(length, depth, number) for number in range(task.trials)]
-            if isinstance(judge, Embedder):
-                found = [np.mean(_retrieve(task, judge, trial)) for trial in trials]
+            trials = [PasskeyTrial(length, depth, number) for number in range(task.trials)]
+            if isinstance(reader, Embedder):
+                found = [np.mean(_find_texts(task, reader, trial)) for trial in trials]
             else:
-                found = [np.mean(_rank(task, judge, trials))]
-            yield Cell(length, depth, float(np.mean(found)), task.tokens(judge.reader.kind, length))
+                found = [np.mean(_find_numbers(task, reader, trials))]
+            yield PasskeyCell(length, depth, float(np.mean(found)), task.tokens(reader.model.kind, length))
 
 
-def _rank(task: PasskeyTask, scorer: Scorer, trials: Sequence[Trial]) -> list[bool]:
+def _find_numbers(task: PasskeyTask, scorer: Scorer, trials: Sequence[PasskeyTrial]) -> list[bool]:
     """Return for each trial whether the hidden number has the least loss."""
-    rows = scorer.losses([_window(task, scorer.reader, trial) for trial in trials])
+    rows = scorer.losses([_window(task, scorer.model, trial) for trial in trials])
     answers = [task.answer(trial) for trial in trials]
     # Ties are not found, and neither is what is not a number.
     return [bool((row[answer] < np.delete(row, answer)).all()) for row, answer in zip(rows, answers, strict=True)]
 
 
-def _window(task: PasskeyTask, reader: Reader, trial: Trial) -> Window:
+def _window(task: PasskeyTask, model: EvalModel, trial: PasskeyTrial) -> ScoredWindow:
     """Return a text with a number and a question, and the ten numbers as labels of the place of the answer."""
-    hidden = task.sentence.filled(task.numbers[task.answer(trial)])
+    tokenizer = model.tokenizer
+    hidden = task.sentence.fill(task.numbers[task.answer(trial)])
     end, place = task.question.before, trial.length - 1  # where a causal model answers: the last token that it reads
-    if reader.kind == MASKED:
-        end = np.concatenate([task.question.filled(reader.tokenizer.mask_token_id), reader.suffix]).astype(np.int64)
+    if model.kind == MASKED:
+        end = np.concatenate([task.question.fill(tokenizer.tokenizer.mask_token_id), tokenizer.after]).astype(np.int64)
         place = trial.length - len(end) + len(task.question.before)
-    before, after = task.around(trial, trial.length - len(reader.prefix) - len(hidden) - len(end))
-    ids = np.concatenate([reader.prefix, before, hidden, after, end]).astype(np.int64)
-    return Window(ids, np.full(NUMBERS, place), task.numbers)
+    before, after = task.around(trial, trial.length - len(tokenizer.before) - len(hidden) - len(end))
+    ids = np.concatenate([tokenizer.before, before, hidden, after, end]).astype(np.int64)
+    return ScoredWindow(ids, np.full(NUMBERS, place), task.numbers)
 
 
-def _retrieve(task: PasskeyTask, embedder: Embedder, trial: Trial) -> NDArray[np.bool_]:
+def _find_texts(task: PasskeyTask, embedder: Embedder, trial: PasskeyTrial) -> NDArray[np.bool_]:
     """Return for each number whether the text that holds it is the nearest to its sentence, shape (10,)."""
-    sentences = [task.sentence.filled(token) for token in task.numbers]
-    before, after = task.around(trial, trial.length - embedder.reader.special - len(sentences[0]))
+    sentences = [task.sentence.fill(token) for token in task.numbers]
+    special = embedder.model.tokenizer.num_special
+    before, after = task.around(trial, trial.length - special - len(sentences[0]))
     texts = embedder.vectors([np.concatenate([before, sentence, after]) for sentence in sentences])
     found: NDArray[np.bool_] = ranks(embedder.vectors(sentences), texts, np.arange(NUMBERS)) == 1
     return found
 
 
-def report_passkey(task: PasskeyTask, kind: str, cells: Iterable[Cell]) -> Passkey:
+def report_passkey(task: PasskeyTask, kind: str, cells: Iterable[PasskeyCell]) -> Passkey:
     """Return what was found; cells that were not measured are None."""
     found = {(cell.length, cell.depth): cell.found for cell in cells}
     rows = tuple(tuple(found.get((length, depth)) for depth in task.depths) for length in task.lengths)

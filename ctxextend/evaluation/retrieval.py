@@ -1,33 +1,33 @@
-"""Documents found by queries from what lies beyond the original's length."""
+"""Documents found by queries that are cut from beyond what the base checkpoint reads."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.embedding import Embedder, ranks
-from ctxextend.evaluation.readers import Reader
-from ctxextend.evaluation.reports import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval
-from ctxextend.evaluation.statistics import estimate
+from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval, estimate
 
 __all__ = [
-    "Readings",
+    "BaseVectors",
     "RetrievalTask",
-    "find_documents",
+    "embed_by_base",
+    "embed_documents",
     "measure_retrieval",
     "plan_retrieval",
-    "read_original",
-    "read_whole",
+    "rank_documents",
     "report_retrieval",
 ]
 
+Ids = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
-# Tokens of a query, where the original reads so many at once.
+# Tokens of a query, where the base reads so many at once.
 QUERY_TOKENS = 40
 
-# Where queries start, in sixths of the way from the original's length to the document's.
+# Where queries start, in sixths of the way from the base's length to the document's.
 SIXTHS = (2, 3, 4, 5)
 
 
@@ -43,60 +43,56 @@ class RetrievalTask:
     """
 
     length: int
-    documents: tuple[NDArray[np.int64], ...]
+    documents: tuple[Ids, ...]
     starts: tuple[int, ...]
     query_tokens: int
 
     @property
     def tokens(self) -> int:
-        """Tokens of all documents, of which each reading of them tells as it goes."""
+        """Tokens of all documents, each reading of which is reported as it goes."""
         return self.length * len(self.documents)
 
-    def queries(self, document: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def queries(self, document: Ids) -> list[Ids]:
         """Return the queries cut from a document, each of shape (query_tokens,)."""
         return [document[start : start + self.query_tokens] for start in self.starts]
 
 
-def plan_retrieval(original: Reader, documents: Sequence[NDArray[np.int64]], length: int) -> RetrievalTask | str:
+def plan_retrieval(base: EvalModel, documents: Sequence[Ids], length: int) -> RetrievalTask | str:
     """Choose documents that are long enough, and where to cut queries from them.
 
     Args:
-        original: The encoder that embeds the queries.
+        base: The encoder that embeds the queries.
         documents: Ids without special tokens, each of shape (k,); every document counts from its own start.
         length: Tokens of a document as it is to be read, special tokens included; at most what the model reads.
 
     Returns:
         The task, or why there is none.
     """
-    old, room = original.max_len, length - original.special
-    query_tokens = min(QUERY_TOKENS, old - original.special)
-    if room - query_tokens < old:
-        needed = old + query_tokens + original.special
+    special, old = base.tokenizer.num_special, base.max_len
+    size, query_tokens = length - special, min(QUERY_TOKENS, base.max_text)
+    last = size - query_tokens
+    if last < old:
+        needed = old + query_tokens + special
         return f"Retrieval was not measured: a query beyond {old:,} tokens needs a length of {needed:,} or more."
-    chosen = tuple(document[:room] for document in documents if len(document) >= room)
+    chosen = tuple(document[:size] for document in documents if len(document) >= size)
     if len(chosen) < 2:
         has = f"{len(chosen) or 'none'} of {len(documents):,}"
-        return f"Retrieval was not measured: it needs two documents of {room:,} tokens or more, and there is {has}."
-    return RetrievalTask(length, chosen, _starts(old, length, room - query_tokens), query_tokens)
-
-
-def _starts(old: int, length: int, last: int) -> tuple[int, ...]:
-    """Return where queries start: wholly beyond the old length, and no later than at the last place there is."""
-    wanted = [old + (length - old) * sixth // 6 for sixth in SIXTHS]
-    if wanted[-1] > last:
-        wanted = [old + (last - old) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
-    return tuple(dict.fromkeys(wanted))
+        return f"Retrieval was not measured: it needs two documents of {size:,} tokens or more, and there is {has}."
+    starts = [old + (length - old) * sixth // 6 for sixth in SIXTHS]
+    if starts[-1] > last:  # evenly, from the old length to the last place where a query fits
+        starts = [old + (last - old) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
+    return RetrievalTask(length, chosen, tuple(dict.fromkeys(starts)), query_tokens)
 
 
 @dataclass(frozen=True)
-class Readings:
-    """What the original gives, with which any longer model is compared.
+class BaseVectors:
+    """What the base gives, with which any longer model is compared.
 
     Attributes:
-        queries: Vectors of the queries, those of a document one behind the other, shape (documents · starts, d).
-        documents: Vectors of the documents, each of shape (documents, d): `TRUNCATED`, of as much as the original reads
-            at once, and `CHUNKS`, the means of those of consecutive pieces.
-        pooling: How the vectors of a text's tokens become one.
+        queries: Vectors of the queries, document after document, shape (documents · starts, d).
+        documents: Vectors of the documents, each of shape (documents, d): `TRUNCATED`, of as much as the base reads at
+            once, and `CHUNKS`, the means of those of consecutive chunks.
+        pooling: How the states of a text's tokens become one vector.
     """
 
     queries: Vectors
@@ -104,45 +100,45 @@ class Readings:
     pooling: str
 
 
-def read_original(original: Embedder, task: RetrievalTask, progress: Callable[[int], None]) -> Readings:
-    """Read the queries, and the documents in the two ways in which the original can.
+def embed_by_base(base: Embedder, task: RetrievalTask, advance: Callable[[int], None]) -> BaseVectors:
+    """Return the vectors of the queries, and of the documents in the two ways in which the base can read them.
 
     Args:
-        original: What a model was made of.
+        base: The base of a model.
         task: From `plan_retrieval`.
-        progress: Told the tokens of each document when that was read.
+        advance: Told the tokens of each document when that was read.
     """
     queries: list[Vectors] = []
     found: dict[str, list[Vectors]] = {TRUNCATED: [], CHUNKS: []}
     for document in task.documents:
-        queries.append(original.vectors(task.queries(document)))
-        found[TRUNCATED] += list(original.vectors([document[: original.room]]))
-        found[CHUNKS].append(original.mean_of_chunks(document))
-        progress(task.length)
-    return Readings(np.concatenate(queries), {way: np.stack(rows) for way, rows in found.items()}, original.pooling)
+        queries.append(base.vectors(task.queries(document)))
+        found[TRUNCATED] += list(base.vectors([document[: base.model.max_text]]))
+        found[CHUNKS].append(base.mean_of_chunks(document))
+        advance(task.length)
+    return BaseVectors(np.concatenate(queries), {way: np.stack(rows) for way, rows in found.items()}, base.pooling)
 
 
-def read_whole(model: Embedder, task: RetrievalTask, progress: Callable[[int], None]) -> Vectors:
-    """Return the vectors of whole documents by the model that was given another length, shape (documents, d).
+def embed_documents(model: Embedder, task: RetrievalTask, advance: Callable[[int], None]) -> Vectors:
+    """Return the vectors of whole documents by the longer model, shape (documents, d).
 
     Args:
         model: The model.
         task: From `plan_retrieval`.
-        progress: Told the tokens of each document when that was read.
+        advance: Told the tokens of each document when that was read.
     """
     rows = []
     for document in task.documents:
         rows.append(model.vectors([document])[0])
-        progress(task.length)
+        advance(task.length)
     return np.stack(rows)
 
 
-def find_documents(readings: Readings, vectors: Vectors, task: RetrievalTask) -> dict[str, NDArray[np.int64]]:
-    """Return which place each query's own document takes among all, by the way documents were read.
+def rank_documents(base: BaseVectors, vectors: Vectors, task: RetrievalTask) -> dict[str, NDArray[np.int64]]:
+    """Return the rank of each query's own document among all, by how documents were read.
 
     Args:
-        readings: From `read_original`.
-        vectors: From `read_whole`.
+        base: From `embed_by_base`.
+        vectors: From `embed_documents`.
         task: From `plan_retrieval`.
 
     Returns:
@@ -150,46 +146,44 @@ def find_documents(readings: Readings, vectors: Vectors, task: RetrievalTask) ->
     """
     shape = len(task.documents), len(task.starts)
     owners = np.repeat(np.arange(shape[0]), shape[1])
-    ways = {**readings.documents, MODEL: vectors}
-    return {way: ranks(readings.queries, rows, owners).reshape(shape) for way, rows in ways.items()}
+    ways = {**base.documents, MODEL: vectors}
+    return {way: ranks(base.queries, rows, owners).reshape(shape) for way, rows in ways.items()}
 
 
-def report_retrieval(task: RetrievalTask, places: Mapping[str, NDArray[np.int64]], pooling: str) -> Retrieval:
-    """Return what was found, from `find_documents`."""
-    ways = {way: _recall(found, None if way == TRUNCATED else places[TRUNCATED]) for way, found in places.items()}
-    queries = places[MODEL].size
-    return Retrieval(task.length, len(task.documents), queries, task.query_tokens, pooling, ways)
+def report_retrieval(task: RetrievalTask, found: Mapping[str, NDArray[np.int64]], pooling: str) -> Retrieval:
+    """Return what was found, from `rank_documents`."""
+    ways = {way: _recall(own, None if way == TRUNCATED else found[TRUNCATED]) for way, own in found.items()}
+    return Retrieval(task.length, len(task.documents), found[MODEL].size, task.query_tokens, pooling, ways)
 
 
-def measure_retrieval(
-    model: Embedder, original: Embedder, task: RetrievalTask, progress: Callable[[int], None]
-) -> Retrieval:
-    """Find each query's own document among all by the cosine of their vectors.
-
-    The queries' vectors are the original's. The documents' are made in three ways: by the original from as much as it
-    reads at once, by the original as the mean of the vectors of consecutive chunks, and by the model from all of it.
-
-    Args:
-        model: The model that was given another length.
-        original: What it was made of.
-        task: From `plan_retrieval`.
-        progress: Told the tokens of each document whenever that was read, by the original and by the model.
-    """
-    readings = read_original(original, task, progress)
-    places = find_documents(readings, read_whole(model, task, progress), task)
-    return report_retrieval(task, places, readings.pooling)
-
-
-def _recall(places: NDArray[np.int64], base: NDArray[np.int64] | None) -> Recall:
-    """Return what ranks, shape (documents, queries of each), come to, and how recall differs from that of others.
+def _recall(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
+    """Return what ranks, shape (documents, queries of each), come to, and how recall differs from truncation's.
 
     Documents are independent of each other, and not the queries of one: errors are over the means of documents.
     """
-    first = (places == 1).astype(np.float64)
-    change = (None, None) if base is None else _mean_and_error(first - (base == 1))
-    return Recall(*_mean_and_error(first), *_mean_and_error(1 / places), *change)
+    first = (found == 1).astype(np.float64)
+    recall, reciprocal_rank = estimate(list(first)), estimate(list(1 / found))
+    whole = Recall(recall.mean, recall.error, reciprocal_rank.mean, reciprocal_rank.error)
+    if truncated is None:
+        return whole
+    change = estimate(list(first - (truncated == 1)))
+    return replace(whole, change=change.mean, change_error=change.error)
 
 
-def _mean_and_error(documents: NDArray[np.float64]) -> tuple[float, float | None]:
-    found = estimate(list(documents))
-    return found.mean, found.error
+def measure_retrieval(
+    model: Embedder, base: Embedder, task: RetrievalTask, advance: Callable[[int], None]
+) -> Retrieval:
+    """Find each query's own document among all by the cosine of their vectors.
+
+    The queries' vectors are the base's. The documents' are made in three ways: by the base from as much as it reads at
+    once, by the base as the mean of the vectors of consecutive chunks, and by the model from all of it.
+
+    Args:
+        model: The longer model.
+        base: Its base.
+        task: From `plan_retrieval`.
+        advance: Told the tokens of each document whenever that was read, by the base and by the model.
+    """
+    by_base = embed_by_base(base, task, advance)
+    found = rank_documents(by_base, embed_documents(model, task, advance), task)
+    return report_retrieval(task, found, by_base.pooling)

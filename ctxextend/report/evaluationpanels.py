@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.reports import (
+from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.evaluation.reports import Evaluation
+from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.report.drawing import CHARACTERS, LINE, printable, write
 from ctxextend.report.evaluationpanels import draw_contexts, draw_passkey, draw_positions, draw_retrieval
 

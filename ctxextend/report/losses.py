@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ctxextend.comparison.reports import Comparison
-from ctxextend.evaluation.reports import MODEL, SLIDING, Bucket, ContextPoint, Estimate
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Bucket, ContextPoint, Estimate
 from ctxextend.report.axes import Axis, Frame, doublings, positions, round_numbers, top
 from ctxextend.report.charts import Said, band, curve, picture, points, rule, series
 from ctxextend.report.markup import DASH, Markup, element, joined

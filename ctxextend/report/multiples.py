@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ctxextend.comparison.reports import Comparison, Row
-from ctxextend.evaluation.reports import Passkey
+from ctxextend.evaluation.evaluation_result import Passkey
 from ctxextend.report.axes import Axis, Frame, places, round_numbers, top
 from ctxextend.report.charts import Said, cells, curve, line_class, picture, rule, series, swatch
 from ctxextend.report.markup import DASH, Markup, element

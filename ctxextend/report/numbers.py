@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from ctxextend.evaluation.reports import Estimate, Recall
+from ctxextend.evaluation.evaluation_result import Estimate, Recall
 
 __all__ = ["Figures", "side"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.reports import LOSS, Comparison, Row
-from ctxextend.evaluation.reports import MODEL, SLIDING, Bucket, Estimate
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Bucket, Estimate
 from ctxextend.report.axes import positions, top
 from ctxextend.report.drawing import ABOVE, BELOW, CHARACTERS, COLOURS, LINE, printable, write
 from ctxextend.report.losses import better_half

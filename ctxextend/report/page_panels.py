@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ctxextend.comparison.reports import Comparison
-from ctxextend.evaluation.reports import Estimate
+from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.axes import Frame, places, round_numbers, top
 from ctxextend.report.charts import Said, bar, line_class, picture, rule, series, swatch
 from ctxextend.report.markup import Markup, element

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ctxextend.comparison.reports import LOSS, Comparison, Outcome, Row
-from ctxextend.evaluation.reports import MODEL, Estimate, Recall
+from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Recall
 from ctxextend.report.charts import line_class, swatch
 from ctxextend.report.markup import Markup, element, joined
 from ctxextend.report.words import FIGURES, against_original, score_text, signed, twice

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctxextend.comparison.reports import LOSS, Comparison, Row
-from ctxextend.evaluation.reports import MODEL, Estimate, Recall
+from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Recall
 from ctxextend.report.charts import Said
 from ctxextend.report.markup import Markup, element
 from ctxextend.report.page_panels import CUT, Bar, Panel, bars, number_table

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from ctxextend.comparison.reports import LOSS, Comparison, Outcome, Row
-from ctxextend.evaluation.reports import SLIDING, Estimate
+from ctxextend.evaluation.evaluation_result import SLIDING, Estimate
 from ctxextend.report.numbers import Figures, side
 
 __all__ = [

@@ -9,10 +9,9 @@ from torch.nn.functional import cosine_similarity
 
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation.embedding import POOLINGS, last_states
-from ctxextend.evaluation.opening import check_same_tokens
-from ctxextend.evaluation.readers import Reader, encode, reading_alone
+from ctxextend.evaluation.eval_model import EvalModel, check_same_tokens, reads_only_text
 from ctxextend.evaluation.scoring import TOKENS_AT_ONCE
-from ctxextend.evaluation.windows import Span
+from ctxextend.evaluation.text_windows import Span
 from ctxextend.training.positions import position_base
 
 __all__ = ["Distillation", "plan_windows"]
@@ -71,7 +70,9 @@ class Distillation(torch.nn.Module):
         pieces alone. Our own is that overlapping windows stand for a long text's states.
     """
 
-    def __init__(self, student: Reader, teacher: Reader, poolings: tuple[str, ...], *, position_base: int = 0) -> None:
+    def __init__(
+        self, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...], *, position_base: int = 0
+    ) -> None:
         super().__init__()
         self.model: Any = student.model
         self.student, self.teacher, self.poolings, self.position_base = student, teacher, poolings, position_base
@@ -79,7 +80,7 @@ class Distillation(torch.nn.Module):
 
     @classmethod
     def of(
-        cls, student: Reader, teacher: Reader, poolings: tuple[str, ...] | None = None, *, placed: bool = False
+        cls, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...] | None = None, *, placed: bool = False
     ) -> "Distillation":
         """Return the objective by which a model learns from its original, having tried both on short texts.
 
@@ -94,7 +95,7 @@ class Distillation(torch.nn.Module):
             UnsupportedModelError: One of them does not give states of a text alone, or the model takes no positions
                 though it is to be told some.
         """
-        words = np.linspace(0, len(student.tokenizer) - 1, SAMPLED).astype(np.int64)
+        words = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED).astype(np.int64)
         check_same_tokens(student, teacher, words)
         sizes = [_states_size(reader) for reader in (student, teacher)]
         if sizes[0] != sizes[1]:
@@ -124,7 +125,7 @@ class Distillation(torch.nn.Module):
         """
         places = None if position_ids is None else position_ids + self.position_base
         states = last_states(self.student, input_ids, places)
-        windows = plan_windows(input_ids.shape[1] - self.student.special, self.teacher.max_len - self.teacher.special)
+        windows = plan_windows(input_ids.shape[1] - self.student.tokenizer.num_special, self.teacher.max_text)
         given = self._teach(input_ids, windows)
         loss = _relative_error(states, self._joined(given, windows))
         if self.poolings:
@@ -144,13 +145,13 @@ class Distillation(torch.nn.Module):
 
     def _framed(self, values: torch.Tensor, window: Span) -> torch.Tensor:
         """Return, of the values of some texts, shape (b, w, …), those of a window and the special tokens around it."""
-        start, stop = len(self.student.prefix), values.shape[1] - len(self.student.suffix)
+        start, stop = len(self.student.tokenizer.before), values.shape[1] - len(self.student.tokenizer.after)
         inside = values[:, start + window.start : start + window.stop]
         return torch.cat([values[:, :start], inside, values[:, stop:]], dim=1)
 
     def _joined(self, given: torch.Tensor, windows: list[Span]) -> torch.Tensor:
         """Return the state that each token is to have, (b, w, d), from those in the windows, (windows, b, s, d)."""
-        start, stop = len(self.student.prefix), given.shape[2] - len(self.student.suffix)
+        start, stop = len(self.student.tokenizer.before), given.shape[2] - len(self.student.tokenizer.after)
         around = given.mean(dim=0)
         own = [
             states[:, start + window.first - window.start : start + window.last - window.start]
@@ -168,8 +169,8 @@ def _relative_error(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return (states - wanted).square().mean(dim=(1, 2)) / wanted.square().mean(dim=(1, 2))
 
 
-def _states_size(reader: Reader) -> int:
+def _states_size(reader: EvalModel) -> int:
     """Return how many values the state of a token has."""
-    ids = torch.from_numpy(reader.framed(encode(reader, "a"))).to(reader.model.device)
-    with torch.no_grad(), reading_alone(reader, "states"):
+    ids = torch.from_numpy(reader.tokenizer.add_special_tokens(reader.tokenizer.encode("a"))).to(reader.model.device)
+    with torch.no_grad(), reads_only_text(reader, "states"):
         return int(last_states(reader, ids[None]).shape[-1])

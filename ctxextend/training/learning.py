@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainingArguments
 
-from ctxextend.evaluation.readers import (
-    MASKED,
-    Reader,
-)
+from ctxextend.evaluation.eval_model import MASKED, EvalModel
 from ctxextend.models.load import quiet
 from ctxextend.training.devices import Devices
 from ctxextend.training.failures import explained
@@ -63,7 +60,7 @@ class Learner:
     """
 
     opened: Opened
-    reader: Reader
+    reader: EvalModel
     objective: torch.nn.Module
     trained: Trained
     choice: Choice
@@ -76,7 +73,8 @@ class Learner:
         opened, reader = self.opened, self.reader
         masking = Masking.of(reader) if reader.kind == MASKED else None
         skip, seed = opened.settings.window_skip, opened.settings.seed
-        return Cut(reader.prefix, reader.suffix, opened.length, opened.span, reader.kind, masking, skip, seed)
+        before, after = reader.tokenizer.before, reader.tokenizer.after
+        return Cut(before, after, opened.length, opened.span, reader.kind, masking, skip, seed)
 
     @property
     def measured(self) -> int:

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from ctxextend.evaluation.readers import CAUSAL, Reader, prepare_attention
-from ctxextend.evaluation.scoring import Scorer, inputs_of, without_head
+from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
+from ctxextend.evaluation.scoring import open_scorer, without_head
 from ctxextend.training.chunkedloss import IGNORED, chunked_loss
 from ctxextend.training.positions import position_base
 
@@ -23,13 +23,13 @@ class LanguageModelling(torch.nn.Module):
         position_base: What the model counts its first usable position as.
     """
 
-    def __init__(self, reader: Reader, *, is_apart: bool, position_base: int = 0) -> None:
+    def __init__(self, reader: EvalModel, *, is_apart: bool, position_base: int = 0) -> None:
         super().__init__()
         self.model: Any = reader.model
         self.reader, self.is_apart, self.position_base = reader, is_apart, position_base
 
     @classmethod
-    def of(cls, reader: Reader, *, placed: bool = False) -> "LanguageModelling":
+    def of(cls, reader: EvalModel, *, placed: bool = False) -> "LanguageModelling":
         """Return the objective of a model, having tried on short texts how it can be trained.
 
         Args:
@@ -40,7 +40,7 @@ class LanguageModelling(torch.nn.Module):
             UnsupportedModelError: It gives no logits of a text alone, sees the tokens that it is to tell, or takes no
                 positions though it is to be told some.
         """
-        is_apart = Scorer.of(reader).is_apart
+        is_apart = open_scorer(reader).has_separate_head
         return cls(reader, is_apart=is_apart, position_base=position_base(reader) if placed else 0)
 
     def forward(
@@ -67,10 +67,8 @@ class LanguageModelling(torch.nn.Module):
             input_ids: As in `forward`.
             position_ids: As in `forward`.
         """
-        given = inputs_of(self.model, input_ids)
-        if position_ids is not None:
-            given["position_ids"] = position_ids + self.position_base
-        prepare_attention(self.reader)
+        places = None if position_ids is None else position_ids + self.position_base
+        given = prepare_inputs(self.model, input_ids, places)
         with without_head(self.model, apart=self.is_apart):
             found: torch.Tensor = self.model(**given).logits
         return found

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
-from ctxextend.evaluation.readerfiles import ReaderFiles, check_tables, open_files
-from ctxextend.evaluation.readers import Reader, encode, separator
+from ctxextend.evaluation.eval_model import EvalModel, ModelFiles, check_tables, open_files
 from ctxextend.plan.cautions import cautions_of_files
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import plan_recipe, table_hash
@@ -47,7 +45,7 @@ class Original:
     ref: CheckpointRef
     hashes: Mapping[str, str] = field(default_factory=dict)
     learned: Mask | None = None
-    reader: Reader | None = None
+    reader: EvalModel | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Opened:
         begun_for: Steps that a run that goes on was first asked for; None is as many as it has now.
     """
 
-    files: ReaderFiles
+    files: ModelFiles
     settings: Train
     original: Original | None
     rows: Mask | None
@@ -85,7 +83,7 @@ class Opened:
     @property
     def room(self) -> int:
         """Tokens of text in a sequence."""
-        return self.length - len(self.files.prefix) - len(self.files.suffix)
+        return self.length - self.files.tokenizer.num_special
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def _cautions(settings: Train, begun_for: int | None) -> Iterator[str]:
         )
 
 
-def fitted_settings(recipe: Recipe, files: ReaderFiles) -> Train:
+def fitted_settings(recipe: Recipe, files: ModelFiles) -> Train:
     """Return how to train, its lengths filled in and seen to fit the model.
 
     Raises:
@@ -161,8 +159,7 @@ def fitted_settings(recipe: Recipe, files: ReaderFiles) -> Train:
                 f"Give it more first: ctxextend resize {name} --to {length}",
             )
     settings = replace(settings, seq_len=settings.seq_len or longest)
-    special = len(files.prefix) + len(files.suffix)
-    least = max(LEAST_LENGTH, special + 2)
+    least = max(LEAST_LENGTH, files.tokenizer.num_special + 2)
     if (settings.window or settings.seq_len or 0) < least:
         raise TrainingError(
             f"{name} reads {longest} tokens at once, and a sequence to train on has {least} at least.",
@@ -171,7 +168,7 @@ def fitted_settings(recipe: Recipe, files: ReaderFiles) -> Train:
     return settings
 
 
-def _original(recipe: Recipe, files: ReaderFiles) -> Original | None:
+def _original(recipe: Recipe, files: ModelFiles) -> Original | None:
     """Return what a checkpoint was made of: what the run says, what it resizes, or what the recipe beside it says."""
     if recipe.train is not None and recipe.train.original is not None:
         return Original(CheckpointRef(recipe.train.original))
@@ -183,17 +180,17 @@ def _original(recipe: Recipe, files: ReaderFiles) -> Original | None:
         return None
     first = written.chain[-1]
     ref = recipe.checkpoint if recipe.resize is not None else first.recipe.checkpoint
-    learned = learned_by(written.chain, files.table, files.offset, files.rows)
+    learned = learned_by(written.chain, files.table, files.reserved_rows, files.rows)
     return Original(ref, first.hashes, learned)
 
 
-def _new_rows(files: ReaderFiles, original: Original | None) -> Mask:
+def _new_rows(files: ModelFiles, original: Original | None) -> Mask:
     """Return which rows of a table were not learned, shape (rows,); those in front of position 0 are none.
 
     Raises:
         TrainingError: Nobody knows, or there are none.
     """
-    name, offset = files.ref.source, files.offset
+    name, offset = files.ref.source, files.reserved_rows
     try:
         learned = _learned(files, original)
     except CtxextendError as error:
@@ -210,7 +207,7 @@ def _new_rows(files: ReaderFiles, original: Original | None) -> Mask:
     return rows
 
 
-def _learned(files: ReaderFiles, original: Original | None) -> Mask:
+def _learned(files: ModelFiles, original: Original | None) -> Mask:
     """Return which rows behind the offset were learned: as recipes tell, or by comparison with the original's.
 
     Raises:
@@ -224,7 +221,7 @@ def _learned(files: ReaderFiles, original: Original | None) -> Mask:
     before = _table_of(original)
     if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
         raise CheckpointError(f"The table of {original.ref.source} is of another width or dtype.")
-    return learned_rows(before[files.offset :], table[files.offset :])
+    return learned_rows(before[files.reserved_rows :], table[files.reserved_rows :])
 
 
 def _table_of(original: Original) -> NDArray[Any]:
@@ -274,9 +271,9 @@ def _pack(opened: Opened, data: Sequence[str], wanted: int, path: Path, progress
     if path.exists():
         return
     files, pieces = opened.files, read_pieces(data, opened.settings.text_field)
-    pack(pieces, partial(encode, files), separator(files), wanted, path, progress)
+    pack(pieces, files.tokenizer.encode, files.tokenizer.separator, wanted, path, progress)
 
 
-def table_sha(files: ReaderFiles) -> str:
+def table_sha(files: ModelFiles) -> str:
     """Return the SHA-256 of a checkpoint's table."""
     return table_hash(read_floats(files.checkpoint.holder(files.table), files.table))

@@ -3,8 +3,7 @@
 import torch
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation.readers import Reader, prepare_attention
-from ctxextend.evaluation.scoring import inputs_of
+from ctxextend.evaluation.eval_model import EvalModel, prepare_inputs
 
 __all__ = ["position_base"]
 
@@ -15,7 +14,7 @@ USUAL, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
 SAME = 0.01
 
 
-def position_base(reader: Reader) -> int:
+def position_base(reader: EvalModel) -> int:
     """Return what a model counts its first usable position as.
 
     Some number the rows of their tables, those in front of position 0 included, and others number positions. A model
@@ -28,7 +27,7 @@ def position_base(reader: Reader) -> int:
         UnsupportedModelError: It takes no position ids, takes no heed of them, or does not read back across a jump.
     """
     try:
-        bases = [base for base in (0, reader.offset) if _counts_from(reader, base)]
+        bases = [base for base in (0, reader.reserved_rows) if _counts_from(reader, base)]
     except (IndexError, RuntimeError, TypeError, ValueError):  # each class has its own way to take no position ids
         bases = []
     if not bases:
@@ -40,7 +39,7 @@ def position_base(reader: Reader) -> int:
     return bases[0]
 
 
-def _counts_from(reader: Reader, base: int) -> bool:
+def _counts_from(reader: EvalModel, base: int) -> bool:
     """Whether positions that begin with this number are the usual ones, and others are read as they are told."""
     usual, told, reversed_ = (_answer(reader, places, base) for places in (None, USUAL, REVERSED))
     jumping, other = (_answer(reader, JUMPING, base, first) for first in (0, 1))
@@ -49,15 +48,13 @@ def _counts_from(reader: Reader, base: int) -> bool:
     return False
 
 
-def _answer(reader: Reader, places: tuple[int, ...] | None, base: int, first: int = 0) -> torch.Tensor:
+def _answer(reader: EvalModel, places: tuple[int, ...] | None, base: int, first: int = 0) -> torch.Tensor:
     """Return what a model gives for a text of four tokens that stand at some places, shape (1, 4, …), float32."""
     device, words = reader.model.device, int(reader.model.config.get_text_config().vocab_size)
     ids = torch.arange(len(USUAL), device=device)[None] + min(words // 2, 100)  # clear of what stands for padding
     ids[0, 0] -= first
-    given = inputs_of(reader.model, ids)
-    if places is not None:
-        given["position_ids"] = torch.tensor([places], device=device) + base
-    prepare_attention(reader)
+    positions = None if places is None else torch.tensor([places], device=device) + base
+    given = prepare_inputs(reader.model, ids, positions)
     with torch.inference_mode():
         found: torch.Tensor = reader.model(**given)[0]
     return found.float()

@@ -12,7 +12,7 @@ from ctxextend.checkpoints.disk import existing_above, explained
 from ctxextend.checkpoints.room import check_room
 from ctxextend.checkpoints.staging import check_stage
 from ctxextend.checkpoints.weights import read_floats
-from ctxextend.evaluation.readers import ENCODER
+from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.plan.find_tables import open_model, open_reference
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef, Recipe, Train

@@ -9,7 +9,14 @@ import torch
 
 from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.evaluation.embedding import read_pooling
-from ctxextend.evaluation.readers import ENCODER, SENTENCE_MODULES, Reader, check_known, load_reader, open_reader
+from ctxextend.evaluation.eval_model import (
+    ENCODER,
+    SENTENCE_MODULES,
+    EvalModel,
+    check_vocabulary,
+    load_eval_model,
+    open_eval_model,
+)
 from ctxextend.training.devices import Devices
 from ctxextend.training.distillation import Distillation
 from ctxextend.training.learning import Learner
@@ -42,14 +49,16 @@ def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
         devices: The processes that take part.
 
     Raises:
-        CtxextendError: As `load_reader`; the objective does not fit, or what is trained cannot be written back.
+        CtxextendError: As `load_eval_model`; the objective does not fit, or what is trained cannot be written back.
     """
-    reader = load_reader(opened.files, "fp32")
+    reader = load_eval_model(opened.files, "fp32")
     shapes = {name: file.entries[name].shape for file in opened.files.checkpoint.weights for name in file.entries}
     return set_up_reader(reader, match_parameters(reader.model, shapes), opened, texts, devices)
 
 
-def set_up_reader(reader: Reader, names: Mapping[str, str], opened: Opened, texts: Texts, devices: Devices) -> Learner:
+def set_up_reader(
+    reader: EvalModel, names: Mapping[str, str], opened: Opened, texts: Texts, devices: Devices
+) -> Learner:
     """Make a model that is loaded ready to be trained.
 
     Args:
@@ -62,7 +71,7 @@ def set_up_reader(reader: Reader, names: Mapping[str, str], opened: Opened, text
     Raises:
         CtxextendError: As `set_up`.
     """
-    check_known(reader, np.array([texts.train.max(), texts.held_out.max()], np.int64))
+    check_vocabulary(reader, np.array([texts.train.max(), texts.held_out.max()], np.int64))
     settings = opened.settings
     objective = _objective(opened, reader)
     names, table = _trained_names(opened, reader, names)
@@ -92,7 +101,7 @@ def _choose(opened: Opened, objective: LanguageModelling | Distillation, devices
     return found
 
 
-def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillation:
+def _objective(opened: Opened, reader: EvalModel) -> LanguageModelling | Distillation:
     """Return what a model is trained to do, by what it is."""
     placed = opened.span > opened.length
     if reader.kind != ENCODER:
@@ -103,12 +112,12 @@ def _objective(opened: Opened, reader: Reader) -> LanguageModelling | Distillati
             "Name that with --original.",
         )
     known = opened.original
-    teacher = known.reader or open_reader(known.ref, "fp32", known.hashes)
+    teacher = known.reader or open_eval_model(known.ref, "fp32", known.hashes)
     is_sentence = (reader.root / SENTENCE_MODULES).is_file()
     return Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None, placed=placed)
 
 
-def _trained_names(opened: Opened, reader: Reader, found: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
+def _trained_names(opened: Opened, reader: EvalModel, found: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
     """Return what is trained, as the files and as the model call it, and the model's name of the table.
 
     Raises:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.readers import CAUSAL, MASKED, Reader
+from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 from ctxextend.training.packing import Tokens, check_enough
 
 __all__ = ["NOT_TOLD", "Cut", "Masking", "Windows"]
@@ -45,11 +45,11 @@ class Masking:
     special: frozenset[int]
 
     @classmethod
-    def of(cls, reader: Reader) -> "Masking":
+    def of(cls, reader: EvalModel) -> "Masking":
         """Return that of a model and its tokenizer."""
-        known = getattr(reader.model.get_input_embeddings(), "num_embeddings", len(reader.tokenizer))
-        words = min(len(reader.tokenizer), known)
-        return cls(reader.tokenizer.mask_token_id, words, frozenset(reader.tokenizer.all_special_ids))
+        tokenizer = reader.tokenizer.tokenizer
+        known = getattr(reader.model.get_input_embeddings(), "num_embeddings", len(tokenizer))
+        return cls(tokenizer.mask_token_id, min(len(tokenizer), known), frozenset(tokenizer.all_special_ids))
 
     @cached_property
     def ordinary(self) -> Ids:

@@ -1,4 +1,4 @@
-"""From documents to windows of one length, and from a window to the pieces of it that a model reads."""
+"""From documents to windows of one length, and from a window to the pieces of it that are read at once."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from ctxextend.errors import DataError
 from ctxextend.recipe import LEAST_LENGTH
 
-__all__ = ["Span", "Text", "cut_text", "ladder", "spans"]
+__all__ = ["Span", "TextWindows", "context_lengths", "cut_windows", "spans"]
 
 Ids = NDArray[np.int64]
 
-# The shortest context of a ladder where that leaves at least three doublings.
+# The shortest context measured where that leaves at least three doublings.
 SHORTEST_CONTEXT = 128
 DOUBLINGS = 3
 # Tokens that are looked through for documents as long as a window, for each token that is wanted.
@@ -21,11 +21,11 @@ LOOKED_THROUGH = 8
 
 
 @dataclass(frozen=True)
-class Text:
+class TextWindows:
     """Windows of one length, cut from documents.
 
     Attributes:
-        windows: Each of shape (tokens,), one behind the other.
+        windows: Each of shape (tokens,), in the order of the text.
         documents: The documents that were read, each of shape (tokens of it,).
         across_documents: Whether windows run over the ends of documents.
     """
@@ -35,9 +35,9 @@ class Text:
     across_documents: bool
 
 
-def cut_text(
+def cut_windows(
     documents: Iterable[Ids], size: int, wanted: int, separator: int | None, *, one_each: bool = False, least: int = 1
-) -> Text:
+) -> TextWindows:
     """Cut documents into windows that do not overlap.
 
     Windows lie inside documents, unless those that are long enough would leave more than half of the text unused, or
@@ -54,58 +54,48 @@ def cut_text(
     Raises:
         DataError: The text is shorter than the windows needed.
     """
-    found: list[Ids] = []
+    inside: list[Ids] = []
     read: list[Ids] = []
     tokens = 0
     for ids in documents:
         read.append(ids)
         tokens += len(ids)
-        found += _cut(ids, size)[: 1 if one_each else None]
-        if len(found) >= wanted or tokens >= LOOKED_THROUGH * wanted * size:
+        inside += _cut(ids, size)[: 1 if one_each else None]
+        if len(inside) >= wanted or tokens >= LOOKED_THROUGH * wanted * size:
             break
-    inside = found[:wanted]
-    joined = _cut(_joined(read, separator), size)[:wanted]
+    inside = inside[:wanted]
+    between = np.array([] if separator is None else [separator], np.int64)
+    joined = _cut(np.concatenate([piece for ids in read for piece in (ids, between)]), size)[:wanted]
+    if not joined and least == 1:
+        shorter = next((2**power for power in range(20, 2, -1) if 2**power <= tokens), None)
+        hint = f", or measure shorter windows with --length {shorter}" if shorter and shorter >= LEAST_LENGTH else ""
+        raise DataError(
+            f"The text has {tokens:,} tokens, and one window takes {size:,}.", f"Name more text with --data{hint}."
+        )
     if len(joined) < least:
-        raise _too_short(tokens, size) if least == 1 else _too_few(tokens, size, least)
+        raise DataError(
+            f"The text has {tokens:,} tokens, and {least} windows of {size:,} are needed: fewer say nothing sure.",
+            "Name more text.",
+        )
     across = 2 * len(inside) < len(joined) or len(inside) < least
-    return Text(tuple(joined if across else inside), tuple(read), across)
+    return TextWindows(tuple(joined if across else inside), tuple(read), across)
 
 
 def _cut(ids: Ids, size: int) -> list[Ids]:
     return [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
 
 
-def _joined(documents: list[Ids], separator: int | None) -> Ids:
-    between = np.array([] if separator is None else [separator], np.int64)
-    return np.concatenate([piece for ids in documents for piece in (ids, between)])
-
-
-def _too_short(tokens: int, size: int) -> DataError:
-    shorter = next((2**power for power in range(20, 2, -1) if 2**power <= tokens), None)
-    hint = f", or measure shorter windows with --length {shorter}" if shorter and shorter >= LEAST_LENGTH else ""
-    return DataError(
-        f"The text has {tokens:,} tokens, and one window takes {size:,}.", f"Name more text with --data{hint}."
-    )
-
-
-def _too_few(tokens: int, size: int, least: int) -> DataError:
-    return DataError(
-        f"The text has {tokens:,} tokens, and {least} windows of {size:,} are needed: fewer say nothing sure.",
-        "Name more text.",
-    )
-
-
-def ladder(longest: int, original: int | None) -> tuple[int, ...]:
-    """Return the contexts to measure: doublings up to the longest, and the length that the original reads.
+def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
+    """Return the contexts to measure: doublings up to the longest, and the length that the base reads.
 
     They begin at 128, or where `longest` is below 1,024 at an eighth of it.
 
     Args:
         longest: Tokens of the longest.
-        original: Tokens that the original reads; None where it is not known.
+        base: Tokens that the base reads; None where it is not known.
     """
     context = min(SHORTEST_CONTEXT, longest >> DOUBLINGS)
-    found = {longest} | ({original} if original is not None and original < longest else set())
+    found = {longest} | ({base} if base is not None and base < longest else set())
     while context < longest:
         found |= {context} if context >= LEAST_LENGTH else set()
         context = max(2 * context, 1)
@@ -114,14 +104,7 @@ def ladder(longest: int, original: int | None) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a text that is read at once, and the part of it that is scored.
-
-    Attributes:
-        start: Its first token.
-        stop: One behind its last.
-        first: The first token that is scored.
-        last: One behind the last that is.
-    """
+    """A piece of a text that is read at once, `start` to `stop` - 1, whose tokens `first` to `last` - 1 are scored."""
 
     start: int
     stop: int

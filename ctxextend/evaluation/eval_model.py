@@ -1,0 +1,456 @@
+"""A checkpoint loaded to be measured or trained: the model, its tokenizer, and how many tokens it reads at once."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.weights import read_floats
+from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
+from ctxextend.families.lookup import Place
+from ctxextend.models.load import Loaded, check_loadable, load
+from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
+from ctxextend.plan.plan import table_hash
+from ctxextend.recipe import CheckpointRef
+from ctxextend.writtenrecipe import written_recipe
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "CAUSAL",
+    "ENCODER",
+    "MASKED",
+    "SENTENCE_MODULES",
+    "EvalModel",
+    "ModelFiles",
+    "TextTokenizer",
+    "check_same_tokens",
+    "check_tables",
+    "check_vocabulary",
+    "load_eval_model",
+    "open_eval_model",
+    "open_files",
+    "prepare_inputs",
+    "reads_only_text",
+    "share_equal_tensors",
+]
+
+Ids = NDArray[np.int64]
+
+# What a model was trained for: the next token, a masked one, or vectors of texts.
+CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+# The file by which sentence-transformers knows a folder of its own.
+SENTENCE_MODULES = "modules.json"
+
+# Tokens by which two tokenizers are compared.
+COMPARED = 512
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A tokenizer, and the special tokens that it puts around every text.
+
+    Attributes:
+        tokenizer: The tokenizer of transformers.
+        before: Ids of the special tokens before a text.
+        after: Ids of those after it.
+    """
+
+    tokenizer: Any
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "TextTokenizer":
+        """Load the tokenizer of a checkpoint's folder.
+
+        Raises:
+            CheckpointError: There is none, or transformers cannot load it.
+        """
+        from transformers import AutoTokenizer
+
+        hint = "Put the tokenizer's files into the folder: without them no text can be read."
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except Exception as error:  # whatever a tokenizer of transformers raises on a folder that it cannot load
+            said = " ".join(str(error).split())[:300]
+            raise CheckpointError(
+                f"transformers cannot load a tokenizer from {folder}: {type(error).__name__}: {said}", hint
+            ) from error
+        # Where there are no files, transformers makes one whose vocabulary is empty.
+        if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+            raise CheckpointError(f"There is no tokenizer in {folder}.", hint)
+        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+        whole = tokenizer("a")["input_ids"]
+        start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), len(whole))
+        return cls(tokenizer, tuple(whole[:start]), tuple(whole[start + len(bare) :]))
+
+    @property
+    def num_special(self) -> int:
+        """Special tokens of every text."""
+        return len(self.before) + len(self.after)
+
+    @property
+    def separator(self) -> int | None:
+        """The token between documents that are joined; None where there is none."""
+        known = (self.tokenizer.eos_token_id, self.tokenizer.sep_token_id)
+        return next((token for token in known if token is not None), None)
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of a text without special tokens, however long it is, shape (tokens,)."""
+        ids = self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        return np.array(ids, np.int64)
+
+    def add_special_tokens(self, ids: Ids) -> Ids:
+        """Return the ids of a text, shape (k,), between its special tokens, shape (k + num_special,)."""
+        return np.concatenate([np.array(self.before, np.int64), ids, np.array(self.after, np.int64)])
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A checkpoint that can be loaded to read texts, its weights not read yet.
+
+    Attributes:
+        opened: The checkpoint.
+        rows: Rows of the table that reads its texts, reserved ones included.
+        tokenizer: Its tokenizer.
+    """
+
+    opened: OpenedModel
+    rows: int
+    tokenizer: TextTokenizer
+
+    @property
+    def ref(self) -> CheckpointRef:
+        """The checkpoint as the user named it."""
+        return self.opened.ref
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, its headers read."""
+        return self.opened.checkpoint
+
+    @property
+    def place(self) -> Place:
+        """What the registry knows of the table that reads its texts."""
+        return self.opened.tables[0].place
+
+    @property
+    def table(self) -> str:
+        """That table's tensor."""
+        return self.opened.tables[0].name
+
+    @property
+    def max_len(self) -> int:
+        """Tokens that it reads at once, special tokens included."""
+        return self.place.positions(self.rows)
+
+    @property
+    def reserved_rows(self) -> int:
+        """The table's rows before position 0."""
+        return self.rows - self.max_len
+
+
+@dataclass(frozen=True)
+class EvalModel:
+    """A checkpoint loaded to read texts.
+
+    Attributes:
+        name: What the user called it.
+        root: The checkpoint's folder.
+        family: Its model type.
+        kind: `CAUSAL`, `MASKED` or `ENCODER`.
+        model: The model of transformers, on its device, not in training.
+        tokenizer: Its tokenizer.
+        max_len: Tokens that it reads at once, special tokens included.
+        base: Its base checkpoint, by the recipe beside it; None where that says nothing.
+        base_hashes: The SHA-256 of each table of the base, by the recipe.
+        notes: What should be known of it.
+        reserved_rows: Rows of its table before position 0.
+    """
+
+    name: str
+    root: Path
+    family: str
+    kind: str
+    model: Any
+    tokenizer: TextTokenizer
+    max_len: int
+    base: CheckpointRef | None = None
+    base_hashes: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reserved_rows: int = 0
+
+    @property
+    def max_text(self) -> int:
+        """Tokens of text that it reads at once, special tokens left out."""
+        return self.max_len - self.tokenizer.num_special
+
+
+def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
+    """Read the tokenizer of a checkpoint, and the size of the table that reads its texts.
+
+    Args:
+        opened: The checkpoint.
+        hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
+
+    Raises:
+        CheckpointError: A table is another, transformers cannot load it alone, or it has no tokenizer.
+    """
+    checkpoint, (place, name) = opened.checkpoint, opened.tables[0]
+    check_tables(checkpoint, opened.ref, hashes or {})
+    check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
+    rows = describe_table(checkpoint, name)[0][0]
+    check_rows(place, rows, name, has_config=True)
+    return ModelFiles(opened, rows, TextTokenizer.from_folder(checkpoint.root / checkpoint.model))
+
+
+def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
+    """Refuse a checkpoint that took the place of another since that was resized.
+
+    Args:
+        checkpoint: What is there now.
+        ref: What it is called.
+        hashes: The SHA-256 that each table had, by the table's name.
+        then: When it had them, in words.
+
+    Raises:
+        CheckpointError: A table is another, or there is none.
+    """
+    for name, known in hashes.items():
+        if name not in checkpoint.names or table_hash(read_floats(checkpoint.holder(name), name)) != known:
+            raise CheckpointError(f"{ref.source} is no longer what it was {then}: its table {name} is another.")
+
+
+def open_eval_model(ref: CheckpointRef, precision: str = "auto", hashes: Mapping[str, str] | None = None) -> EvalModel:
+    """Load a checkpoint with its tokenizer.
+
+    Args:
+        ref: The checkpoint.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
+        hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
+
+    Raises:
+        CtxextendError: As `open_model`, `open_files` and `load_eval_model`.
+    """
+    return load_eval_model(open_files(open_model(ref, typed=("evaluate",)), hashes), precision)
+
+
+def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
+    """Load the weights of a checkpoint.
+
+    Args:
+        files: From `open_files`.
+        precision: As in `open_eval_model`.
+
+    Raises:
+        CheckpointError: transformers cannot load it as it is, or its tokenizer has no mask token.
+        UnsupportedModelError: It is neither a language model nor an encoder of texts.
+    """
+    ref, checkpoint, family = files.ref, files.checkpoint, files.opened.architecture.family.model_type
+    device, dtype = _device_and_dtype(precision)
+    kind, loaded = _load(checkpoint, family, dtype)
+    _check_loaded(ref, loaded)
+    if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
+        raise CheckpointError(f"The tokenizer of {ref.source} has no mask token.", "Use the model's own tokenizer.")
+    notes, named = checkpoint.source.notes, checkpoint.model_class
+    if kind == ENCODER and named is not None and named.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
+        notes = (*notes, f"{checkpoint.root} holds no head of a {named}, so it is measured as an encoder.")
+    base, base_hashes = _base(checkpoint)
+    return EvalModel(
+        name=ref.source,
+        root=checkpoint.root,
+        family=family,
+        kind=kind,
+        model=loaded.model.to(device),
+        tokenizer=files.tokenizer,
+        max_len=files.max_len,
+        base=base,
+        base_hashes=base_hashes,
+        notes=notes,
+        reserved_rows=files.reserved_rows,
+    )
+
+
+def _base(checkpoint: Checkpoint) -> tuple[CheckpointRef | None, Mapping[str, str]]:
+    """Return the base checkpoint by the recipe beside a checkpoint, and the hashes of the base's tables."""
+    try:
+        written = written_recipe(checkpoint)
+    except RecipeError:  # a file of that name that is none of ours says nothing
+        return None, {}
+    if written is None:
+        return None, {}
+    first = written.chain[-1]
+    return first.recipe.checkpoint, first.hashes
+
+
+def _device_and_dtype(precision: str) -> tuple[Any, str]:
+    import torch
+
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if precision == "auto":
+        has_bfloat = device is not None and (device.type != "cuda" or torch.cuda.is_bf16_supported())
+        precision = "bf16" if has_bfloat else "fp32"
+    return device or torch.device("cpu"), DTYPES[precision]
+
+
+def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loaded]:
+    """Load a model by a class that has a language-model head, or as an encoder where its file holds no such head."""
+    folder, variant = checkpoint.root / checkpoint.model, checkpoint.stored.variant
+    if not (checkpoint.root / SENTENCE_MODULES).is_file():
+        for kind, model_class in _classes_with_head(model_type, checkpoint.model_class):
+            loaded = load(folder, model_class, variant, dtype)
+            if not loaded.missing:  # even a class that its config names may need a head that the file never had
+                return kind, loaded
+    return ENCODER, load(folder, None, variant, dtype)
+
+
+def _classes_with_head(model_type: str, named: str | None) -> list[tuple[str, str]]:
+    """Return the classes with a language-model head to try: only that which the config names, where it has one.
+
+    Raises:
+        UnsupportedModelError: The class reads one text and writes another.
+    """
+    from transformers.models.auto import modeling_auto as auto
+
+    # A model of such a type may still be its decoder alone.
+    is_pair = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    if is_pair and named not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        raise UnsupportedModelError(
+            f"{named or model_type} reads one text and writes another; "
+            "decoders, masked language models and encoders are measured.",
+            "Use verify --deep to see that it runs.",
+        )
+    heads = {
+        MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
+    for kind, classes in heads.items():
+        if named is not None and named in classes.values():
+            return [(kind, named)]
+    return [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
+
+
+def _check_loaded(ref: CheckpointRef, loaded: Loaded) -> None:
+    """Refuse what was loaded but would measure something else than the checkpoint.
+
+    Raises:
+        CheckpointError: Tensors are missing, or have other shapes than the config says, so that random ones are used.
+    """
+    if loaded.mismatched:
+        raise CheckpointError(
+            f"{', '.join(loaded.mismatched[:3])} of {ref.source} is not as large as its config says.",
+            "Put the config.json that belongs to the weights beside them.",
+        )
+    if missing := [name for name in loaded.missing if "pooler." not in name]:  # vectors of texts do without a pooler
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise CheckpointError(
+            f"{ref.source} lacks {len(missing)} tensors, for which transformers would draw random ones: {some}.",
+            "Fetch the checkpoint again.",
+        )
+
+
+def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> dict[str, Any]:
+    """Return the arguments of a forward pass that reads whole texts and keeps no keys and values.
+
+    Args:
+        model: The model of transformers. BigBird is given back the attention that its config names, which it leaves
+            for good when it reads a text that is too short for it.
+        ids: The texts, all of one length, shape (b, w), int64, on the model's device.
+        position_ids: Where the tokens stand, as the model counts, shape (b, w), int64; None is at the start.
+    """
+    import torch
+
+    reset_attention = getattr(model.base_model, "set_attention_type", None)
+    if reset_attention is not None:
+        reset_attention(model.config.attention_type)
+    # A mask of ones: without one, some models look for padding in the ids, or for several texts in the positions.
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if getattr(model.config, "use_cache", None) is not None:
+        inputs["use_cache"] = False
+    if position_ids is not None:
+        inputs["position_ids"] = position_ids
+    return inputs
+
+
+@contextmanager
+def reads_only_text(model: EvalModel, what: str) -> Iterator[None]:
+    """Refuse a model that fails here, where it is given a text and nothing else for the first time.
+
+    Args:
+        model: The model.
+        what: What it should give of the text.
+
+    Raises:
+        UnsupportedModelError: It needs something beside a text.
+    """
+    try:
+        yield
+    except Exception as error:  # each class has its own way to miss what it was not given
+        said = " ".join(str(error).split())[:300]
+        raise UnsupportedModelError(
+            f"{model.name} gives no {what} of a text alone: {type(error).__name__}: {said}",
+            "Name a checkpoint of a model of texts.",
+        ) from error
+
+
+def check_vocabulary(model: EvalModel, ids: Ids) -> None:
+    """Refuse ids that a model has no embedding for.
+
+    Raises:
+        CheckpointError: The tokenizer gives tokens beyond the model's vocabulary.
+        UnsupportedModelError: It is no model of texts alone.
+    """
+    try:
+        vocab_size = getattr(model.model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError as error:
+        raise UnsupportedModelError(
+            f"{model.name}, a {type(model.model).__name__}, is no model of texts alone.",
+            "Name a checkpoint of a model of texts, such as its text part.",
+        ) from error
+    if vocab_size is not None and ids.max(initial=0) >= vocab_size:
+        raise CheckpointError(
+            f"The tokenizer of {model.name} gives the token {ids.max()}, and the model knows {vocab_size:,} tokens.",
+            "Put the tokenizer's files into the folder that belong to the model.",
+        )
+
+
+def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
+    """Refuse to compare two models token by token where their tokens are not the same.
+
+    Args:
+        model: What is compared.
+        base: What it is compared with.
+        window: Ids of the model's tokens, shape (tokens,), whose text both tokenize.
+
+    Raises:
+        CheckpointError: The two tokenizers cut a text differently, or put other special tokens around it.
+    """
+    own, other = model.tokenizer, base.tokenizer
+    text = own.tokenizer.decode(window[:COMPARED])
+    same_special = (own.before, own.after) == (other.before, other.after)
+    if not same_special or not np.array_equal(own.encode(text), other.encode(text)):
+        raise CheckpointError(
+            f"The tokenizers of {model.name} and {base.name} cut the text into different tokens.",
+            "Name what it was made of: --original.",
+        )
+
+
+def share_equal_tensors(model: EvalModel, other: EvalModel) -> None:
+    """Let one model use the other's tensors wherever both are equal, so that two take little more memory than one."""
+    import torch
+
+    theirs = dict(other.model.named_parameters())
+    for name, parameter in model.model.named_parameters():
+        twin = theirs.get(name)
+        if twin is not None and twin.shape == parameter.shape and torch.equal(twin, parameter):
+            parameter.data = twin.data

@@ -1,0 +1,427 @@
+"""Measure what a checkpoint's context length is worth on a text."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
+from ctxextend.evaluation.embedding import Embedder, open_embedder
+from ctxextend.evaluation.eval_model import (
+    CAUSAL,
+    ENCODER,
+    MASKED,
+    EvalModel,
+    TextTokenizer,
+    check_same_tokens,
+    check_vocabulary,
+    open_eval_model,
+    share_equal_tensors,
+)
+from ctxextend.evaluation.evaluation_result import Evaluation, Retrieval
+from ctxextend.evaluation.losses import LossMeasure, WindowLosses, plan_losses, sum_up_contexts, sum_up_positions
+from ctxextend.evaluation.passkey import PasskeyCell, PasskeyTask, measure_passkey, plan_passkey, report_passkey
+from ctxextend.evaluation.retrieval import RetrievalTask, measure_retrieval, plan_retrieval
+from ctxextend.evaluation.scoring import Scorer, batches, open_scorer
+from ctxextend.evaluation.text_windows import TextWindows, context_lengths, cut_windows
+from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
+from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, read_documents
+
+__all__ = [
+    "EvaluationInterrupted",
+    "EvaluationRun",
+    "evaluate",
+    "evaluate_checkpoint",
+    "fitting_measures",
+    "plan_evaluation",
+]
+
+# What each kind of model can be measured by.
+FITTING = {
+    CAUSAL: ("position", "context", "passkey"),
+    MASKED: ("position", "context", "passkey"),
+    ENCODER: ("passkey", "retrieval"),
+}
+KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without a head"}
+
+# Characters of a file that are read for each token that is wanted: words of few languages are longer.
+CHARACTERS_PER_TOKEN = 100
+# Those that are tokenized at first, which most often is enough: a tokenizer needs some 160 bytes for each.
+CHARACTERS_AT_FIRST = 8
+
+# With fewer windows a standard error is itself a guess.
+FEW_WINDOWS = 8
+
+# Trials of a cell of the passkey map below which finding says little.
+LEAST_TRIALS = 4
+
+NO_BASE = "Retrieval was not measured: queries are cut from what the original cannot read, and that is not known."
+WHOLE_LOGITS = "Its head cannot be parted from the model, so the logits of a window are held whole."
+ACROSS_DOCUMENTS = (
+    "Few documents are as long as a window of {:,} tokens, so windows run over their ends: what stands before an end "
+    "is of little use behind it."
+)
+
+
+class EvaluationInterrupted(KeyboardInterrupt):
+    """Ctrl-C while an evaluation ran.
+
+    Attributes:
+        evaluation: What was measured until then, `complete` false.
+    """
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        super().__init__("interrupted")
+        self.evaluation = evaluation
+
+
+def evaluate(
+    reference: str | os.PathLike[str],
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    original: str | os.PathLike[str] | None = None,
+    alone: bool = False,
+    length: Sequence[int] = (),
+    tokens: int = 65_536,
+    batch_size: int | None = None,
+    precision: str = "auto",
+    seed: int = 0,
+    measure: Sequence[str] = (),
+    text_field: str = TEXT_FIELD,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+    progress: Progress = no_progress,
+) -> Evaluation:
+    """Measure what a checkpoint's context length is worth, on a text.
+
+    Of language models: the loss by position and by available context, and whether a number that stands far back is
+    found again; of encoders: the latter, and whether documents are found. Where the base checkpoint is known, it reads
+    the same tokens in pieces, as a user would have to do without the longer context.
+
+    Args:
+        reference: As in `plan_resize`.
+        data: Files and folders that hold the text: .txt and its like are a document each, of .jsonl each line is one,
+            of .parquet each row; or data sets of the Hub, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
+        original: The base checkpoint; None is what the recipe beside the checkpoint says, if there is one.
+        alone: Whether nothing is compared with the base.
+        length: Contexts to measure, in tokens; empty is doublings up to the model's own.
+        tokens: Tokens of the text to use, at most; every one is read several times.
+        batch_size: Windows that are read at once; None is as many as hold 4,096 tokens.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
+        seed: Random seed of masks and numbers.
+        measure: Which measures to take: ``position``, ``context``, ``passkey``, ``retrieval``; empty is all that fit.
+        text_field: The key of a line of .jsonl, or the column, that holds the text.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`.
+        progress: Told how many tokens were read since the last call, and how many there are to read in all.
+
+    Raises:
+        SourceError: Nothing is at that reference, or it cannot be reached.
+        CheckpointError: A file is missing or malformed, transformers cannot load it, or the base does not fit.
+        UnsupportedModelError: The model has no learned position table, or reads one text and writes another.
+        DataError: The text cannot be read, or is shorter than one window.
+        ResizeError: A length that the model does not read, or a measure that does not fit it.
+        EvaluationInterrupted: Ctrl-C; it holds what was measured.
+    """
+    settings = Evaluate(
+        data=path_names(data),
+        original=None if original is None else os.fspath(original),
+        alone=alone,
+        length=tuple(length),
+        tokens=tokens,
+        batch_size=batch_size,
+        precision=precision,
+        seed=seed,
+        measure=tuple(measure),
+        text_field=text_field,
+    )
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
+    return evaluate_checkpoint(ref, settings, progress)
+
+
+def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
+    """Measure a checkpoint; see `evaluate`.
+
+    Raises:
+        CtxextendError: As `evaluate`.
+        EvaluationInterrupted: As `evaluate`.
+    """
+    check_paths(settings.data)
+    model = open_eval_model(ref, settings.precision)
+    fitting_measures(model, settings)
+    base, warnings, notes = _open_base(model, settings)
+    run = plan_evaluation(model, base, settings, notes=(*model.notes, *notes))
+    run.warnings = (*warnings, *run.warnings)
+    if base is not None:
+        share_equal_tensors(model, base)
+    total = run.tokens_to_read
+    try:
+        run.measure(lambda tokens: progress(tokens, total))
+    except KeyboardInterrupt:
+        raise EvaluationInterrupted(run.report(complete=False)) from None
+    return run.report(complete=True)
+
+
+def _open_base(model: EvalModel, settings: Evaluate) -> tuple[EvalModel | None, tuple[str, ...], tuple[str, ...]]:
+    """Return the base checkpoint, with warnings and notes; None where none is named and none can be found.
+
+    Raises:
+        CtxextendError: One was named that cannot be opened.
+        CheckpointError: It is another kind of model.
+    """
+    if settings.original is not None:
+        found = open_eval_model(CheckpointRef(settings.original), settings.precision)
+        _check_kind(model, found)
+        return found, (), found.notes
+    if settings.alone:
+        return None, (), ()
+    if model.base is None:
+        return None, (), ("No recipe says what it was made of: name that with --original to compare with it.",)
+    try:
+        found = open_eval_model(model.base, settings.precision, model.base_hashes)
+        _check_kind(model, found)
+    except CtxextendError as error:
+        warning = f"What it was made of cannot be compared with it: {error.message} Name it with --original."
+        return None, (warning,), ()
+    return found, (), found.notes
+
+
+def _check_kind(model: EvalModel, base: EvalModel) -> None:
+    if base.kind != model.kind:
+        raise CheckpointError(
+            f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}.",
+            "Name what it was made of: --original.",
+        )
+
+
+@dataclass
+class EvaluationRun:
+    """What is to be measured, and what was so far.
+
+    Attributes:
+        reader: The model, by the losses of a language model or by the vectors of an encoder.
+        base_reader: Its base; None where that is not known.
+        settings: How it is measured.
+        lengths: The contexts, the shortest first.
+        text: What is read, in windows as long as the longest context.
+        losses: How windows are read; None where no loss is measured.
+        passkey: What is hidden, in what; None where that is not measured.
+        retrieval: What is looked for; None where that is not measured.
+        warnings: What should not be missed.
+        notes: What should be known, and why something that was asked for is not measured.
+        started: Seconds of the clock when it began.
+        windows: What was measured of windows.
+        cells: What was found of hidden numbers.
+        found: What was found of documents.
+    """
+
+    reader: Scorer | Embedder
+    base_reader: Scorer | Embedder | None
+    settings: Evaluate
+    lengths: tuple[int, ...]
+    text: TextWindows
+    losses: LossMeasure | None
+    passkey: PasskeyTask | None
+    retrieval: RetrievalTask | None
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    started: float = field(default_factory=time.perf_counter)
+    windows: list[WindowLosses] = field(default_factory=list)
+    cells: list[PasskeyCell] = field(default_factory=list)
+    found: Retrieval | None = None
+
+    @property
+    def tokens_to_read(self) -> int:
+        """Tokens that the models read in all."""
+        losses = self.losses.tokens_to_read * len(self.text.windows) if self.losses else 0
+        passkey = self.passkey.all_tokens(self.reader.model.kind) if self.passkey else 0
+        return losses + passkey + (2 * self.retrieval.tokens if self.retrieval else 0)
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Measure everything; what was measured is kept as it goes, and `advance` is told the tokens of each step."""
+        for windows in self.read_windows(advance):
+            self.windows += windows
+        if self.passkey is not None:
+            for cell in measure_passkey(self.passkey, self.reader):
+                self.cells.append(cell)
+                advance(cell.tokens)
+        if self.retrieval and isinstance(self.reader, Embedder) and isinstance(self.base_reader, Embedder):
+            self.found = measure_retrieval(self.reader, self.base_reader, self.retrieval, advance)
+
+    def read_windows(self, advance: Callable[[int], None]) -> Iterator[list[WindowLosses]]:
+        """Yield the losses of all windows, some at a time; nothing where none are measured."""
+        if self.losses is None:
+            return
+        for batch in batches([self.losses.length] * len(self.text.windows), self.settings.batch_size):
+            yield self.losses.read(batch[0], [self.text.windows[i] for i in batch])
+            advance(self.losses.tokens_to_read * len(batch))
+
+    def report(self, *, complete: bool) -> Evaluation:
+        """Return what was measured."""
+        model, base = self.reader.model, self.base_reader.model if self.base_reader else None
+        warnings = self.warnings
+        if 0 < len(self.windows) < FEW_WINDOWS:
+            warnings += (
+                f"{len(self.windows)} windows of {max(self.lengths):,} tokens were read: standard errors of so few "
+                "are rough. Raise --tokens, or name more text.",
+            )
+        losses = [found for window in self.windows for found in window.by_position.values()]
+        losses += [found for window in self.windows for found in window.by_context.values()]
+        if not all(np.isfinite(found).all() for found in losses):
+            warnings += (
+                "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all.",
+            )
+        return Evaluation(
+            source=model.name,
+            family=model.family,
+            kind=model.kind,
+            max_len=model.max_len,
+            original=base.name if base else None,
+            original_max_len=base.max_len if base else None,
+            documents=len(self.text.documents),
+            tokens=sum(map(len, self.text.windows[: len(self.windows) if self.losses else None])),
+            across_documents=self.text.across_documents and self.losses is not None,
+            seed=self.settings.seed,
+            precision=str(model.model.dtype).removeprefix("torch."),
+            positions=sum_up_positions(self.windows, max(self.lengths)),
+            contexts=sum_up_contexts(self.windows, base.max_len if base else None),
+            passkey=report_passkey(self.passkey, model.kind, self.cells) if self.passkey and self.cells else None,
+            retrieval=self.found,
+            complete=complete,
+            seconds=round(time.perf_counter() - self.started, 3),
+            warnings=warnings,
+            notes=self.notes,
+        )
+
+
+def plan_evaluation(
+    model: EvalModel,
+    base: EvalModel | None,
+    settings: Evaluate,
+    documents: Iterable[NDArray[np.int64]] | None = None,
+    *,
+    least: int = 1,
+    notes: tuple[str, ...] = (),
+) -> EvaluationRun:
+    """Choose what is measured of models that are loaded, and cut the text; nothing is measured yet.
+
+    Args:
+        model: What is measured.
+        base: Its base checkpoint; None where that is not known.
+        settings: How.
+        documents: Ids of the text to take in place of that which the settings name, each of shape (tokens of it,).
+        least: Windows needed.
+        notes: What should be known before anything else.
+
+    Raises:
+        CheckpointError: The two cut texts into different tokens, or how an encoder pools cannot be read.
+        DataError: The text cannot be read, or is shorter than the windows needed, or a measure that was asked for by
+            its name cannot be taken.
+        ResizeError: A length that the model does not read, or a measure that does not fit it.
+        UnsupportedModelError: The model does not read a text alone, or pools in a way that is not known here.
+    """
+    measures, lengths = fitting_measures(model, settings), _lengths(model, base, settings)
+    size = max(lengths) - model.tokenizer.num_special
+    wanted = max(settings.tokens // max(lengths), 1)
+    documents = _documents(model, settings) if documents is None else documents
+    separator, one_each = model.tokenizer.separator, "retrieval" in measures
+    text = cut_windows(documents, size, wanted, separator, one_each=one_each, least=least)
+    if base is not None:
+        check_same_tokens(model, base, text.windows[0])
+    reader, base_reader = _reader(model, settings), _reader(base, settings) if base else None
+    has_losses = bool({"position", "context"} & set(measures))
+    losses = None
+    if has_losses and isinstance(reader, Scorer) and not isinstance(base_reader, Embedder):
+        losses = plan_losses(reader, base_reader, lengths, settings.seed)
+        losses = replace(losses, whole=losses.whole if "position" in measures else ())
+        losses = replace(losses, contexts=losses.contexts if "context" in measures else ())
+    passkey = _passkey(model, text, lengths, settings) if "passkey" in measures else None
+    retrieval: RetrievalTask | str | None = None
+    if "retrieval" in measures:
+        retrieval = NO_BASE if base is None else plan_retrieval(base, text.documents, max(lengths))
+    why_not = tuple(task for task in (passkey, retrieval) if isinstance(task, str))
+    if why_not and settings.measure:
+        raise DataError(why_not[0], "Leave it out of --measure, or give what it needs.")
+    notes = (*notes, *(passkey.notes if isinstance(passkey, PasskeyTask) else ()), *why_not)
+    return EvaluationRun(
+        reader,
+        base_reader,
+        settings,
+        lengths,
+        text,
+        losses,
+        passkey if isinstance(passkey, PasskeyTask) else None,
+        retrieval if isinstance(retrieval, RetrievalTask) else None,
+        warnings=(ACROSS_DOCUMENTS.format(size),) if has_losses and text.across_documents else (),
+        notes=(*notes, WHOLE_LOGITS) if isinstance(reader, Scorer) and not reader.has_separate_head else notes,
+    )
+
+
+def _reader(model: EvalModel, settings: Evaluate) -> Scorer | Embedder:
+    return (open_embedder if model.kind == ENCODER else open_scorer)(model, settings.batch_size)
+
+
+def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
+    """Return the measures to take of a model: those that were asked for, or all that fit it.
+
+    Raises:
+        ResizeError: One that was asked for does not fit.
+    """
+    fitting = FITTING[model.kind]
+    for name in settings.measure:
+        if name not in fitting:
+            raise ResizeError(
+                f"--measure {name} has no meaning for {model.name}, {KINDS[model.kind]}.", f"Use {', '.join(fitting)}."
+            )
+    return tuple(name for name in MEASURES if name in (settings.measure or fitting))
+
+
+def _lengths(model: EvalModel, base: EvalModel | None, settings: Evaluate) -> tuple[int, ...]:
+    """Return the contexts to measure, the shortest first."""
+    if model.max_len < LEAST_LENGTH:
+        raise ResizeError(
+            f"{model.name} reads {model.max_len} tokens, and the shortest context that is measured has {LEAST_LENGTH}.",
+            f"Give it more first: ctxextend resize {model.name} --to {LEAST_LENGTH}",
+        )
+    longest = max(settings.length, default=model.max_len)
+    if longest > model.max_len:
+        raise ResizeError(
+            f"--length {longest} is more than the {model.max_len} tokens that {model.name} reads.",
+            f"Give it more first: ctxextend resize {model.name} --to {longest}",
+        )
+    return tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
+
+
+def _documents(model: EvalModel, settings: Evaluate) -> Iterator[NDArray[np.int64]]:
+    wanted = max(settings.tokens, model.max_len)
+    for text in read_documents(settings.data, settings.text_field, CHARACTERS_PER_TOKEN * wanted):
+        ids = _first_tokens(model.tokenizer, text, wanted)
+        check_vocabulary(model, ids)
+        yield ids
+
+
+def _first_tokens(tokenizer: TextTokenizer, text: str, wanted: int) -> NDArray[np.int64]:
+    """Return the first tokens of a text, as many as are wanted or all, without tokenizing much more of it."""
+    characters = CHARACTERS_AT_FIRST * wanted
+    ids = tokenizer.encode(text[:characters])
+    while len(ids) <= wanted and characters < len(text):
+        characters *= 4
+        ids = tokenizer.encode(text[:characters])
+    return ids[:wanted]  # a word that was cut off lies behind them
+
+
+def _passkey(model: EvalModel, text: TextWindows, lengths: tuple[int, ...], settings: Evaluate) -> PasskeyTask | str:
+    """Return what is hidden, in what, with as many trials as the tokens allow; or why nothing is."""
+    task = plan_passkey(model, np.concatenate(text.documents), lengths, seed=settings.seed)
+    if isinstance(task, str):
+        return task
+    once = task.all_tokens(model.kind) // task.trials
+    return replace(task, trials=min(max(settings.tokens // once, LEAST_TRIALS), task.trials))
