@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from ctxextend.pipeline import RunInterrupted, RunResult, run
     from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_resize, resize
     from ctxextend.plan.tableplan import TablePlan
-    from ctxextend.tables.registry import Method, list_methods
+    from ctxextend.tables.method_facts import Method
+    from ctxextend.tables.methods import list_methods
     from ctxextend.training.reports import TrainingInterrupted, TrainResult
     from ctxextend.training.running import train
     from ctxextend.verification.claims import Claim, Proof
@@ -114,9 +115,9 @@ _HOMES = {
     "TableReport": "ctxextend.inspection.reports",
     "inspect": "ctxextend.inspection.looking",
     "FamilyTable": "ctxextend.families.lookup",
-    "Method": "ctxextend.tables.registry",
+    "Method": "ctxextend.tables.method_facts",
     "list_families": "ctxextend.families.lookup",
-    "list_methods": "ctxextend.tables.registry",
+    "list_methods": "ctxextend.tables.methods",
     "ResizePlan": "ctxextend.plan.plan",
     "ResizeResult": "ctxextend.plan.plan",
     "TablePlan": "ctxextend.plan.tableplan",

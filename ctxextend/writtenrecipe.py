@@ -14,7 +14,7 @@ from ctxextend.plainyaml import MOST_CHARACTERS, plain_loader
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Recipe, Resize
 from ctxextend.recipetext import REF_KEYS, TABLE_KEYS
 from ctxextend.tables.apply import still_learned
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 
 __all__ = ["WrittenRecipe", "learned_by", "plain_values", "read_recipe", "table_hashes", "written_recipe"]
 

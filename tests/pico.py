@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 
 WIDTH = 8
 

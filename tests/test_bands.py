@@ -13,7 +13,7 @@ from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions, explain_choice, resize_table
 from ctxextend.tables.bands import (
     SHORTEST,
-    Split,
+    BandSplit,
     auto,
     bands,
     choose_split,
@@ -72,7 +72,7 @@ def test_choose_split_finds_both_bands() -> None:
     first, stop = split.repeat
     assert (split.head, split.stop) == (0, 128)
     assert 3 <= split.sigma <= 16
-    assert split.grain > 1
+    assert split.noise_distance > 1
     assert (stop - first) % PERIOD == 0
     assert split.match > 0.99
 
@@ -80,14 +80,14 @@ def test_choose_split_finds_both_bands() -> None:
 def test_choose_split_finds_no_fast_band_in_noise() -> None:
     split = choose_split(slow_rows(128, 64) + noise(128))
     assert split.sigma == 0
-    assert split.share > 0.3
-    assert split.grain < 0.05
+    assert split.fast_share > 0.3
+    assert split.noise_distance < 0.05
 
 
 def test_choose_split_finds_no_fast_band_where_it_is_little() -> None:
     split = choose_split(slow_rows(128) + 0.05 * fast_rows(128))
     assert split.sigma == 0
-    assert split.share < 0.1
+    assert split.fast_share < 0.1
 
 
 def test_choose_split_tells_waves_too_fast_for_neighbours_from_noise() -> None:
@@ -96,7 +96,7 @@ def test_choose_split_tells_waves_too_fast_for_neighbours_from_noise() -> None:
     waves = np.concatenate([np.cos(turns), np.sin(turns)], axis=1)
     split = choose_split(slow_rows(128, 64) + waves)
     assert split.sigma > 0
-    assert split.grain > 0.1
+    assert split.noise_distance > 0.1
 
 
 def test_choose_split_repeats_all_but_the_trend_where_a_stretch_fits() -> None:
@@ -168,7 +168,7 @@ def test_bands_moves_rows_away_from_the_mean_by_the_gain() -> None:
 
 
 def test_default_gain_grows_with_each_doubling_and_has_a_bound() -> None:
-    local, far = Split(0, 128, is_local=True), Split(0, 128)
+    local, far = BandSplit(0, 128, is_local=True), BandSplit(0, 128)
     assert [default_gain(local, 128, rows) for rows in (128, 256, 512)] == pytest.approx([1, 1.2, 1.4])
     assert [default_gain(far, 128, rows) for rows in (256, 512)] == pytest.approx([1.1, 1.2])
     assert default_gain(local, 128, 128 * 1024) == 1.6

@@ -13,7 +13,7 @@ import tiny_gpt2
 from corpus import documents, split, tokenize
 from ctxextend import resize
 from ctxextend.checkpoints.source import BUNDLED
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from tests import pico
 
 FOLDER = BUNDLED["tiny-gpt2"]

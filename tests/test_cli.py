@@ -8,18 +8,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
-from ctxextend.cli import resize as resize_command
 from ctxextend.cli import resizewording
 from ctxextend.cli.app import app_of
 from ctxextend.cli.output import plain
-from ctxextend.tables.apply import SCOPES
-from ctxextend.tables.registry import METHODS, list_methods
+from ctxextend.json_output import to_json
+from ctxextend.tables.methods import METHODS, list_methods
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -397,14 +396,9 @@ def test_methods_json_lists_the_registry() -> None:
     values = json.loads(run("methods", "--json").stdout)
     assert values == {
         **{"schema_version": 1, "command": "methods", "warnings": []},
-        "methods": [method.as_dict() for method in list_methods()],
+        "methods": to_json(list_methods()),
     }
     assert {"name", "summary", "keeps_learned_rows", "flags", "when", "source"} <= set(values["methods"][0])
-
-
-def test_choices_of_the_command_line_are_the_registrys() -> None:
-    assert get_args(resize_command.MethodName) == tuple(METHODS)
-    assert set(get_args(resize_command.ScopeName)) == set(SCOPES)
 
 
 def test_plain_writes_control_characters_out() -> None:

@@ -20,7 +20,7 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from ctxextend.training.learning import Learner
 from ctxextend.writtenrun import read_run
 from tests import pico

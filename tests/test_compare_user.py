@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from ctxextend.cli import compare as compare_command
 from ctxextend.cli.app import _stop
 from ctxextend.comparison import comparing, contest
 from ctxextend.errors import OutputError
 from ctxextend.report import document
-from ctxextend.tables.registry import METHODS
 from ctxextend.training.trainer import Watch
 from tests.test_compare import write_texts
 from tests.test_comparison_json import errors
@@ -150,7 +148,6 @@ def test_compare_stopped_in_a_training_leaves_nothing_behind(
 
 
 def test_compare_completes_lists_of_methods_and_measures() -> None:
-    assert ("all", *METHODS) == compare_command.METHOD_NAMES
     assert offered("compare tiny-gpt2 --methods linear,co") == ["linear,copy"]
     assert offered("compare tiny-gpt2 --measure pas") == ["passkey"]
 

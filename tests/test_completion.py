@@ -10,8 +10,8 @@ from typer.main import get_command
 from ctxextend.cli.app import app_of
 from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
 from ctxextend.families.registry import FAMILIES
-from ctxextend.tables.apply import SCOPES
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.method_facts import SCOPES
+from ctxextend.tables.methods import METHODS
 from tests.terminal import on_terminal
 
 PROGRAM = [sys.executable, "-c", "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.cli.app import main; main()"]

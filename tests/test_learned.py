@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ctxextend.recipe import CheckpointRef, Recipe, Resize
 from ctxextend.tables.apply import MethodOptions, learned_rows, resize_table, still_learned
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from ctxextend.writtenrecipe import WrittenRecipe, learned_by
 
 A, B, C, D = np.eye(4, dtype=np.float32)

@@ -1,4 +1,3 @@
-import json
 import math
 from typing import Any
 
@@ -10,9 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ctxextend.errors import ResizeError
+from ctxextend.json_output import to_json
 from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions
-from ctxextend.tables.registry import METHODS, list_methods
+from ctxextend.tables.method_facts import METHOD_NAMES
+from ctxextend.tables.methods import METHODS, list_methods
 from ctxextend.tables.sinusoids import BLOCK_ROWS, sinusoidal_rows
 
 TABLES = arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8))
@@ -221,7 +222,7 @@ def test_random_of_a_longer_table_begins_with_that_of_a_shorter_one() -> None:
 
 def makes(name: str, learned: int, rows: int) -> int:
     """As many rows as are wanted, or as the method can make."""
-    most = METHODS[name].most
+    most = METHODS[name].max_rows
     return min(rows, most(learned)) if most else rows
 
 
@@ -337,29 +338,20 @@ def test_method_options_keeps_learned_rows_says_no_under_scope_all() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_method_source_is_that_of_its_functions_docstring(name: str) -> None:
-    method = METHODS[name]
-    assert method.source in " ".join(str(method.function.__doc__).split("Source:")[1].split())
+def test_method_source_is_read_from_the_docstring(name: str) -> None:
+    assert METHODS[name].source in " ".join(str(METHODS[name].function.__doc__).split())
+    assert len(METHODS[name].source) >= len("our own")
 
 
-def test_list_methods_returns_the_registry_with_the_default_first() -> None:
-    assert [method.name for method in list_methods()] == list(METHODS)
+def test_list_methods_returns_every_named_method_with_the_default_first() -> None:
+    assert tuple(method.name for method in list_methods()) == tuple(METHODS) == METHOD_NAMES
     assert list_methods()[0].name == MethodOptions().method
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_method_as_dict_is_plain_and_says_all_that_users_need(name: str) -> None:
-    method = METHODS[name]
-    values = method.as_dict()
-    assert json.loads(json.dumps(values)) == values
-    assert set(values) == set(method.__dataclass_fields__) - {
-        "function",
-        "takes_start",
-        "reads_kept",
-        "explain",
-        "most",
-        "repeats_rows",
-    }
-    assert "{" not in str(values["short_inputs"])
+def test_method_in_json_says_all_that_users_need(name: str) -> None:
+    method, values = METHODS[name], to_json(METHODS[name])
+    described = "name summary keeps_learned_rows keep_first flags when source convention short_inputs long_inputs"
+    assert list(values) == [*described.split(), "tolerance"]
     assert (values["name"], values["flags"], values["tolerance"]) == (name, method.flags, method.tolerance)
     assert method.tolerance >= 0

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, extend_model, resize
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]

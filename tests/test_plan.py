@@ -22,7 +22,7 @@ import ctxextend
 from ctxextend import CheckpointError, OutputError, ResizeError, UnsupportedModelError, plan_resize, resize, verify
 from ctxextend.checkpoints import copying
 from ctxextend.recipe import Resize
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -444,7 +444,7 @@ def test_plan_resize_writes_nothing_and_counts_every_byte(make_pico: MakePico, t
 def test_resize_any_request_serves_or_says_why(to: int, method: str, keep: int, tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("any")
     source = shutil.copytree(Path(pico_source(tmp_path_factory)), folder / "source")
-    most = METHODS[method].most
+    most = METHODS[method].max_rows
     try:
         result = resize(source, to=to, method=method, keep_first=keep, output=folder / "out")
     except ResizeError:
@@ -589,7 +589,7 @@ def test_resize_where_memory_ends_says_so(make_pico: MakePico, monkeypatch: pyte
     def exhausted(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.plan.plan.resize_behind", exhausted)
+    monkeypatch.setattr("ctxextend.plan.plan.resize_with_reserved", exhausted)
     refused(make_pico("gpt2").folder, ResizeError, "does not fit in this machine's memory")
 
 

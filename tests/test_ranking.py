@@ -13,7 +13,7 @@ from ctxextend.comparison.settings import Compare, read_methods
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.evaluation_result import estimate
 from ctxextend.recipe import Evaluate, Train
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from tests.evaluations import LONE
 
 # What `auto` makes, one of the others makes too.

@@ -11,7 +11,7 @@ from ctxextend.checkpoints.dtypes import numpy_dtype
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions, cast, nonfinite_rows, resize_table
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 
 DTYPES = {
     "float64": np.float64,

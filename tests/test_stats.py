@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from ctxextend.tables import stats
-from ctxextend.tables.apply import MethodOptions, resize_behind
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.apply import MethodOptions, resize_with_reserved
+from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import TableStats, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,7 @@ def sinusoids(rows: int, width: int) -> Floats:
 
 def resized(table: Floats, rows: int, method: str, **flags: Any) -> Floats:
     options = MethodOptions(method, **flags)
-    return resize_behind(table.astype(np.float32), 0, rows, options).astype(np.float64)
+    return resize_with_reserved(table.astype(np.float32), 0, rows, options).astype(np.float64)
 
 
 def smooth(rows: int, width: int = 96, seed: int = 3) -> Floats:

@@ -35,7 +35,7 @@ from ctxextend import (
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import app_of
 from ctxextend.recipe import RECIPE_FILE
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from ctxextend.verification import tensors
 from ctxextend.verification.verification import prove_output
 from tests import pico, tiny

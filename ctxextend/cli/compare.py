@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,9 +32,9 @@ from ctxextend.cli.options import (
     usage_errors,
 )
 from ctxextend.cli.output import INTERRUPTED, Output, shows_unicode, terminal_width
-from ctxextend.cli.resize import MethodName
 from ctxextend.errors import OutputError
 from ctxextend.json_output import to_json
+from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.reports import Comparison
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 __all__ = ["compare", "show_comparison", "write_files"]
 
 COMPARED = "What to compare"
-METHOD_NAMES = ("all", *get_args(MethodName))
+METHODS = ("all", *METHOD_NAMES)
 
 
 def _complete_methods(incomplete: str) -> list[str]:
-    return complete_listed(incomplete, METHOD_NAMES)
+    return complete_listed(incomplete, METHODS)
 
 
 def compare(

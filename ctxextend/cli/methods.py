@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from ctxextend.cli.options import AsJson
 from ctxextend.cli.output import Output, terminal_width
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.tables.registry import Method
+    from ctxextend.tables.method_facts import Method
 
 __all__ = ["methods"]
 
@@ -24,11 +25,11 @@ def methods(as_json: AsJson = False) -> None:
     The first is what resize takes where no --method is given. Every method takes --keep-first (default: 0) and
     --drop-last where nothing else is said.
     """
-    from ctxextend.tables.registry import list_methods
+    from ctxextend.tables.methods import list_methods
 
     sink, found = Output(as_json), list_methods()
     sink.data("\n\n".join(map(_block, found)))
-    sink.result("methods", {"methods": [method.as_dict() for method in found]})
+    sink.result("methods", {"methods": to_json(found)})
 
 
 def _block(method: "Method") -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -34,31 +34,12 @@ from ctxextend.cli.output import Output, is_other_process
 from ctxextend.cli.resizewording import last_line, plan_text, settings_text
 from ctxextend.cli.training import run_training
 from ctxextend.errors import OutputError
+from ctxextend.tables.method_facts import MethodName, ScopeName
 
 if TYPE_CHECKING:
     from ctxextend.plan.plan import ResizePlan, ResizeResult
     from ctxextend.recipe import Train
 __all__ = ["resize", "show_plan"]
-
-# The registry's names, which a test compares: importing it would bring numpy into --help.
-MethodName = Literal[
-    "copy",
-    "linear",
-    "sinusoidal",
-    "cubic",
-    "nearest",
-    "mirror",
-    "stretch",
-    "hierarchical",
-    "last",
-    "mean",
-    "random",
-    "spectral",
-    "rotation",
-    "bands",
-    "auto",
-]
-ScopeName = Literal["new", "all"]
 
 
 def resize(

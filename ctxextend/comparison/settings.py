@@ -9,7 +9,7 @@ from ctxextend.errors import ResizeError
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
 from ctxextend.tables.apply import MethodOptions
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from ctxextend.writtenrun import KEYS
 
 __all__ = ["ALL", "Asked", "Compare", "read_methods"]

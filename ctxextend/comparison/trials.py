@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.recipe import Resize
-from ctxextend.tables.bands import Split, choose_split, default_gain, find_repeats
+from ctxextend.tables.bands import BandSplit, choose_split, default_gain, find_repeats
 
 __all__ = ["MOST_TRIALS", "Choices", "Trials", "search"]
 
@@ -71,10 +71,10 @@ class Choices:
     def _keep(self) -> int:
         return self.typed.options.kept_first
 
-    def _split(self, sigma: float | None) -> Split:
+    def _split(self, sigma: float | None) -> BandSplit:
         return choose_split(self.table, keep=self._keep, sigma=sigma, repeat=self.typed.repeat)
 
-    def _parted(self, split: Split, gain: float | None) -> Resize:
+    def _parted(self, split: BandSplit, gain: float | None) -> Resize:
         """Return settings in numbers; sigma stays open where it would be 0 and a stretch was typed."""
         found = split.sigma or (None if self.typed.repeat else 0.0)
         return replace(

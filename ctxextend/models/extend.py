@@ -14,7 +14,7 @@ from ctxextend.plan.configedits import config_changes
 from ctxextend.plan.find_tables import find_tables
 from ctxextend.plan.tableplan import TablePlan, plan_found
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import resize_behind
+from ctxextend.tables.apply import resize_with_reserved
 
 if TYPE_CHECKING:
     import torch
@@ -183,7 +183,9 @@ def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: 
 
 
 def _resized(weight: "torch.Tensor", table: TablePlan, settings: Resize) -> "torch.Tensor":
-    resized = resize_behind(_to_numpy(weight.detach()), table.offset, table.rows_after - table.offset, settings.options)
+    resized = resize_with_reserved(
+        _to_numpy(weight.detach()), table.offset, table.rows_after - table.offset, settings.options
+    )
     return to_tensor(resized).to(weight.device)
 
 

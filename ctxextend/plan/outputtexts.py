@@ -13,7 +13,8 @@ from ctxextend.checkpoints.redaction import hidden
 from ctxextend.plan.changes import CARD_FILE, Changes
 from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.recipetext import recipe_text
-from ctxextend.tables.registry import METHODS, SAME
+from ctxextend.tables.method_facts import UNCHANGED
+from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
 __all__ = [
@@ -72,7 +73,7 @@ def consequences(changes: Changes) -> str:
     method = METHODS[changes.method]
     options = changes.settings.options
     but = f" but for the first {options.kept_first}" if options.kept_first else ""
-    short = SAME if changes.keeps_learned_rows else method.short_inputs.format(but=but)
+    short = UNCHANGED if changes.keeps_learned_rows else f"{method.short_inputs}{but}"
     if method.keeps_learned_rows and not options.keeps_learned_rows:
         short = f"nothing that it had learned of positions is left{but}, so short texts change too"
     return (

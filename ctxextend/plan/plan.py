@@ -27,8 +27,8 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.outputtexts import Hashes, consequences, output_texts
 from ctxextend.plan.tableplan import TablePlan, plan_tables
 from ctxextend.recipe import CheckpointRef, Recipe, Resize
-from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_behind
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_with_reserved
+from ctxextend.tables.methods import METHODS
 
 __all__ = ["ResizePlan", "ResizeResult", "plan_model", "plan_recipe", "plan_resize", "resize"]
 
@@ -172,7 +172,7 @@ class ResizePlan(Changes):
             ResizeError: It does not fit in memory.
         """
         try:
-            return resize_behind(before, table.offset, table.rows_after - table.offset, self.settings.options)
+            return resize_with_reserved(before, table.offset, table.rows_after - table.offset, self.settings.options)
         except MemoryError:
             raise ResizeError(
                 f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",

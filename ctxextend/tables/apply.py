@@ -1,7 +1,7 @@
-"""A stored position table at another length: method options, the resize itself, and which of its rows are new."""
+"""From a table as it is stored to the same table at another length, in the same dtype."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,30 +10,32 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables.bands import SHORTEST
-from ctxextend.tables.registry import METHODS, Method
+from ctxextend.tables.method_facts import SCOPES
+from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 
 __all__ = [
     "OWN_FLAGS",
-    "SCOPES",
     "MethodOptions",
     "cast",
     "check_source_rows",
     "explain_choice",
     "learned_rows",
     "nonfinite_rows",
-    "resize_behind",
     "resize_table",
+    "resize_with_reserved",
     "still_learned",
 ]
 
-SCOPES = ("new", "all")
-
-# Rows below which a Gaussian reaches no other row.
-LEAST_SIGMA = 0.5
+Table = NDArray[Any]
+Mask = NDArray[np.bool_]
 
 # Flags that only some methods take.
 OWN_FLAGS = ("scope", "alpha", "seed", "sigma", "repeat", "gain")
+# Rows below which a Gaussian reaches no other row.
+MIN_SIGMA = 0.5
+# Columns of the table that `still_learned` resizes in place of a real one.
+SAMPLE_WIDTH = 8
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class MethodOptions:
         alpha: Above 0, below 1 and not 0.5, for methods that take it; None means the method's default.
         seed: 0 or more, for methods that take it; None means the method's default.
         sigma: Rows, 0 or more, for methods that take it; None is chosen from the table, as the next two.
-        repeat: The first row of those that repeat and one behind the last, for methods that take it.
+        repeat: The first row of those that repeat and the row behind the last, for methods that take it.
         gain: Above 0, for methods that take it.
 
     Raises:
@@ -68,46 +70,34 @@ class MethodOptions:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ResizeError(f"There is no method {self.method!r}.", f"Methods: {', '.join(METHODS)}.")
-        counts = {"--keep-first": self.keep_first, "--drop-last": self.drop_last, "--seed": self.seed}
-        for flag, value in counts.items():
+        method = METHODS[self.method]
+        for flag, value in {"keep-first": self.keep_first, "drop-last": self.drop_last, "seed": self.seed}.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise ResizeError(f"{flag} must be 0 or more, not {value!r}.")
-        for flag in self._meaningless():
+                raise ResizeError(f"--{flag} must be 0 or more, not {value!r}.")
+        meaningless = [flag for flag in OWN_FLAGS if getattr(self, flag) is not None and flag not in method.flags]
+        if self.keep_first and method.keep_first is None:
+            meaningless.insert(0, "keep-first")
+        for flag in meaningless:
             raise ResizeError(f"--{flag} has no meaning for --method {self.method}.", "Leave it out.")
         self._check_values()
 
-    def _meaningless(self) -> Iterator[str]:
-        if self.keep_first and METHODS[self.method].keep_first is None:
-            yield "keep-first"
-        for flag in OWN_FLAGS:
-            if getattr(self, flag) is not None and flag not in METHODS[self.method].flags:
-                yield flag
-
     def _check_values(self) -> None:
+        """Refuse values that a method's own flags cannot have."""
         if self.scope not in (None, *SCOPES):
             raise ResizeError(f"There is no scope {self.scope!r}.", f"Scopes: {', '.join(SCOPES)}.")
         if self.scope == "all" and self.drop_last:
             raise ResizeError("--drop-last has no meaning with --scope all: no learned row is read.", "Leave it out.")
         if self.seed is not None and self.seed >= 2**63:
             raise ResizeError(f"--seed must be below 2**63, not {self.seed}.")
-        if self.alpha is not None:
-            self._check_alpha()
-        self._check_bands()
-
-    def _check_alpha(self) -> None:
-        if not isinstance(self.alpha, float) or not 0 < self.alpha < 1:
+        if self.alpha is not None and not (isinstance(self.alpha, float) and 0 < self.alpha < 1):
             raise ResizeError(f"--alpha must be above 0 and below 1, not {self.alpha!r}.", "0.4 is the usual choice.")
         if self.alpha == 0.5:
             raise ResizeError(
                 "--alpha 0.5 gives two positions one row: their first and second digit would count alike.",
                 "0.4 is the usual choice.",
             )
-
-    def _check_bands(self) -> None:
-        if self.sigma is not None and self.sigma != 0 and not LEAST_SIGMA <= self.sigma < math.inf:
-            raise ResizeError(
-                f"--sigma must be 0, or {LEAST_SIGMA} or more, not {self.sigma!r}.", "8 is a usual choice."
-            )
+        if self.sigma is not None and self.sigma != 0 and not MIN_SIGMA <= self.sigma < math.inf:
+            raise ResizeError(f"--sigma must be 0, or {MIN_SIGMA} or more, not {self.sigma!r}.", "8 is a usual choice.")
         if self.gain is not None and not 0 < self.gain < math.inf:
             raise ResizeError(f"--gain must be above 0, not {self.gain!r}.", "1 moves nothing.")
         if self.repeat is not None and not 0 <= self.repeat[0] < self.repeat[1]:
@@ -119,50 +109,43 @@ class MethodOptions:
     @property
     def kept_first(self) -> int:
         """Positions at the start that the method neither reads nor changes."""
-        return (self._data.keep_first or 0) if self.keep_first is None else self.keep_first
+        return (METHODS[self.method].keep_first or 0) if self.keep_first is None else self.keep_first
 
     @property
     def flags(self) -> dict[str, Any]:
         """The method's own flags with their values."""
-        given = {flag: getattr(self, flag) for flag in self._data.flags}
-        return {flag: self._data.flags[flag] if value is None else value for flag, value in given.items()}
+        given = {flag: getattr(self, flag) for flag in METHODS[self.method].flags}
+        return {flag: METHODS[self.method].flags[flag] if value is None else value for flag, value in given.items()}
 
     @property
     def typed(self) -> dict[str, Any]:
-        """The flags as they are typed, by name; None for those that were left out and have nothing to say."""
-        keeps = self.kept_first or self._data.keep_first
+        """The flags as they are typed, by name; None for those that were left out and make no difference."""
+        keeps = self.kept_first or METHODS[self.method].keep_first
         named = {"keep-first": self.kept_first if keeps else None, "drop-last": self.drop_last or None}
         given = {flag: getattr(self, flag) for flag in OWN_FLAGS}
         return named | given | {"repeat": self.repeat and "{}:{}".format(*self.repeat)}
 
     @property
     def keeps_learned_rows(self) -> bool:
-        """Whether every learned row stays as it is, bit for bit, of a table of any length."""
-        return self._data.keeps_learned_rows and self.scope != "all"
+        """Whether every learned row stays as it is, bit for bit, whatever the table's length."""
+        return METHODS[self.method].keeps_learned_rows and self.scope != "all"
 
     def kept_of(self, learned: int) -> int:
-        """Return how many of so many learned rows stay as they are, bit for bit, at the start."""
+        """Return how many of a number of learned rows stay as they are, bit for bit, at the start."""
         return learned if self.keeps_learned_rows else min(self.kept_first, learned)
-
-    @property
-    def _data(self) -> Method:
-        return METHODS[self.method]
-
-
-Table = NDArray[Any]
 
 
 def resize_table(table: Table, rows: int, options: MethodOptions | None = None) -> Table:
     """Return the table with another number of rows.
 
-    A shorter table is the first rows, and an equal one the same rows: `options` is read only to make new rows.
+    A shorter table is the first rows, and an equal one the same rows: `options` is read only to create new rows.
     The method works in float64, unless it repeats rows. It sees rows [keep_first : n - drop_last] and is asked for
     rows - keep_first rows, so that row t continues the source as if the dropped rows had never been learned; learned
-    rows that stay are then put back as they were stored, without a cast. Methods that read what is kept are given it
-    too.
+    rows that stay are then put back as they were stored, without a cast. Methods that read the kept rows are given
+    them too.
 
     Args:
-        table: Learned rows, shape (n, d), any float dtype (ml_dtypes' too), offset rows removed.
+        table: Learned rows, shape (n, d), any float dtype (ml_dtypes' too), reserved rows removed.
         rows: Rows wanted, m ≥ 1.
         options: The method and its flags; None is `copy`.
 
@@ -177,16 +160,17 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     if rows <= learned:
         return table[:rows].copy()
     check_source_rows(learned, rows, options)
-    first = options.kept_first
-    method = METHODS[options.method]
-    unread = 0 if method.reads_kept else first
+    first, method, flags = options.kept_first, METHODS[options.method], options.flags
+    if method.takes_start:
+        flags["start"] = first
+    unread = first
+    if method.reads_kept_rows:
+        flags["keep"], unread = first, 0
     source = table[unread : learned - options.drop_last]
-    flags = options.flags | ({"start": first} if method.takes_start else {})
-    flags |= {"keep": first} if method.reads_kept else {}
     kept = options.kept_of(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is for the caller to find and to name
+    with np.errstate(invalid="ignore", over="ignore"):  # the caller looks for rows that are not finite
         made = method.function(source if method.repeats_rows else source.astype(np.float64), rows - unread, **flags)
         for start in range(kept, rows, BLOCK_ROWS):
             block = made[start - unread : start - unread + BLOCK_ROWS]
@@ -194,11 +178,30 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     return result
 
 
-def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | None:
-    """Say in words what a method chose by a table's own figures; None where it chooses nothing.
+def resize_with_reserved(table: Table, reserved_rows: int, positions: int, options: MethodOptions) -> Table:
+    """Return the table with another number of positions; its reserved rows stay as they are.
 
     Args:
-        table: Learned rows, shape (n, d), any float dtype, offset rows removed.
+        table: Shape (reserved_rows + n, d), any float dtype.
+        reserved_rows: Rows before position 0.
+        positions: Positions wanted, m ≥ 1.
+        options: The method and its flags.
+
+    Returns:
+        Shape (reserved_rows + m, d), `table`'s dtype, contiguous, a copy.
+
+    Raises:
+        ResizeError: As `resize_table`.
+    """
+    resized = resize_table(table[reserved_rows:], positions, options)
+    return np.concatenate([table[:reserved_rows], resized]) if reserved_rows else resized
+
+
+def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | None:
+    """Describe what a method chose by a table's own figures; None where it chooses nothing.
+
+    Args:
+        table: Learned rows, shape (n, d), any float dtype, reserved rows removed.
         rows: Rows wanted, m > n.
         options: The method and its flags.
     """
@@ -210,27 +213,8 @@ def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | Non
         return explain(source, rows, keep=options.kept_first, **options.flags)
 
 
-def resize_behind(table: Table, offset: int, positions: int, options: MethodOptions) -> Table:
-    """Return the table with another number of positions behind its offset rows, which stay as they are.
-
-    Args:
-        table: Shape (offset + n, d), any float dtype.
-        offset: Rows in front of position 0.
-        positions: Positions wanted, m ≥ 1.
-        options: The method and its flags.
-
-    Returns:
-        Shape (offset + m, d), `table`'s dtype, contiguous, a copy.
-
-    Raises:
-        ResizeError: As `resize_table`.
-    """
-    resized = resize_table(table[offset:], positions, options)
-    return np.concatenate([table[:offset], resized]) if offset else resized
-
-
 def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
-    """Refuse flags that leave no learned row to make new ones from, and more rows than a method can make.
+    """Refuse flags that leave no learned row to create new ones from, and more rows than a method can create.
 
     Args:
         learned: Learned rows, n.
@@ -248,13 +232,13 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             "is left to make new rows from.",
             f"Type how many it shall keep: --keep-first {learned // 2}, or any number up to {learned - 1}.",
         )
-    if method.reads_kept and first <= learned:
+    if method.reads_kept_rows and first <= learned:
         first = 0  # what is kept is a source too
     for flag, value in (("--keep-first", first), ("--drop-last", last)):
         if value >= learned:
             raise ResizeError(
                 f"{flag} {value} takes all {learned} learned positions and leaves none to make new rows from.",
-                f"Use at most {learned if method.reads_kept and flag == '--keep-first' else learned - 1}.",
+                f"Use at most {learned if method.reads_kept_rows and flag == '--keep-first' else learned - 1}.",
             )
     if first + last >= learned:
         raise ResizeError(
@@ -274,11 +258,11 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             f"Let it end at {learned - last} or before.",
         )
     source = learned - first - last
-    if method.most and rows > first + method.most(source):
-        most = first + method.most(source)
+    if method.max_rows and rows > first + method.max_rows(source):
+        most = first + method.max_rows(source)
         raise ResizeError(
-            f"--method {method.name} makes {method.most(source)} positions of {source} learned ones and no more, and "
-            f"{rows} are wanted.",
+            f"--method {method.name} makes {method.max_rows(source)} positions of {source} learned ones and no more, "
+            f"and {rows} are wanted.",
             f"Use --to {most} or fewer, or another method." if most > learned else "Use another method.",
         )
 
@@ -286,7 +270,7 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
 def cast(rows: NDArray[np.float64], dtype: np.dtype[Any]) -> Table:
     """Round float64 rows to a float dtype exactly as `torch.Tensor.to` does.
 
-    16- and 8-bit floats go by way of float32, as torch's own conversions do; a value can so be rounded twice.
+    16- and 8-bit floats go by way of float32, as in torch's own conversions, so that a value can be rounded twice.
     """
     if dtype.itemsize >= 4:
         return rows.astype(dtype)
@@ -302,36 +286,30 @@ def nonfinite_rows(table: Table) -> list[int]:
     return [int(row) for row in np.flatnonzero(~finite.all(axis=1))]
 
 
-Mask = NDArray[np.bool_]
-
-# Numbers of a row of the table that is resized to see which rows of any table are learned ones.
-TRIED_WIDTH = 8
-
-
 def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mask:
     """Return which rows of a table were learned before it was resized.
 
-    A row that stands where it stood, and is what it was, is a learned one. So is the first that equals a learned row
-    which is no longer in its own place: interpolation in whole steps puts row i at i times the step, and the rows in
-    between are new (Zhu et al. 2024, LongEmbed, section 4.3, arXiv:2404.12096, which tunes those alone). A second copy
-    of a learned row is new.
+    A row that is in its place and unchanged is a learned one. So is the first that equals a learned row which is no
+    longer in its own place: interpolation in whole steps puts row i at i times the step, and the rows in between are
+    new (Zhu et al. 2024, LongEmbed, section 4.3, arXiv:2404.12096, which tunes only those). A second copy of a learned
+    row is new.
 
     Args:
-        before: The table as it was, rows in front of position 0 left out, shape (n, d).
+        before: The table as it was, reserved rows removed, shape (n, d).
         after: The table as it is, in the same dtype, shape (m, d).
 
     Returns:
         Shape (m,), true for learned rows.
     """
-    stayed = _equal_rows(before[: len(after)], after[: len(before)])
+    shared = min(len(before), len(after))
+    bits = (np.ascontiguousarray(table[:shared]).view(np.uint8).reshape(shared, -1) for table in (before, after))
     learned = np.zeros(len(after), np.bool_)
-    learned[: len(stayed)] = stayed
-    gone = (place for place in range(len(before)) if place >= len(stayed) or not stayed[place])
-    moved = {before[place].tobytes() for place in gone}
-    for place in np.flatnonzero(~learned):
-        key = after[place].tobytes()
+    learned[:shared] = np.equal(*bits).all(axis=1)
+    moved = {before[row].tobytes() for row in range(len(before)) if row >= shared or not learned[row]}
+    for row in np.flatnonzero(~learned):
+        key = after[row].tobytes()
         if key in moved:
-            learned[place] = True
+            learned[row] = True
             moved.discard(key)
     return learned
 
@@ -342,7 +320,7 @@ def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) ->
     A coarse dtype can make rows between two learned ones equal to one of them; here they are new all the same.
 
     Args:
-        learned: Rows that it had at first, rows in front of position 0 left out.
+        learned: Its rows at first, reserved rows not counted.
         resizes: The rows that each resize gave it, and how.
 
     Returns:
@@ -351,13 +329,7 @@ def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) ->
     Raises:
         ResizeError: A resize that cannot be.
     """
-    before = table = np.random.default_rng(0).normal(size=(learned, TRIED_WIDTH)).astype(np.float32)
+    before = table = np.random.default_rng(0).normal(size=(learned, SAMPLE_WIDTH)).astype(np.float32)
     for rows, options in resizes:
         table = resize_table(table, rows, options)
     return learned_rows(before, table)
-
-
-def _equal_rows(one: NDArray[np.generic], other: NDArray[np.generic]) -> Mask:
-    """Return which rows of two tables of one shape are equal, bit for bit."""
-    bits = (np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1) for rows in (one, other))
-    return np.asarray(np.equal(*bits).all(axis=1), np.bool_)

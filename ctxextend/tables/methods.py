@@ -1,22 +1,37 @@
-"""The methods that make the rows of a longer position table, one function each.
+"""The methods that create the rows of a longer position table: one function each, with its facts beside it.
 
-A method sees the source rows alone, as float64, without offset rows and without the rows that
-``--keep-first`` and ``--drop-last`` take out, and returns as many rows as it is asked for.
+A method sees only the source rows, as float64, without reserved rows and without the rows that ``--keep-first`` and
+``--drop-last`` leave out, and returns as many rows as it is asked for. `bands` and `auto` have a module of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.tables.bands import auto, bands
+from ctxextend.tables.method_facts import (
+    CLOSER,
+    LAPACK_TOLERANCE,
+    MOVED,
+    UNCHANGED,
+    UNTRAINED,
+    Method,
+    described_methods,
+    method,
+)
 from ctxextend.tables.sinusoids import BLOCK_ROWS, fit_sinusoids, principal_components, sinusoidal_rows
 
 __all__ = [
+    "METHODS",
+    "auto",
+    "bands",
     "copy",
     "cubic",
     "hierarchical",
     "last",
     "linear",
+    "list_methods",
     "mean",
     "mirror",
     "nearest",
@@ -28,19 +43,28 @@ __all__ = [
 ]
 
 Rows = NDArray[np.float64]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
-# Components that spectral continues, the sinusoids that they are made of, and how far from the mean row its new rows
-# may lie, in distances of the learned row that is the farthest.
+# The components that `spectral` continues, the sinusoids that fit them, and how far from the mean row its new rows may
+# lie, in distances of the farthest learned row.
 SPECTRAL_COMPONENTS = 64
 SINUSOIDS = 16
-FARTHEST = 2.0
-# Components that rotation turns.
+MAX_DISTANCE = 2.0
+# The components that `rotation` turns.
 ROTATION_COMPONENTS = 512
 
 
+@method(
+    summary="repeat the learned rows",
+    keeps_learned_rows=True,
+    convention="row t is source row t mod the number of source rows",
+    short_inputs=UNCHANGED,
+    long_inputs="positions whole table lengths apart look the same to it, and order breaks at each seam",
+    when="training follows, and short texts must stay exactly as they are until then",
+    repeats_rows=True,
+)
 def copy(table: Rows, rows: int) -> Rows:
-    """Fill the new rows by repeating the learned ones.
+    """Fill the new rows by repeating the learned ones, as Longformer's `convert_model_to_long.ipynb` does.
 
     Args:
         table: Source rows, shape (n, d), float64.
@@ -49,11 +73,19 @@ def copy(table: Rows, rows: int) -> Rows:
     Returns:
         Shape (m, d), float64; row t is source row t mod n, so rows [:n] equal `table` exactly.
 
-    Source: Beltagy et al. 2020, Longformer, section 5, arXiv:2004.05150; its `convert_model_to_long.ipynb`.
+    Source: Beltagy et al. 2020, Longformer, section 5, arXiv:2004.05150.
     """
     return table[np.arange(rows) % len(table)]
 
 
+@method(
+    summary="stretch the table by linear interpolation",
+    keeps_learned_rows=False,
+    convention="both ends kept (align_corners=True), in float64",
+    short_inputs=MOVED,
+    long_inputs=CLOSER,
+    when="long texts must work at once, and short ones may change",
+)
 def linear(table: Rows, rows: int) -> Rows:
     """Stretch the table by linear interpolation, both ends kept.
 
@@ -67,13 +99,23 @@ def linear(table: Rows, rows: int) -> Rows:
     Returns:
         Shape (m, d), float64; rows 0 and m-1 equal the first and last of `table` exactly, no other row is promised.
 
-    Source: interpolation of absolute positions as in Dosovitskiy et al. 2020, section 3.2, arXiv:2010.11929 (2-D),
+    Source: Dosovitskiy et al. 2020, section 3.2, arXiv:2010.11929 (2-D),
         and Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378 (text).
     """
     lower, weight = _ends_kept(len(table), rows)
-    return _moved(table, lower, weight > 0, [(weight, lower + 1, lower)])
+    return _interpolated(table, lower, weight > 0, [(weight, lower + 1, lower)])
 
 
+@method(
+    summary="continue with sinusoids, or with --scope all replace the table by them",
+    flags={"scope": "new"},
+    keeps_learned_rows=True,
+    convention="sin and cos interleaved; scope new: mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖",
+    short_inputs=UNCHANGED,
+    long_inputs=UNTRAINED,
+    when="training follows, and no two positions may look the same to it",
+    takes_start=True,
+)
 def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) -> Rows:
     """Continue the table with Vaswani's sinusoids, or replace it by them.
 
@@ -88,22 +130,27 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) ->
     Returns:
         Shape (m, d), float64.
 
-    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762; the placement around the mean is our own.
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
     width = table.shape[1]
     if scope == "all":
         return sinusoidal_rows(np.arange(start, start + rows), width)
     mean = table.mean(axis=0)
     radius = np.median(np.linalg.norm(table - mean, axis=1))
-    result = np.empty((rows, width))
-    result[: len(table)] = table
     waves = sinusoidal_rows(np.arange(start + len(table), start + rows), width)
     waves *= (radius / np.linalg.norm(waves, axis=1))[:, None]
     waves += mean
-    result[len(table) :] = waves
-    return result
+    return _extended(table, rows, waves)
 
 
+@method(
+    summary="stretch the table by cubic convolution",
+    keeps_learned_rows=False,
+    convention="both ends kept (align_corners=True), a = -0.75, end rows repeated beyond the ends, in float64",
+    short_inputs=MOVED,
+    long_inputs=CLOSER,
+    when="as linear, where the table is smooth and its norms must not shrink between rows",
+)
 def cubic(table: Rows, rows: int) -> Rows:
     """Stretch the table by cubic convolution, both ends kept.
 
@@ -121,11 +168,20 @@ def cubic(table: Rows, rows: int) -> Rows:
     Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages 1153-1160.
     """
     lower, distance = _ends_kept(len(table), rows)
-    # The weights add up to 1, so that of the row itself need not be known.
-    moves = [(_keys(np.abs(place - distance)), lower + place, lower) for place in (-1, 1, 2)]
-    return _moved(table, lower, distance > 0, moves)
+    # The weights add up to 1, so the row's own is not needed.
+    steps = [(_keys(np.abs(offset - distance)), lower + offset, lower) for offset in (-1, 1, 2)]
+    return _interpolated(table, lower, distance > 0, steps)
 
 
+@method(
+    summary="let groups of neighbouring positions share a learned row",
+    keeps_learned_rows=False,
+    convention="row t is source row floor(t·n/m), of n source rows for m",
+    short_inputs=MOVED,
+    long_inputs="it cannot tell the positions of a group apart",
+    when="long texts must work at once, by learned rows alone",
+    repeats_rows=True,
+)
 def nearest(table: Rows, rows: int) -> Rows:
     """Let groups of neighbouring positions share a row.
 
@@ -141,6 +197,16 @@ def nearest(table: Rows, rows: int) -> Rows:
     return table[np.arange(rows) * len(table) // rows]
 
 
+@method(
+    summary="go back and forth through the learned rows",
+    keeps_learned_rows=True,
+    convention="numpy.pad's mode reflect: the rows at the turns are not repeated",
+    short_inputs=UNCHANGED,
+    long_inputs="order runs backwards in every other stretch, and positions at equal distance from a turn look "
+    "the same to it",
+    when="training follows, and neighbours must look like neighbours everywhere: there is no seam",
+    repeats_rows=True,
+)
 def mirror(table: Rows, rows: int) -> Rows:
     """Fill the new rows by going back and forth through the learned ones, so that neighbours stay neighbours.
 
@@ -154,10 +220,19 @@ def mirror(table: Rows, rows: int) -> Rows:
     Source: our own, as numpy.pad does it in mode "reflect".
     """
     period = max(2 * (len(table) - 1), 1)
-    places = np.arange(rows) % period
-    return table[np.minimum(places, period - places) if len(table) > 1 else places]
+    phase = np.arange(rows) % period
+    return table[np.minimum(phase, period - phase) if len(table) > 1 else phase]
 
 
+@method(
+    summary="keep the first 20 rows, stretch the others in equal steps, and go on past the last",
+    keeps_learned_rows=False,
+    convention="row t is read at source position t·n/m, past the last row along the last step, in float64",
+    short_inputs=MOVED,
+    long_inputs=CLOSER,
+    when="long texts must work at once, and most texts are short, as in CLIP",
+    keep_first=20,
+)
 def stretch(table: Rows, rows: int) -> Rows:
     """Stretch the table by linear interpolation in equal steps, and go on past its last row.
 
@@ -174,9 +249,19 @@ def stretch(table: Rows, rows: int) -> Rows:
     """
     lower, remainder = np.divmod(np.arange(rows) * len(table), rows)
     behind = np.minimum(lower, max(len(table) - 2, 0))
-    return _moved(table, lower, remainder > 0, [(remainder / rows, behind + 1, behind)])
+    return _interpolated(table, lower, remainder > 0, [(remainder / rows, behind + 1, behind)])
 
 
+@method(
+    summary="write positions in two digits to the base n, the learned rows, and add a row for each digit",
+    flags={"alpha": 0.4},
+    keeps_learned_rows=True,
+    convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in float64",
+    short_inputs=UNCHANGED,
+    long_inputs="no two positions look the same to it, but order breaks at each seam until it is trained",
+    when="a short training follows, to many times the length; n rows make n times n at most",
+    max_rows=lambda learned: learned**2,
+)
 def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     """Write each position in two digits to the base n, and add a row for each digit.
 
@@ -204,6 +289,16 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     return result
 
 
+@method(
+    summary="repeat the last learned row",
+    keeps_learned_rows=True,
+    convention="row t is source row min(t, n - 1)",
+    short_inputs=UNCHANGED,
+    long_inputs="all new positions look the same to it",
+    when="a comparison needs it: it knows nothing of order past the old end",
+    keep_first=None,
+    repeats_rows=True,
+)
 def last(table: Rows, rows: int) -> Rows:
     """Fill the new rows with the last learned one.
 
@@ -219,6 +314,14 @@ def last(table: Rows, rows: int) -> Rows:
     return table[np.minimum(np.arange(rows), len(table) - 1)]
 
 
+@method(
+    summary="fill the new rows with the mean of the learned ones",
+    keeps_learned_rows=True,
+    convention="the mean of the source rows, in float64",
+    short_inputs=UNCHANGED,
+    long_inputs="all new positions look the same to it",
+    when="a comparison needs it: new rows that say the least",
+)
 def mean(table: Rows, rows: int) -> Rows:
     """Fill the new rows with the mean of the learned ones.
 
@@ -231,12 +334,18 @@ def mean(table: Rows, rows: int) -> Rows:
 
     Source: after Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models" (for words).
     """
-    result = np.empty((rows, table.shape[1]))
-    result[: len(table)] = table
-    result[len(table) :] = table.mean(axis=0)
-    return result
+    return _extended(table, rows, table.mean(axis=0))
 
 
+@method(
+    summary="draw the new rows at random, with the learned ones' mean and standard deviation",
+    flags={"seed": 0},
+    keeps_learned_rows=True,
+    convention="mean + std·z by column, z row by row from numpy.random.default_rng(seed).standard_normal",
+    short_inputs=UNCHANGED,
+    long_inputs=UNTRAINED,
+    when="a comparison needs a baseline, as if the new positions were trained from scratch",
+)
 def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     """Draw the new rows from a normal distribution with the learned rows' mean and standard deviation.
 
@@ -260,12 +369,21 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     return result
 
 
+@method(
+    summary="continue the leading components of the learned rows as sinusoids fitted to them",
+    keeps_learned_rows=True,
+    convention="64 components, up to 16 common frequencies; up to twice as far from the mean as learned rows",
+    short_inputs=UNCHANGED,
+    long_inputs="the waves that it has seen go on, but their small differences from the learned rows do not",
+    when="training follows, and the table is smooth and periodic (inspect shows how much)",
+    tolerance=LAPACK_TOLERANCE,
+)
 def spectral(table: Rows, rows: int) -> Rows:
     """Continue the leading components of the learned rows as sinusoids.
 
-    The courses of the 64 leading principal components over the positions are fitted, all together, by a constant and
-    by up to 16 sinusoids of common frequencies, of half a cycle per table or more; these go on. What they leave of the
-    learned rows is left out. No new row is farther from the mean row than twice the farthest learned one.
+    The 64 leading principal components, as curves over the positions, are fitted together by a constant and up to 16
+    sinusoids of common frequencies, of half a cycle per table or more, and the new rows continue the fit. The residual
+    is left out. No new row is farther from the mean row than twice the farthest learned one.
 
     Args:
         table: Source rows, shape (n, d), float64.
@@ -277,11 +395,11 @@ def spectral(table: Rows, rows: int) -> Rows:
     Source: our own; frequencies after Zechmeister & Kuerster 2009, section 2, arXiv:0901.2573.
     """
     found = principal_components(table, SPECTRAL_COMPONENTS)
-    result = _with_room(table, rows, found.mean)
+    result = _extended(table, rows, found.mean)
     if not found.coordinates.any():
         return result
     fit = fit_sinusoids(found.coordinates, SINUSOIDS)
-    bound = FARTHEST * np.linalg.norm(found.coordinates, axis=1).max()
+    bound = MAX_DISTANCE * np.linalg.norm(found.coordinates, axis=1).max()
     for start in range(len(table), rows, BLOCK_ROWS):
         block = fit.at(np.arange(start, min(start + BLOCK_ROWS, rows)))
         block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True) / bound, 1)
@@ -289,6 +407,15 @@ def spectral(table: Rows, rows: int) -> Rows:
     return result
 
 
+@method(
+    summary="continue by the rotation that best takes each learned row to the next",
+    keeps_learned_rows=True,
+    convention="orthogonal Procrustes in 512 components around the mean; as far from it as the median row",
+    short_inputs=UNCHANGED,
+    long_inputs="each step looks like a learned one to it, but errors of the rotation add up",
+    when="training follows, and neighbours must be as far apart as learned ones are",
+    tolerance=LAPACK_TOLERANCE,
+)
 def rotation(table: Rows, rows: int) -> Rows:
     """Continue the learned rows by the rotation that best takes each to the next.
 
@@ -306,14 +433,14 @@ def rotation(table: Rows, rows: int) -> Rows:
     Source: our own; R by Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 6.4.1.
     """
     found = principal_components(table, ROTATION_COMPONENTS)
-    result = _with_room(table, rows, found.mean)
+    result = _extended(table, rows, found.mean)
     norms = np.linalg.norm(found.coordinates, axis=1)
     if not norms[-1] > 0:
         return result
     left, _, right = np.linalg.svd(found.coordinates[:-1].T @ found.coordinates[1:])
     power = left @ right
     block = found.coordinates[-1:] * (np.median(norms) / norms[-1]) @ power
-    # Rows 1 … k times R^k are the next k, first for ever longer stretches.
+    # Rows 1 … k times R^k are the next k rows; the block doubles until it is large enough.
     while len(block) < min(BLOCK_ROWS, rows - len(table)):
         block, power = np.vstack([block, block @ power]), power @ power
     for start in range(len(table), rows, len(block)):
@@ -322,18 +449,24 @@ def rotation(table: Rows, rows: int) -> Rows:
     return result
 
 
-def _with_room(table: Rows, rows: int, fill: Rows) -> Rows:
-    """Return the learned rows, and behind them as many others as are wanted, each the same."""
+def _extended(table: Rows, rows: int, fill: Rows) -> Rows:
+    """Return the learned rows followed by new ones.
+
+    Args:
+        table: Shape (n, d).
+        rows: Rows wanted, m.
+        fill: The new rows, shape (m - n, d), or one row for all of them, shape (d,).
+    """
     result = np.empty((rows, table.shape[1]))
     result[: len(table)] = table
     result[len(table) :] = fill
     return result
 
 
-def _ends_kept(learned: int, rows: int) -> tuple[Places, Rows]:
-    """Return for each row of a table stretched to its ends the source row at or before it, and how far behind it is."""
+def _ends_kept(learned: int, rows: int) -> tuple[Indices, Rows]:
+    """Return for each row of a table stretched to its ends the source row at or before it, and the distance to it."""
     steps = max(rows - 1, 1)
-    lower, remainder = np.divmod(np.arange(rows) * (learned - 1), steps)  # whole numbers decide which rows meet
+    lower, remainder = np.divmod(np.arange(rows) * (learned - 1), steps)  # integers decide which rows coincide
     return lower, remainder / steps
 
 
@@ -344,22 +477,32 @@ def _keys(distance: Rows) -> Rows:
     return np.where(distance <= 1, near, far)
 
 
-def _moved(table: Rows, start: Places, moves: NDArray[np.bool_], steps: Sequence[tuple[Rows, Places, Places]]) -> Rows:
+def _interpolated(
+    table: Rows, start: Indices, is_between: NDArray[np.bool_], steps: Sequence[tuple[Rows, Indices, Indices]]
+) -> Rows:
     """Return source rows, each moved by shares of the differences between others.
 
     Args:
-        table: Source rows, shape (n, d); beyond its ends it goes on with its first and its last row.
-        start: For each row that is wanted the source row that is moved, shape (m,).
-        moves: Whether it is: where not, no other row is read, since that may hold NaN.
-        steps: Shares, and the rows from the second of which to the first a step goes, shape (m,) each.
+        table: Source rows, shape (n, d); beyond its ends it continues with its first and its last row.
+        start: The source row that each row starts from, shape (m,).
+        is_between: Whether it is moved, shape (m,): where not, no other row is read, since that may hold NaN.
+        steps: Shares, and the rows that a step leads to and from, shape (m,) each.
     """
     result = np.empty((len(start), table.shape[1]))
     for first in range(0, len(start), BLOCK_ROWS):
         block = slice(first, first + BLOCK_ROWS)
         moved = table[start[block]]
         with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not finite
-            for share, ahead, behind in steps:
-                ends = (table[places[block].clip(0, len(table) - 1)] for places in (ahead, behind))
+            for share, to, origin in steps:
+                ends = (table[rows[block].clip(0, len(table) - 1)] for rows in (to, origin))
                 moved += share[block, None] * np.subtract(*ends)
-        result[block] = np.where(moves[block, None], moved, table[start[block]])
+        result[block] = np.where(is_between[block, None], moved, table[start[block]])
     return result
+
+
+METHODS: Mapping[str, Method] = described_methods()
+
+
+def list_methods() -> list[Method]:
+    """Return every method, the default first."""
+    return list(METHODS.values())

@@ -13,8 +13,9 @@ from ctxextend.errors import CtxextendError, RecipeError, ResizeError
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.recipe import CheckpointRef, Resize, flag_words
-from ctxextend.tables.apply import SCOPES, MethodOptions
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.apply import MethodOptions
+from ctxextend.tables.method_facts import SCOPES
+from ctxextend.tables.methods import METHODS
 from ctxextend.verification.rows import Read, made_rows
 from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
 

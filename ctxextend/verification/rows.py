@@ -12,7 +12,7 @@ from ctxextend.checkpoints.weights import read_floats
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.plan.tableplan import TablePlan
 from ctxextend.tables.apply import learned_rows, nonfinite_rows
-from ctxextend.tables.registry import METHODS
+from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.claims import Claim
 from ctxextend.writtenrecipe import WrittenRecipe, learned_by
