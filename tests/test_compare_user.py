@@ -12,7 +12,7 @@ from typer.testing import Result
 from ctxextend.cli.app import _stop
 from ctxextend.comparison import comparing, contest
 from ctxextend.errors import OutputError
-from ctxextend.report import document
+from ctxextend.report import html
 from ctxextend.training.trainer import Watch
 from tests.test_compare import write_texts
 from tests.test_comparison_json import errors
@@ -89,7 +89,7 @@ def test_compare_that_cannot_write_the_page_prints_the_ranking_all_the_same(
     def refuse(*_: object) -> None:
         raise OutputError("page.html could not be written: no space.")
 
-    monkeypatch.setattr(document, "write_page", refuse)
+    monkeypatch.setattr(html, "write_report", refuse)
     done = compare(source, "--methods", "copy", "--report", "page.html", "--plot", "figure.svg")
     assert done.exit_code == 1
     assert " 1 copy" in done.stdout

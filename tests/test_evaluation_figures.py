@@ -13,9 +13,8 @@ import pytest
 from matplotlib import image, rcParams
 
 from ctxextend.errors import OutputError
-from ctxextend.evaluation.evaluation_result import Bucket, Evaluation, LossEstimate, Passkey, Recall
-from ctxextend.report import evaluations
-from ctxextend.report.evaluations import plot_evaluation
+from ctxextend.evaluation.evaluation_result import Bucket, Estimate, Evaluation, Passkey, Recall
+from ctxextend.report.figures import evaluation_figure, plot_evaluation, plot_training
 from tests.evaluations import ENCODER, EXTENDED, INTERRUPTED, LONE, MASKED
 
 
@@ -29,7 +28,7 @@ def _no_warnings() -> Iterator[None]:
 
 def axes_of(evaluation: Evaluation) -> list[Any]:
     """The axes of a figure, without drawing it."""
-    return list(evaluations._figure(evaluation).axes)
+    return list(evaluation_figure(evaluation).axes)
 
 
 def legend(axes: Any) -> list[str]:
@@ -57,7 +56,7 @@ def test_plot_evaluation_gives_the_same_bytes_in_another_process(tmp_path: Path)
         "import matplotlib; matplotlib.rcParams['font.size'] = 30\n"
         "from pathlib import Path\n"
         "from tests.evaluations import ENCODER\n"
-        "from ctxextend.report.evaluations import plot_evaluation\n"
+        "from ctxextend.report.figures import plot_evaluation\n"
         f"plot_evaluation(ENCODER, Path({str(tmp_path / 'there.svg')!r}))\n"
         "import sys; assert 'matplotlib.pyplot' not in sys.modules"
     )
@@ -78,41 +77,41 @@ def test_plot_evaluation_draws_something_that_is_no_blank_page(tmp_path: Path) -
     plot_evaluation(EXTENDED, tmp_path / "figure.png")
     grey = image.imread(tmp_path / "figure.png")[:, :, :3].mean(axis=2)
     assert min(grey.shape) > 900
-    assert 0.02 < (grey < 0.5).mean() < 0.5
+    assert 0.01 < (grey < 0.5).mean() < 0.5
+
+
+BY_POSITION, BY_CONTEXT = "Loss of tokens by position", "Loss of the same tokens by context"
 
 
 @pytest.mark.parametrize(
     ("evaluation", "titles"),
     [
-        (EXTENDED, ["Loss of tokens by position", "Loss of the same tokens by context", "Passkey", "Retrieval"]),
-        (LONE, ["Loss of tokens by position", "Loss of the same tokens by context", "Passkey"]),
+        (EXTENDED, [BY_POSITION, BY_CONTEXT, "Passkey", "Retrieval", "Retrieval"]),
+        (LONE, [BY_POSITION, BY_CONTEXT, "Passkey"]),
         (INTERRUPTED, ["Loss of masked tokens by position"]),
         (MASKED, ["Loss of the same masked tokens by context"]),
-        (ENCODER, ["Passkey", "Retrieval"]),
+        (ENCODER, ["Passkey", "Retrieval", "Retrieval"]),
         (replace(INTERRUPTED, positions=None), []),
     ],
 )
-def test_plot_evaluation_has_a_panel_for_each_part_that_was_measured(evaluation: Evaluation, titles: list[str]) -> None:
+def test_plot_evaluation_has_panels_for_each_part_that_was_measured(evaluation: Evaluation, titles: list[str]) -> None:
     found = axes_of(evaluation)
     assert [axes.get_title().partition(":")[0] for axes in found] == titles
-    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in found)
+    assert all(axes.get_xlabel() for axes in found)
 
 
 def test_plot_evaluation_names_what_it_is_of() -> None:
-    assert evaluations._title(EXTENDED).startswith("gpt2-512 (gpt2, causal, 512 tokens), made of tiny-gpt2 (128)")
-    assert evaluations._title(INTERRUPTED).endswith("; incomplete")
-    assert "made of" not in evaluations._title(LONE)
+    titles = [" ".join(evaluation_figure(one).get_suptitle().split()) for one in (EXTENDED, INTERRUPTED, LONE)]
+    assert titles[0].startswith("gpt2-512 (gpt2, causal, 512 tokens), made of tiny-gpt2 (128)")
+    assert titles[1].endswith("; incomplete")
+    assert "made of" not in titles[2]
 
 
 def test_plot_evaluation_draws_the_losses_as_steps() -> None:
     assert EXTENDED.positions is not None
     axes = axes_of(EXTENDED)[0]
-    assert legend(axes) == [
-        "model",
-        "original, sliding windows",
-        "original, windows back to back",
-        "the original's length, 128",
-    ]
+    assert legend(axes) == ["model", "original, sliding windows", "original, windows back to back"]
+    assert [text.get_text() for text in axes.texts] == ["learned: 128"]
     first = EXTENDED.positions.buckets[0]
     steps = curve(axes, "model")
     assert list(steps.get_xdata()[:3]) == [0, 32, 32]
@@ -125,23 +124,25 @@ def test_plot_evaluation_draws_the_original_as_far_as_it_can_read() -> None:
     axes = axes_of(EXTENDED)[1]
     assert axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "64", "128", "256", "512"]
-    assert [len(container.lines[0].get_xdata()) for container in axes.containers] == [5, 3]
-    assert [len(container.lines[0].get_xdata()) for container in axes_of(LONE)[1].containers] == [3]
+    assert [len(curve(axes, name).get_xdata()) for name in ("model", "original")] == [5, 3]
+    assert len(curve(axes_of(LONE)[1], "model").get_xdata()) == 3
 
 
 def test_plot_evaluation_writes_the_shares_into_the_cells() -> None:
     found: tuple[tuple[float | None, ...], ...] = ((1.0, 0.25), (None, 0.5))
     passkey = Passkey("loss rank", (64, 256), (0.0, 1.0), found, 20, 0.1)
     (axes,) = axes_of(replace(ENCODER, passkey=passkey, retrieval=None))
-    assert {text.get_position(): text.get_text() for text in axes.texts} == {(0, 0): "100", (0, 1): "25", (1, 1): "50"}
+    texts = {text.get_position(): text.get_text() for text in axes.texts if text.get_text()}
+    assert texts == {(0, 0): "100", (0, 1): "25", (1, 0): "-", (1, 1): "50"}
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "100"]
 
 
 def test_plot_evaluation_draws_bars_with_their_errors() -> None:
-    axes = axes_of(ENCODER)[1]
-    assert legend(axes) == ["recall@1", "mean reciprocal rank"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["truncated", "chunks", "model"]
-    assert [text.get_text() for text in axes.texts] == ["0.17", "0.41", "0.47", "0.24", "0.52", "0.57"]
+    _, recalls, ranks = axes_of(ENCODER)
+    assert [label.get_text() for label in recalls.get_yticklabels()] == ["truncated", "chunks", "model"]
+    assert [bar.get_width() for bar in recalls.patches] == [0.165, 0.415, 0.47]
+    assert [bar.get_width() for bar in ranks.patches] == [0.242, 0.522, 0.571]
+    assert len(recalls.containers) == 6
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_plot_evaluation_of_odd_figures(value: float, error: float | None, tmp_p
     assert EXTENDED.positions is not None
     assert EXTENDED.contexts is not None
     assert ENCODER.retrieval is not None
-    odd = LossEstimate(value, error, 0)
+    odd = Estimate(value, error, 0)
     buckets = (Bucket(0, 1, {"model": odd}), Bucket(3, 9, {"model": odd, "sliding": odd}))
     point = replace(EXTENDED.contexts.points[0], loss=odd, original=odd)
     evaluation = replace(
@@ -181,3 +182,10 @@ def test_plot_evaluation_of_parts_that_hold_nothing(tmp_path: Path) -> None:
 def test_plot_evaluation_refuses_a_format_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="format"):
         plot_evaluation(EXTENDED, tmp_path / "figure.jpg")
+
+
+def test_plot_training_draws_both_losses(tmp_path: Path) -> None:
+    log = [{"step": 1, "loss": 5.0}, {"step": 1, "eval_loss": 5.1}, {"step": 2, "loss": 4.0}]
+    plot_training(log, "gpt2: positions", tmp_path / "figure.svg")
+    assert "held out" in (tmp_path / "figure.svg").read_text()
+    plot_training([], "_", tmp_path / "figure.png")

@@ -25,8 +25,7 @@ from ctxextend.errors import OutputError
 from ctxextend.inspection.looking import inspect
 from ctxextend.inspection.reports import Inspection
 from ctxextend.report import figures, saving
-from ctxextend.report.figures import plot_tables
-from ctxextend.report.panels import sampled_cosines
+from ctxextend.report.figures import plot_tables, sampled_cosines
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -58,7 +57,7 @@ def normal(rows: int, width: int) -> Any:
 
 def axes_of(*inspections: Inspection) -> list[Any]:
     """The axes of a figure, without drawing it; titles and curves can be asked for."""
-    return [axes for axes in figures._figure(inspections).axes if axes.get_title()]
+    return [axes for axes in figures.tables_figure(inspections).axes if axes.get_title()]
 
 
 def titles(*inspections: Inspection) -> list[str]:
@@ -192,7 +191,7 @@ def test_plot_tables_takes_more_models_than_there_are_colours(tmp_path: Path) ->
 def test_plot_tables_gives_each_of_several_tables_a_row(tmp_path: Path) -> None:
     found = inspect(pico.make_bart(tmp_path / "bart"))
     assert len(titles(found)) == 8
-    blocks = figures._figure([found]).subfigs
+    blocks = figures.tables_figure([found]).subfigs
     assert ["encoder" in block.get_suptitle() for block in blocks] == [True, False]
 
 

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints", "plainyaml"),
     *("recipe", "recipetext", "writtenrecipe", "writtenrun", "plan", "models/load", "inspection"),
-    *("verification", "models", "text_data", "evaluation", "report/figures", "report/training"),
+    *("verification", "models", "text_data", "evaluation", "report/saving", "report/numbers", "report/figures"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}

@@ -225,11 +225,11 @@ def write_files(
     sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None
 ) -> Iterator[OutputError]:
     """Write the page and the figure; yield why one could not be, since what was found must be printed all the same."""
-    from ctxextend.report.document import write_page
-    from ctxextend.report.page_figure import plot_comparison
+    from ctxextend.report.comparison_panels import plot_comparison
+    from ctxextend.report.html import write_report
 
     asked: list[tuple[str, Path | None, Callable[[Comparison, Path], None]]] = [
-        ("report", report, write_page),
+        ("report", report, write_report),
         ("figure", plot, plot_comparison),
     ]
     for what, path, write in asked:

@@ -174,7 +174,7 @@ def _plot(sink: Output, found: "Evaluation", plot: Path | None) -> OutputError |
     """Write the figure; return why that failed, since what was measured must be printed all the same."""
     if plot is None:
         return None
-    from ctxextend.report.evaluations import plot_evaluation
+    from ctxextend.report.figures import plot_evaluation
 
     try:
         plot_evaluation(found, plot)

@@ -191,17 +191,18 @@ def check_report(report: Path | None) -> None:
 
     Raises:
         BadParameter: Its ending is not that of a page.
-        OutputError: It cannot be written.
+        OutputError: It cannot be written, or the extra plot is not installed.
     """
     if report is None:
         return
-    from ctxextend.report.document import check_page, check_page_suffix
+    from ctxextend.report.html import check_report as check_made
+    from ctxextend.report.html import check_report_suffix
 
     try:
-        check_page_suffix(report)
+        check_report_suffix(report)
     except OutputError as error:
         raise typer.BadParameter(str(error)) from error
-    check_page(report)
+    check_made(report)
 
 
 PrecisionName = Annotated[

@@ -1,26 +1,509 @@
-"""Position tables as figures."""
+"""Figures, drawn by matplotlib: each panel once, for ``--plot`` of every command and for the report of `compare`.
 
+A panel is a function that draws into axes it is given; a figure is panels side by side.
+"""
+
+import io
+import math
 import textwrap
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
 from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.reports import Inspection, TableReport
-from ctxextend.report.drawing import ABOVE, BELOW, CHARACTERS, COLOURS, LINE, MARKERS, printable, write
-from ctxextend.report.panels import Drawn, draw_cosines, draw_map, draw_norms, draw_spectra
+from ctxextend.report.numbers import twice
+from ctxextend.report.saving import check_figure, save
+from ctxextend.tables.stats import needs_log_scale
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+    from matplotlib.image import AxesImage
 
-__all__ = ["plot_tables"]
+__all__ = [
+    "COLOURS",
+    "DASHES",
+    "ORIGINAL_LOOK",
+    "THEME",
+    "Bar",
+    "Draw",
+    "LossCurve",
+    "draw_bars",
+    "draw_losses",
+    "draw_passkey",
+    "draw_row_norms",
+    "evaluation_figure",
+    "losses_by_context",
+    "losses_by_position",
+    "panel_grid",
+    "plot_evaluation",
+    "plot_tables",
+    "plot_training",
+    "printable",
+    "render",
+    "sampled_cosines",
+    "tables_figure",
+    "upper_limit",
+    "write_figure",
+]
 
-# Each panel so wide and high, in inches.
-PANEL = (3.7, 3.3)
-# Panels that all tables of a group share, and that stand side by side at most; a map for each table follows them.
+Floats = NDArray[np.float64]
+Draw = Callable[["Axes"], None]
+
+DOTS_PER_INCH = 144
+# The height of a line of a title or a legend, in inches, and the characters that an inch of a title holds.
+LINE = 0.2
+CHARACTERS = 11
+# Characters of a name in a legend or beside a bar.
+NAME = 32
+
+# Dark, bright, dark, bright: neighbours differ in grey too. The report swaps all of these for its own in dark mode.
+COLOURS = ("#1f2fc8", "#f0690f", "#13a581", "#ba7cda", "#6a3a0c", "#3a3a5c")
+INK, SOFT, HAIR, HEAT = "#1b1d21", "#5a6069", "#dfe2e6", "#74a9dc"
+THEME = {"ink": INK, "soft": SOFT, "hair": HAIR, "heat": HEAT, "paper": "#ffffff"} | {
+    f"c{number}": colour for number, colour in enumerate(COLOURS)
+}
+# With six colours, three dashes and seven markers (no common factor), many curves differ before one looks like another.
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.8)), (0, (1.2, 1.4)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+BELOW, ABOVE = 2.4, 1.1
+# Where methods are compared, the original has dots, and no method's colour.
+ORIGINAL_LOOK: dict[str, Any] = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
+# Even in lightness from end to end, so that it can be read in grey.
+MAP = "cividis"
+
+STYLE: dict[str, Any] = {
+    **{"svg.hashsalt": "ctxextend", "text.parse_math": False, "font.size": 8, "axes.titlesize": 9},
+    **{"legend.fontsize": 7, "legend.title_fontsize": 7, "legend.frameon": False, "hatch.linewidth": 0.6},
+    **{"text.color": INK, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "axes.edgecolor": SOFT},
+    **{"axes.grid": True, "grid.color": HAIR, "axes.axisbelow": True, "axes.titlecolor": INK},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "ytick.major.size": 0},
+    **{"ytick.minor.size": 0, "axes.facecolor": "none", "axes.labelpad": 6},
+    **{"axes.prop_cycle": f"cycler(color={list(COLOURS)})"},
+}
+# No dates, so that the same figure has the same bytes.
+METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def render(make: "Callable[[], Figure]", suffix: str, **settings: Any) -> bytes:
+    """Draw a figure; the same one gives the same bytes with the same matplotlib.
+
+    Args:
+        make: Gives the figure, once matplotlib's settings are those of all figures.
+        suffix: The format: ``.png``, ``.svg`` or ``.pdf``.
+        settings: More of matplotlib's settings, with ``_`` for the dot.
+    """
+    from matplotlib import style
+
+    rc = STYLE | {name.replace("_", ".", 1): value for name, value in settings.items()}
+    # Reset first, so that a user's own matplotlibrc changes nothing.
+    with style.context([rc], after_reset=True), warnings.catch_warnings():
+        # A character that the font does not have is drawn as a box.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        data = io.BytesIO()
+        make().savefig(data, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=METADATA[suffix])
+    return data.getvalue()
+
+
+def write_figure(path: Path, make: "Callable[[], Figure]") -> None:
+    """Write a figure as `render` draws it; its ending is the format: .png, .svg or .pdf.
+
+    Raises:
+        OutputError: matplotlib is not installed, the ending is no format, or the file cannot be written.
+    """
+    check_figure(path)
+    save(path, render(make, path.suffix.lower()))
+
+
+def panel_grid(title: str, draws: Sequence[Draw], panel: tuple[float, float], columns: int = 2) -> "Figure":
+    """Return a figure of panels in rows.
+
+    Args:
+        title: What it is of, for above all of them.
+        draws: What draws each panel.
+        panel: The width and height of each, in inches.
+        columns: Panels side by side, at most.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(max(len(draws), 1), columns)
+    rows = -(-len(draws) // columns) or 1
+    width = columns * panel[0]
+    title = textwrap.fill(printable(title), int(width * CHARACTERS))
+    figure = Figure(figsize=(width, rows * panel[1] + (title.count("\n") + 1) * LINE), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for draw, ax in zip(draws, axes, strict=False):
+        draw(ax)
+    for ax in axes[len(draws) :]:
+        ax.remove()
+    return figure
+
+
+def printable(text: str) -> str:
+    """Return a text with question marks for what cannot be shown, such as control characters."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def short_name(text: str) -> str:
+    """Return a name for a legend or an axis; matplotlib leaves labels out of legends that begin with ``_``."""
+    name = printable(text)
+    name = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+    return f" {name}" if name.startswith("_") else name
+
+
+def _add_legend(axes: "Axes", title: str = "", below: float = 0.13) -> None:
+    """Add the legend below the axes, by a share of their height, where it covers nothing."""
+    count = len(axes.get_legend_handles_labels()[0])
+    if count > 1 or (count and title):
+        axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, -below))
+
+
+def _finite(values: Any) -> Floats:
+    values = np.asarray(values, np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+# Losses, of evaluate and compare
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """Losses of one model, or of one way to read.
+
+    Attributes:
+        name: What it is called.
+        losses: By position, keyed by the first one and the one behind the last; or by context, keyed by that alone.
+        look: How matplotlib draws its line.
+        shows_errors: Whether two standard errors are drawn on either side.
+    """
+
+    name: str
+    losses: Mapping[tuple[int, ...], Estimate]
+    look: Mapping[str, Any]
+    shows_errors: bool = True
+
+
+def losses_by_position(evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
+    """Return the losses of one way to read, keyed by the first position and the one behind the last."""
+    buckets = evaluation.positions.buckets if evaluation.positions else ()
+    return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
+
+
+def losses_by_context(evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
+    """Return the losses of `MODEL`, or of the original for any other way, keyed by context."""
+    points = evaluation.contexts.points if evaluation.contexts else ()
+    found = [(point.context, point.loss if way == MODEL else point.original) for point in points]
+    return {(context,): loss for context, loss in found if loss is not None}
+
+
+def draw_losses(
+    axes: "Axes", curves: Sequence[LossCurve], title: str, by: str, learned: int | None, limit: float | None = None
+) -> None:
+    """Draw losses by position as steps, or by context as points, and where the learned length ends.
+
+    Args:
+        axes: Where.
+        curves: The losses, the lowest layer first.
+        title: What they show.
+        by: ``position`` or ``context``.
+        learned: The length that the original reads; None where it is not known.
+        limit: Losses above are cut off.
+    """
+    is_context = by == "context"
+    axes.set(title=title, xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
+    axes.grid(visible=False, axis="x")
+    for curve in curves:
+        places = np.array([place for places in curve.losses for place in places], np.float64)
+        losses = [loss for places, loss in curve.losses.items() for _ in places]
+        means, errors = _finite([loss.mean for loss in losses]), np.array([twice(loss.error) for loss in losses])
+        look = dict(curve.look)
+        if is_context:
+            look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} | look
+        (line,) = axes.plot(places, means, label=short_name(curve.name), **look)
+        if curve.shows_errors and is_context:
+            axes.errorbar(places, means, errors, fmt="none", ecolor=line.get_color(), elinewidth=1, capsize=3)
+        elif curve.shows_errors:
+            band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(places, means - errors, means + errors, **band)
+    ends = sorted({place for curve in curves for places in curve.losses for place in places})
+    longest = ends[-1] if ends else 0
+    if is_context:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ends, [str(place) for place in ends])
+        axes.minorticks_off()
+    else:
+        step = 2 ** max(math.ceil(math.log2(max(longest, 1) / 8)), 0)
+        axes.set_xticks(range(0, longest + 1, step))
+        axes.set_xlim(0, max(longest, 1))
+    if limit is not None:
+        lowest = axes.get_ylim()[0]
+        axes.set_ylim(min(lowest, limit - 0.1), limit)
+    if learned is not None and learned <= longest:
+        _mark_learned(axes, learned, f"learned: {learned:,}")
+
+
+def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
+    """Draw a broken line where the learned length ends, its text on the side that has room."""
+    axes.axvline(place, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
+    first, last = axes.transData.inverted().transform(axes.transAxes.transform([(0, 0), (1, 0)]))[:, 0]
+    is_right = place > first + 0.6 * (last - first)
+    axes.annotate(
+        text,
+        (place, 1),
+        (-4 if is_right else 4, -2),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="right" if is_right else "left",
+        va="top",
+        color=SOFT,
+    )
+
+
+def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | None:
+    """Return where an axis ends so that hopeless values do not press all others together; None if none are cut off.
+
+    Args:
+        values: All values; those that are not finite do not count.
+        leading: Those that matter: they take a third of the axis at least.
+    """
+    found = [value for value in values if math.isfinite(value)]
+    if not found:
+        return None
+    chosen = [value for value in leading if math.isfinite(value)] or found
+    most = max(chosen) + 2 * max(max(chosen) - min(found), 1e-9)
+    return most if max(found) > most else None
+
+
+# Bars, passkeys and norms, of evaluate and compare
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar: its name, its value with one standard error, and its look."""
+
+    name: str
+    value: float
+    error: float | None
+    look: Mapping[str, Any] = field(default_factory=lambda: {"color": COLOURS[0]})
+
+
+def draw_bars(axes: "Axes", bars: Sequence[Bar], title: str, label: str, limit: float | None = None) -> None:
+    """Draw bars from left to right, the first on top, with lines of two standard errors.
+
+    Args:
+        axes: Where.
+        bars: What is drawn.
+        title: What they show.
+        label: What their length is, with its unit.
+        limit: Values above are cut off.
+    """
+    axes.set(title=title, xlabel=label)
+    axes.grid(visible=False, axis="y")
+    for place, bar in enumerate(bars):
+        if math.isfinite(bar.value):
+            axes.barh(place, bar.value, 0.55, **{"alpha": 0.55} | dict(bar.look))
+            if error := twice(bar.error):
+                axes.errorbar(bar.value, place, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+    axes.set_yticks(range(len(bars)), [short_name(bar.name) for bar in bars])
+    axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
+    axes.axvline(0, color=SOFT, linewidth=0.7)
+    if limit is not None:
+        axes.set_xlim(right=limit)
+
+
+def draw_passkey(axes: "Axes", passkey: Passkey, learned: int | None = None) -> None:
+    """Draw the share of numbers that were found as a heat map, in percent: lengths across, depths down.
+
+    Args:
+        axes: Where.
+        passkey: What was found.
+        learned: The length that the original reads; longer texts stand right of a broken line.
+    """
+    from matplotlib.patches import Rectangle
+
+    axes.set(title="Passkey: numbers found again (%)", ylabel="depth in the text (%)", xlabel="text (tokens)")
+    axes.grid(visible=False)
+    for column, shares in enumerate(passkey.found):
+        for row, share in enumerate(shares):
+            known = share is not None and math.isfinite(share)
+            colours = {"facecolor": HEAT, "alpha": share} if known else {"facecolor": "none", "edgecolor": HAIR}
+            axes.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, **colours))
+            text = f"{100 * share:.0f}" if known and share is not None else "-"
+            axes.text(column, row, text, ha="center", va="center")
+    axes.tick_params(length=0)
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xticks(range(len(passkey.lengths)), [str(length) for length in passkey.lengths])
+    axes.set_yticks(range(len(passkey.depths)), [f"{100 * depth:.3g}" for depth in passkey.depths])
+    axes.set_xlim(-0.5, max(len(passkey.lengths), 1) - 0.5)
+    axes.set_ylim(max(len(passkey.depths), 1) - 0.5, -0.5)
+    within = sum(length <= learned for length in passkey.lengths) if learned is not None else 0
+    if 0 < within < len(passkey.lengths):
+        _mark_learned(axes, within - 0.5)
+
+
+def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float], colour: str, top: float) -> None:
+    """Draw the norm of each row after a resize over those of the model's own rows.
+
+    Args:
+        axes: Where.
+        before: Norms of the model's own rows, shape (n,).
+        after: Norms of the rows of the resized table, shape (m,).
+        colour: Of the rows after.
+        top: Where the axis of norms ends.
+    """
+    axes.grid(visible=False, axis="x")
+    axes.plot(np.arange(len(before)) + 0.5, _finite(before), color=HAIR, linewidth=4)
+    axes.plot(np.arange(len(after)) + 0.5, _finite(after), color=colour, linewidth=1)
+    axes.set(xlim=(0, max(len(after), 1)), ylim=(0, top))
+    axes.set_xticks(list(dict.fromkeys((0, min(len(before), len(after)), len(after)))))
+    axes.locator_params(axis="y", nbins=4)
+    _mark_learned(axes, len(before))
+
+
+# The figure of evaluate
+
+LOOKS: dict[str, dict[str, Any]] = {
+    MODEL: {"color": COLOURS[0], "linestyle": "-", "linewidth": BELOW},
+    SLIDING: {"color": COLOURS[1], "linestyle": "--", "linewidth": ABOVE},
+    TRUNCATED: {"color": COLOURS[2], "linestyle": ":", "linewidth": ABOVE + 0.3},
+}
+WAYS = {MODEL: "model", SLIDING: "original, sliding windows", TRUNCATED: "original, windows back to back"}
+
+
+def plot_evaluation(evaluation: Evaluation, path: Path) -> None:
+    """Write a figure with a panel for each part that was measured.
+
+    These are: losses by position and by context, passkeys, retrieval. The same evaluation gives the same bytes with
+    the same matplotlib.
+
+    Args:
+        evaluation: What was found.
+        path: The file; its ending is the format: .png, .svg or .pdf. What stands there is replaced once it is drawn.
+
+    Raises:
+        OutputError: matplotlib is not installed, the ending is no format, or the file cannot be written.
+    """
+    write_figure(path, lambda: evaluation_figure(evaluation))
+
+
+def evaluation_figure(evaluation: Evaluation) -> "Figure":
+    """Return the figure that `plot_evaluation` writes."""
+    made = ""
+    if evaluation.original is not None:
+        made = f", made of {evaluation.original} ({evaluation.original_max_len})"
+    text = f"{evaluation.documents:,} document{'s' * (evaluation.documents != 1)}, {evaluation.tokens:,} tokens"
+    unfinished = "" if evaluation.complete else "; incomplete"
+    what = f"{evaluation.source} ({evaluation.family}, {evaluation.kind}, {evaluation.max_len} tokens)"
+    return panel_grid(f"{what}{made}; on {text}{unfinished}", list(_evaluation_panels(evaluation)), (4.6, 3.6))
+
+
+def _evaluation_panels(evaluation: Evaluation) -> Iterable[Draw]:
+    scored = "masked tokens" if evaluation.kind == "masked" else "tokens"
+    by_position = [LossCurve(name, losses_by_position(evaluation, way), LOOKS[way]) for way, name in WAYS.items()]
+    by_context = [
+        LossCurve(way if way == MODEL else "original", losses_by_context(evaluation, way), LOOKS[way])
+        for way in (MODEL, SLIDING)
+    ]
+
+    def losses(axes: "Axes", curves: Sequence[LossCurve], title: str, by: str, errors: str) -> None:
+        draw_losses(axes, [curve for curve in curves if curve.losses], title, by, evaluation.original_max_len)
+        _add_legend(axes, f"{errors}: ± 2 standard errors", 0.18)
+
+    if evaluation.positions is not None:
+        title = f"Loss of {scored} by position"
+        yield partial(losses, curves=by_position, title=title, by="position", errors="bands")
+    if evaluation.contexts is not None:
+        title = f"Loss of the same {scored} by context"
+        yield partial(losses, curves=by_context, title=title, by="context", errors="bars")
+    if evaluation.passkey is not None:
+        yield partial(_draw_asked_passkey, passkey=evaluation.passkey, learned=evaluation.original_max_len)
+    if evaluation.retrieval is not None:
+        found = evaluation.retrieval
+        asked = f"{found.queries} queries of {found.query_tokens} tokens, {found.documents} documents\n"
+        asked += f"of {found.length} tokens; {found.pooling} pooling; lines: ± 2 standard errors"
+        for name, values in (("recall@1", _recalls), ("mean reciprocal rank", _reciprocal_ranks)):
+            bars = [Bar(way, *values(recall)) for way, recall in found.ways.items()]
+            yield partial(draw_bars, bars=bars, title=f"Retrieval: {name}", label=asked)
+
+
+def _draw_asked_passkey(axes: "Axes", passkey: Passkey, learned: int | None) -> None:
+    draw_passkey(axes, passkey, learned)
+    asked = f"{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
+    axes.set_xlabel(f"text (tokens)\n{asked}")
+
+
+def _recalls(recall: Recall) -> tuple[float, float | None]:
+    return recall.recall, recall.recall_error
+
+
+def _reciprocal_ranks(recall: Recall) -> tuple[float, float | None]:
+    return recall.reciprocal_rank, recall.reciprocal_rank_error
+
+
+# The figure of train
+
+
+def plot_training(log: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
+    """Draw the loss of each step, and the held-out loss wherever it was measured.
+
+    Args:
+        log: Of each step ``step`` and ``loss``, of each measurement ``step`` and ``eval_loss``.
+        title: What was trained.
+        path: The file; its ending is the format: .png, .svg or .pdf.
+
+    Raises:
+        OutputError: matplotlib is not installed, or the file cannot be written.
+    """
+
+    def draw(axes: "Axes") -> None:
+        for key, label, colour, marker in (("loss", "trained on", 0, ""), ("eval_loss", "held out", 1, "o")):
+            points = [(line["step"], line[key]) for line in log if key in line]
+            if points:
+                look: dict[str, Any] = {"color": COLOURS[colour], "marker": marker, "markersize": 4, "linewidth": 1.2}
+                axes.plot(*zip(*points, strict=True), label=label, **look)
+        axes.set(xlabel="step", ylabel="loss")
+        _add_legend(axes)
+
+    write_figure(path, lambda: panel_grid(title, [draw], (6.4, 3.6)))
+
+
+# The figure of inspect
+
+TABLE_PANEL = (3.7, 3.3)
+# Panels that all tables of a group share, side by side; a heat map for each table follows them.
 SHARED = 3
-# Characters of a name in a legend.
-NAME = 28
+# Positions of a heat map, and components of a spectrum, at most.
+MAP_POSITIONS = 512
+SPECTRUM = 32
+# A share of the variance, in percent, below which there is nothing but rounding.
+LEAST_SHARE = 1e-6
+# The share of a component's variance that a sinusoid must explain for its period to be named.
+FITTING = 0.5
+PERIODS = (
+    "behind each name: periods of components 1 to 4, in positions\n"
+    "(-: no sinusoid explains half; *: longer than the table)"
+)
+# The share of a panel's height that the band of a table's new rows takes.
+BAND = 0.045
+
+
+@dataclass(frozen=True)
+class TableCurves:
+    """A table as it is drawn: its name in legends, and how its curves differ from the others'."""
+
+    table: TableReport
+    name: str
+    number: int
+    look: dict[str, Any]
 
 
 def plot_tables(inspections: Sequence[Inspection], path: Path) -> None:
@@ -36,70 +519,178 @@ def plot_tables(inspections: Sequence[Inspection], path: Path) -> None:
     Raises:
         OutputError: matplotlib is not installed, the ending is no format, or the file cannot be written.
     """
-    write(path, lambda: _figure(inspections))
+    write_figure(path, lambda: tables_figure(inspections))
 
 
-def _figure(inspections: Sequence[Inspection]) -> "Figure":
+def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
+    """Return the figure that `plot_tables` writes."""
     from matplotlib.figure import Figure
 
     groups, names = tables_by_part(inspections), short_names(inspections)
-    columns = SHARED + all(len(group) == 1 for group in groups)
-    width = columns * PANEL[0]
-    titles = [_title(group, names, int(width * CHARACTERS)) for group in groups]
-    heights = [_height(group, title, columns) for group, title in zip(groups, titles, strict=True)]
+    is_single = all(len(group) == 1 for group in groups)
+    width = (SHARED + is_single) * TABLE_PANEL[0]
+    titles, heights = [], []
+    for group in groups:
+        lines = dict.fromkeys(_table_title(names[id(inspection)], table) for inspection, table in group)
+        title = "\n".join(textwrap.fill(line, int(width * CHARACTERS)) for line in lines)
+        panels = 1 if is_single else 1 + -(-len(group) // SHARED)
+        titles.append(title)
+        heights.append(panels * TABLE_PANEL[1] + (title.count("\n") + 3 + 2 * len(group)) * LINE)
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     blocks = figure.subfigures(len(groups), 1, height_ratios=heights, squeeze=False)[:, 0]
     for block, group, title in zip(blocks, groups, titles, strict=True):
         block.suptitle(title, fontsize=10)
-        _draw_block(block, _drawn(group, names), columns)
+        _draw_tables(block, _table_curves(group, names), is_single)
     return figure
 
 
-def _height(group: Sequence[Shown], title: str, columns: int) -> float:
-    lines = 1 + (_map_lines(group) if columns == SHARED else 0)
-    return lines * PANEL[1] + (title.count("\n") + 3 + 2 * len(group)) * LINE
-
-
-def _map_lines(tables: Sequence[object]) -> int:
-    return -(-len(tables) // SHARED)
-
-
-def _title(group: Sequence[Shown], names: dict[int, str], width: int) -> str:
-    lines = dict.fromkeys(_said(names[id(inspection)], table) for inspection, table in group)
-    return "\n".join(textwrap.fill(line, width) for line in lines)
-
-
-def _said(name: str, table: TableReport) -> str:
+def _table_title(name: str, table: TableReport) -> str:
     part = f" ({table.part})" if table.part else ""
     front = f"{table.offset} offset rows + " if table.offset else ""
     size = f"{front}{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
     return printable(f"{name}{part}: {table.name}, {size}")
 
 
-def _drawn(group: Sequence[Shown], names: dict[int, str]) -> list[Drawn]:
+def _table_curves(group: Sequence[Shown], names: dict[int, str]) -> list[TableCurves]:
     found = []
     for number, (inspection, table) in enumerate(group):
-        name = printable(names[id(inspection)])
-        name = name if len(name) <= NAME else f"…{name[1 - NAME :]}"
-        name = f" {name}" if name.startswith("_") else name  # matplotlib leaves such labels out of legends
-        width = BELOW if number == 0 and len(group) > 1 else ABOVE
-        marks = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        found.append(Drawn(table, name, *marks, width, number))
+        # Wide below thin: curves that are equal over a stretch are both seen.
+        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+        look |= {"markerfacecolor": "white", "linewidth": BELOW if number == 0 and len(group) > 1 else ABOVE}
+        found.append(TableCurves(table, short_name(names[id(inspection)]), number, look))
     return found
 
 
-def _draw_block(block: "SubFigure", drawn: Sequence[Drawn], columns: int) -> None:
+def _draw_tables(block: "SubFigure", tables: Sequence[TableCurves], is_single: bool) -> None:
     """Draw the panels that the tables share, and their maps: behind these, or below them where there are several."""
-    below = columns == SHARED
+    lines = -(-len(tables) // SHARED)
     ratios: dict[str, Any] = (
-        {"height_ratios": (1 + 0.1 * len(drawn), _map_lines(drawn))} if below else {"width_ratios": (SHARED, 1.1)}
+        {"width_ratios": (SHARED, 1.1)} if is_single else {"height_ratios": (1 + 0.1 * len(tables), lines)}
     )
-    shared, own = block.subfigures(1 + below, 2 - below, **ratios)
+    shared, own = block.subfigures(1 if is_single else 2, 2 if is_single else 1, **ratios)
     for axes, draw in zip(shared.subplots(1, SHARED), (draw_norms, draw_cosines, draw_spectra), strict=True):
-        draw(axes, drawn)
-    maps = own.subplots(_map_lines(drawn), min(len(drawn), SHARED), squeeze=False).ravel()
-    for axes in maps[len(drawn) :]:
+        draw(axes, tables)
+    maps = own.subplots(lines, min(len(tables), SHARED), squeeze=False).ravel()
+    for axes in maps[len(tables) :]:
         axes.remove()
-    images = [draw_map(axes, one, f": {one.name}" * below) for axes, one in zip(maps, drawn, strict=False)]
-    place = "right" if below else "bottom"
-    own.colorbar(images[0], ax=maps[: len(drawn)], label="cosine similarity", location=place, shrink=0.8)
+    images = [
+        draw_map(axes, one.table, "" if is_single else f": {one.name}") for axes, one in zip(maps, tables, strict=False)
+    ]
+    place = "bottom" if is_single else "right"
+    own.colorbar(images[0], ax=maps[: len(tables)], label="cosine similarity", location=place, shrink=0.8)
+
+
+def draw_norms(axes: "Axes", tables: Sequence[TableCurves]) -> None:
+    """Draw the norm of every row, those of offset rows in front of position 0."""
+    axes.set(title="Norm of each row", xlabel="position", ylabel="Euclidean norm")
+    _draw_by_position(axes, tables, [one.table.stats.norms for one in tables])
+    for one in tables:
+        if offset := one.table.offset:
+            look: dict[str, Any] = {"color": one.look["color"], "linestyle": "", "marker": "*"}
+            axes.plot(range(-offset, 0), _finite(one.table.offset_norms), label=f"offset rows of {one.name}", **look)
+    reserved = np.concatenate([one.table.offset_norms for one in tables])
+    if needs_log_scale(reserved, np.concatenate([one.table.stats.norms for one in tables])):
+        _scale_by_factors(axes)
+    _add_legend(axes)
+
+
+def draw_cosines(axes: "Axes", tables: Sequence[TableCurves]) -> None:
+    """Draw the cosine of every position to the next."""
+    axes.set(title="Cosine of each position to the next", xlabel="position", ylabel="cosine similarity")
+    _draw_by_position(axes, tables, [one.table.stats.cosines for one in tables])
+    _add_legend(axes)
+
+
+def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], curves: Sequence[Floats]) -> None:
+    """Draw curves over the positions, with rings around what stands out, and marks for new and for empty rows."""
+    with_new = [one for one in tables if one.table.new_rows]
+    axes.margins(y=0.05 + BAND * len(with_new))
+    rings: list[tuple[int, float]] = []
+    for one, values in zip(tables, map(_finite, curves), strict=True):
+        every = max(len(values) // 8, 1)
+        axes.plot(values, label=one.name, markevery=(every * (one.number % 4) // 4, every), **one.look)
+        rings += [(position, values[position]) for position in one.table.outliers if position < len(values)]
+    if rings:
+        ring: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.7}
+        axes.plot(*zip(*rings, strict=True), "o", color="black", label="stands out", **ring)
+    # Along the bottom a hatched band for each table, over the positions that a resize made.
+    for place, one in enumerate(with_new):
+        for start, stop in one.table.new_rows or ():
+            band: dict[str, Any] = {"facecolor": "none", "edgecolor": one.look["color"], "hatch": "/////"}
+            band |= {"ymin": BAND * place, "ymax": BAND * (place + 0.8), "label": f"new rows of {one.name}"}
+            axes.axvspan(start - one.table.offset - 0.5, stop - one.table.offset - 0.5, **band)
+    # Along the top crosses at positions whose rows are zero or hold no numbers.
+    for one in tables:
+        if empty := sorted({*one.table.stats.zeros, *one.table.stats.nonfinite}):
+            cross: dict[str, Any] = {"color": one.look["color"], "linestyle": "", "marker": "x", "clip_on": False}
+            cross |= {"transform": axes.get_xaxis_transform(), "label": f"zero or not finite in {one.name}"}
+            axes.plot(empty, [1.0] * len(empty), **cross)
+
+
+def _scale_by_factors(axes: "Axes") -> None:
+    """Show equal factors as equal steps up, with plain numbers beside them."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
+    """Draw how much of the variance each of the leading components holds; legends name the components' periods."""
+    axes.set(title="Spectrum", xlabel="principal component", ylabel="share of the variance (%)")
+    lowest = 10.0
+    for one in tables:
+        stats = one.table.stats
+        shares = 100 * stats.eigenvalues[:SPECTRUM] / (stats.eigenvalues.sum() or 1)
+        shares = shares[shares > LEAST_SHARE]
+        lowest = min([lowest, *(shares / 2)])
+        periods = ", ".join(
+            f"{found.period:.0f}{'*' * (found.period > len(stats.norms))}" if found.fit >= FITTING else "-"
+            for found in stats.components
+        )
+        axes.plot(range(1, len(shares) + 1), shares, label=f"{one.name}: {periods}", **one.look)
+    axes.set_ylim(lowest, 100)
+    axes.locator_params(axis="x", integer=True)
+    _scale_by_factors(axes)
+    _add_legend(axes, PERIODS)
+
+
+def draw_map(axes: "Axes", table: TableReport, whose: str) -> "AxesImage":
+    """Draw the cosines between a table's positions, evenly spaced ones where there are many, as a heat map."""
+    cosines, step = sampled_cosines(table.values[table.offset :])
+    # The middle of a square is at the position that it stands for.
+    low, high = -step / 2, len(cosines) * step - step / 2
+    image = axes.imshow(cosines, cmap=MAP, vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
+    label = "position" if step == 1 else f"position (1 in {step} drawn)"
+    axes.set(title=f"Cosine between positions{whose}", xlabel=label, ylabel=label)
+    axes.grid(visible=False)
+    # What has no cosine is left out of the map, and shows what is behind it.
+    axes.patch.set(facecolor="white", hatch="xxxx")
+    return image
+
+
+def sampled_cosines(table: NDArray[Any]) -> tuple[Floats, int]:
+    """Return the cosines between evenly spaced rows, and the distance of these.
+
+    The distance is a power of two, as lengths mostly are: so rows that are a whole table apart stay so.
+
+    Args:
+        table: Shape (n, d), any float dtype, offset rows removed.
+
+    Returns:
+        Shape (m, m), float64, m ≤ 512; NaN where a row is zero or holds no numbers. And the distance.
+    """
+    step = 1
+    while len(table) > step * MAP_POSITIONS:
+        step *= 2
+    rows = table[::step].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = np.linalg.norm(rows, axis=1)
+    empty = ~(np.isfinite(norms) & (norms > 0))
+    rows[empty], norms[empty] = 0, 1
+    unit = rows / norms[:, None]
+    cosines = np.clip(unit @ unit.T, -1, 1)
+    cosines[empty], cosines[:, empty] = np.nan, np.nan
+    return cosines, step

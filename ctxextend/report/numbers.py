@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate, Recall
 
-__all__ = ["Figures", "side"]
+__all__ = ["Figures", "estimate_text", "percent_text", "perplexity_text", "side", "signed_text", "twice"]
 
 # Standard errors that a difference must be away from zero to be told as one.
 BEYOND = 2.0
@@ -91,3 +91,37 @@ def _written(value: float, places: int, sign: str) -> str:
 def _written_error(error: float, places: int) -> str:
     """Return an error, which is not zero and is not to look like it."""
     return _written(error, places, "") if round(error, places) else f"{error:.0e}"
+
+
+# In figures and reports every ± is two standard errors.
+
+
+def twice(error: float | None) -> float:
+    """Return two standard errors; 0 where they are not known."""
+    return BEYOND * error if error is not None and math.isfinite(error) else 0.0
+
+
+def estimate_text(estimate: Estimate | None, *, signed: bool = False) -> str:
+    """Return a mean with two standard errors; a dash for what was not measured."""
+    if estimate is None:
+        return "-"
+    return Figures(unicode=True).number(estimate.mean, twice(estimate.error), signed=signed)
+
+
+def signed_text(difference: Estimate | None) -> str:
+    """Return a difference with its sign and two standard errors; 0 for none at all, and nothing where not measured."""
+    if difference is None:
+        return ""
+    if not difference.mean and not difference.error:
+        return "0"
+    return estimate_text(difference, signed=True)
+
+
+def perplexity_text(loss: Estimate) -> str:
+    """Return a perplexity with two standard errors."""
+    return Figures(unicode=True).number(loss.perplexity, loss.perplexity * twice(loss.error))
+
+
+def percent_text(share: float | None) -> str:
+    """Return a share in percent; a dash for what was not measured."""
+    return "-" if share is None or not math.isfinite(share) else f"{100 * share:.0f} %"

@@ -17,7 +17,7 @@ from ctxextend.plan.find_tables import open_model, open_reference
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef, Recipe, Train
 from ctxextend.recipetext import REF_KEYS, TABLE_KEYS
-from ctxextend.report.training import plot_losses
+from ctxextend.report.figures import plot_training
 from ctxextend.text_data import check_texts, path_names
 from ctxextend.training.devices import Devices
 from ctxextend.training.learning import Learned, Learner
@@ -273,7 +273,7 @@ def _curve(result: TrainResult, work: Work) -> dict[str, bytes]:
     if find_spec("matplotlib") is None:
         return {}
     path = work.folder / CURVE_FILE
-    plot_losses(result.log, f"{result.output.name}: {result.trainable} trained at {result.seq_len}", path)
+    plot_training(result.log, f"{result.output.name}: {result.trainable} trained at {result.seq_len}", path)
     return {CURVE_FILE: path.read_bytes()}
 
 
