@@ -76,7 +76,7 @@ def test_compare_refuses_before_a_model_is_read(
     flags: tuple[Any, ...], code: int, said: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if flags[0] != "--measure":
-        monkeypatch.setattr("ctxextend.comparison.contest.load_reader", None)
+        monkeypatch.setattr("ctxextend.comparison.contest.load_eval_model", None)
     done = compare(source, *flags)
     assert done.exit_code == code
     assert said in done.stderr

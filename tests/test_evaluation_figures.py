@@ -13,7 +13,7 @@ import pytest
 from matplotlib import image, rcParams
 
 from ctxextend.errors import OutputError
-from ctxextend.evaluation.evaluation_result import Bucket, Estimate, Evaluation, Passkey, Recall
+from ctxextend.evaluation.evaluation_result import Bucket, Evaluation, LossEstimate, Passkey, Recall
 from ctxextend.report.figures import evaluation_figure, plot_evaluation, plot_training
 from tests.evaluations import ENCODER, EXTENDED, INTERRUPTED, LONE, MASKED
 
@@ -152,7 +152,7 @@ def test_plot_evaluation_of_odd_figures(value: float, error: float | None, tmp_p
     assert EXTENDED.positions is not None
     assert EXTENDED.contexts is not None
     assert ENCODER.retrieval is not None
-    odd = Estimate(value, error, 0)
+    odd = LossEstimate(value, error, 0)
     buckets = (Bucket(0, 1, {"model": odd}), Bucket(3, 9, {"model": odd, "sliding": odd}))
     point = replace(EXTENDED.contexts.points[0], loss=odd, original=odd)
     evaluation = replace(

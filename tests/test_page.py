@@ -17,7 +17,7 @@ import pytest
 
 from ctxextend.comparison.reports import Comparison, Outcome, Row
 from ctxextend.errors import OutputError
-from ctxextend.evaluation.evaluation_result import MODEL, Estimate
+from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
 from ctxextend.report.comparison_panels import comparison_panels, plot_comparison
 from ctxextend.report.figures import panel_grid, upper_limit
 from ctxextend.report.html import check_report, verdict, write_report
@@ -242,7 +242,7 @@ def test_report_and_figure_of_odd_figures(value: float, error: float | None, tmp
 
 
 def odd_outcome(row: Row, value: float, error: float | None) -> Outcome:
-    odd, read_losses = Estimate(value, error, 0), row.final.evaluation
+    odd, read_losses = LossEstimate(value, error, 0), row.final.evaluation
     assert read_losses.positions is not None
     assert read_losses.contexts is not None
     buckets = tuple(replace(bucket, losses={MODEL: odd}) for bucket in read_losses.positions.buckets)
