@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from ctxextend.tables.methods import list_methods
     from ctxextend.training.reports import TrainingInterrupted, TrainResult
     from ctxextend.training.running import train
-    from ctxextend.verification.claims import Claim, Proof
-    from ctxextend.verification.verification import verify
+    from ctxextend.verification.checks import Check, Verification
+    from ctxextend.verification.verify import verify
 
 __all__ = [
     "Calibration",
+    "Check",
     "CheckpointError",
-    "Claim",
     "ClientLimit",
     "Comparison",
     "ComparisonInterrupted",
@@ -64,7 +64,6 @@ __all__ = [
     "Limit",
     "Method",
     "OutputError",
-    "Proof",
     "RecipeError",
     "ResizeError",
     "ResizePlan",
@@ -78,6 +77,7 @@ __all__ = [
     "TrainingError",
     "TrainingInterrupted",
     "UnsupportedModelError",
+    "Verification",
     "VerificationError",
     "__version__",
     "calibrate",
@@ -107,9 +107,9 @@ _HOMES = {
     "EvaluationInterrupted": "ctxextend.evaluation.evaluate",
     "evaluate": "ctxextend.evaluation.evaluate",
     "ClientLimit": "ctxextend.inspection.clients",
-    "Claim": "ctxextend.verification.claims",
-    "Proof": "ctxextend.verification.claims",
-    "verify": "ctxextend.verification.verification",
+    "Check": "ctxextend.verification.checks",
+    "Verification": "ctxextend.verification.checks",
+    "verify": "ctxextend.verification.verify",
     "Inspection": "ctxextend.inspection.reports",
     "Limit": "ctxextend.inspection.limits",
     "TableReport": "ctxextend.inspection.reports",

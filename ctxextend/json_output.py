@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["not_in_json", "to_json"]
+__all__ = ["json_key", "not_in_json", "to_json"]
 
 # For `dataclasses.field(metadata=...)`: the field is left out of the JSON.
 not_in_json: Mapping[str, Any] = {"json": False}
+
+
+def json_key(name: str) -> Mapping[str, Any]:
+    """Return what `dataclasses.field(metadata=...)` needs for a field that the JSON has under another name."""
+    return {"json": name}
 
 
 def to_json(value: Any) -> Any:
     """Return a result as plain values that `json.dumps` takes.
 
     A dataclass becomes an object of its fields, in their order, without those marked with `not_in_json`, then of the
-    properties that its class names in ``json_properties``. Numpy values become Python's, arrays and tuples lists, paths
-    strings. JSON has no number that is not finite: those become null.
+    properties that its class names in ``json_properties``: their names, or a mapping from keys to them. Numpy values
+    become Python's, arrays and tuples lists, paths strings. JSON has no number that is not finite: those become null.
 
     Args:
         value: A result, or anything a result holds.
@@ -26,9 +31,11 @@ def to_json(value: Any) -> Any:
         TypeError: A value that has no form in JSON.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.metadata.get("json", True)]
-        names += getattr(value, "json_properties", ())
-        return {name: to_json(getattr(value, name)) for name in names}
+        marked = {field.name: field.metadata.get("json", field.name) for field in dataclasses.fields(value)}
+        keys = {key: name for name, key in marked.items() if key}
+        properties = getattr(value, "json_properties", ())
+        keys |= properties if isinstance(properties, Mapping) else {name: name for name in properties}
+        return {key: to_json(getattr(value, name)) for key, name in keys.items()}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset | set):

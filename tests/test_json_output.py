@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ctxextend.json_output import not_in_json, to_json
+from ctxextend.json_output import json_key, not_in_json, to_json
 
 
 @dataclass(frozen=True)
@@ -44,3 +44,17 @@ def test_to_json_writes_null_for_numbers_that_are_not_finite() -> None:
 def test_to_json_refuses_what_json_cannot_say() -> None:
     with pytest.raises(TypeError, match="object"):
         to_json({"a": object()})
+
+
+def test_to_json_renames_fields_and_properties() -> None:
+    @dataclass(frozen=True)
+    class Check:
+        passed: bool = field(metadata=json_key("holds"))
+
+        json_properties: ClassVar = {"proved": "is_proved"}
+
+        @property
+        def is_proved(self) -> bool:
+            return self.passed
+
+    assert to_json(Check(True)) == {"holds": True, "proved": True}

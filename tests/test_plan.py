@@ -303,7 +303,7 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
     assert recipe["resize"] == {"to": NEW, **effective, **asked}
     again = resize(recipe["source"], **recipe["resize"], output=tmp_path / "again")
     assert pico.contents(again.output) == pico.contents(out)
-    assert verify(source, out).is_proved
+    assert verify(source, out).passed
 
 
 def test_resize_stretch_writes_the_number_of_rows_that_it_kept() -> None:

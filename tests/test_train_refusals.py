@@ -40,7 +40,7 @@ def test_train_keeps_what_other_programs_showed(gpt2: Path, monkeypatch: pytest.
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Show)
     train(gpt2, "out", "--report-to", "tensorboard", "--save-every", 1)
     assert Path("out/runs/now/events").read_bytes() == b"losses"
-    assert verify(gpt2, "out").is_proved
+    assert verify(gpt2, "out").passed
 
 
 class Absent:

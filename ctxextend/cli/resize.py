@@ -262,7 +262,7 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
         with sink.progress("Writing") as progress:
             return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write))
     from ctxextend.verification.tensors import bytes_to_compare
-    from ctxextend.verification.verification import prove_output
+    from ctxextend.verification.verify import check_output
 
     total = plan.bytes_to_write + bytes_to_compare(plan)
     with sink.progress("Writing and proving") as progress:
@@ -270,7 +270,7 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
             output,
             force=force,
             progress=lambda moved: progress(moved, total),
-            check=lambda folder: prove_output(plan, folder, progress=lambda moved, _: progress(moved, total)),
+            check=lambda folder: check_output(plan, folder, progress=lambda moved, _, label="": progress(moved, total)),
         )
 
 

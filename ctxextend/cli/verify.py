@@ -22,7 +22,7 @@ from ctxextend.cli.options import (
 from ctxextend.cli.output import NOT_PROVED, Output, Pieces, one_line, terminal_width
 
 if TYPE_CHECKING:
-    from ctxextend.verification.claims import Claim, Proof
+    from ctxextend.verification.checks import Check, Verification
 
 __all__ = ["verify"]
 
@@ -67,32 +67,33 @@ def verify(
 
     Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
     """
+    from ctxextend.json_output import to_json
     from ctxextend.recipe import CheckpointRef
-    from ctxextend.verification.verification import verify_subject
+    from ctxextend.verification.verify import verify_resized
 
     sink = Output(as_json, quiet)
     with usage_errors():
         ref = CheckpointRef(base, revision, subfolder, variant, family, table, config_key, offset)
     with sink.progress("Comparing") as progress:
-        proof = verify_subject(ref, extended, deep=deep, progress=progress)
-    for note in proof.notes:
+        found = verify_resized(ref, extended, deep=deep, progress=progress)
+    for note in found.notes:
         sink.note(note)
-    sink.screen([line for claim in proof.claims for line in _claim_lines(claim)] + [_conclusion(proof)])
-    sink.result("verify", proof.as_dict())
-    if not proof.is_proved:
+    sink.screen([line for check in found.checks for line in _check_lines(check)] + [_conclusion(found)])
+    sink.result("verify", to_json(found))
+    if not found.passed:
         raise typer.Exit(NOT_PROVED)
 
 
-def _claim_lines(claim: "Claim") -> list[Pieces]:
-    """Return a claim on a line of its own, and more of its evidence below; wrapped on a terminal alone."""
-    mark, style = ("proved", "right") if claim.holds else ("FAILED", "wrong")
-    more = len(claim.evidence) - SHOWN
-    evidence = [*claim.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
+def _check_lines(check: "Check") -> list[Pieces]:
+    """Return a check on a line of its own, and more of its evidence below; wrapped on a terminal alone."""
+    mark, style = ("proved", "right") if check.passed else ("FAILED", "wrong")
+    more = len(check.evidence) - SHOWN
+    evidence = [*check.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
     room = terminal_width() - MARGIN if sys.stdout.isatty() else sys.maxsize
     first, *others = (line for text in evidence for line in textwrap.wrap(one_line(text), max(room, 20)))
-    head: Pieces = [(f"{mark}  ", style), (f"{claim.name:<9}", "label"), (first, "")]
+    head: Pieces = [(f"{mark}  ", style), (f"{check.name:<9}", "label"), (first, "")]
     return [head, *([(f"{'':{MARGIN}}{text}", "")] for text in others)]
 
 
-def _conclusion(proof: "Proof") -> Pieces:
-    return [(proof.conclusion, "right" if proof.is_proved else "wrong")]
+def _conclusion(found: "Verification") -> Pieces:
+    return [(found.conclusion, "right" if found.passed else "wrong")]

@@ -133,7 +133,7 @@ def test_resize_leaves_out_side_files_that_are_no_files_of_the_folder(kind: str,
     assert {path.name for path in result.output.iterdir()} == {
         *("config.json", "model.safetensors", "README.md", "ctxextend.yaml")
     }
-    assert verify(folder, result.output).is_proved
+    assert verify(folder, result.output).passed
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "a folder"])
@@ -143,7 +143,7 @@ def test_verify_names_what_is_no_file_of_an_output_and_does_not_open_it(kind: st
     resize(folder, to=NEW, output="out")
     put(kind, Path("out", "tokenizer_config.json"))
     with within(2):
-        claims = verify(folder, "out").claims
+        claims = verify(folder, "out").checks
     (said,) = next(claim.evidence for claim in claims if claim.name == "files")
     assert said.startswith("tokenizer_config.json lies beside: ")
     assert "secret" not in str(claims)
@@ -156,7 +156,7 @@ def test_verify_does_not_follow_the_one_file_of_a_folder_out_of_it(make_pico: Ma
     shutil.copy(weights, alone)
     Path("out").mkdir()
     Path("out", "model.safetensors").symlink_to(weights)
-    (claim,) = verify(alone / "model.safetensors", "out", family="gpt2").claims
+    (claim,) = verify(alone / "model.safetensors", "out", family="gpt2").checks
     assert "out/model.safetensors is a link that leads out of the folder" in claim.evidence[0]
 
 
@@ -251,7 +251,7 @@ def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: Make
         assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
     assert all((Path("out") / name).read_bytes() == b"kept" for name in ODD_NAMES)
     assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
-    assert verify(folder, "out").is_proved
+    assert verify(folder, "out").passed
 
 
 # ---- code
@@ -282,7 +282,7 @@ def test_no_command_runs_the_code_of_a_folder(tmp_path: Path, monkeypatch: pytes
     inspect(folder)
     output = resize(folder, to=32, keep_code=True, output="out").output
     inspect(output)
-    assert verify(folder, output, deep=True).is_proved
+    assert verify(folder, output, deep=True).passed
     evaluate(output, "book.txt", tokens=512, measure=("position",))
     trained = train(output, "book.txt", 1, batch_size=2, output="trained", keep_code=True).output
     assert (trained / "modeling_x.py").exists()
@@ -338,17 +338,17 @@ def test_resize_keeps_code_where_it_is_told_to(with_code: Path) -> None:
 def test_verify_accepts_code_that_was_kept_and_code_that_was_left_out(with_code: Path) -> None:
     kept = resize(with_code, to=NEW, keep_code=True, output="kept").output
     left = resize(with_code, to=NEW, output="left").output
-    assert verify(with_code, kept).is_proved
-    assert verify(with_code, left).is_proved
+    assert verify(with_code, kept).passed
+    assert verify(with_code, left).passed
     shutil.copy(with_code / "run.sh", left)
-    assert verify(with_code, left).is_proved
+    assert verify(with_code, left).passed
     (left / "run.sh").write_text("other code")
-    assert "run.sh is not what it was" in str(verify(with_code, left).claims)
+    assert "run.sh is not what it was" in str(verify(with_code, left).checks)
     (left / "run.sh").unlink()
     (left / "new.py").write_text("new code")
-    assert "new.py is not in the original" in str(verify(with_code, left).claims)
+    assert "new.py is not in the original" in str(verify(with_code, left).checks)
     (kept / "run.sh").unlink()
-    assert "run.sh is missing" in str(verify(with_code, kept).claims)
+    assert "run.sh is missing" in str(verify(with_code, kept).checks)
 
 
 @pytest.mark.usefixtures("book")
@@ -411,6 +411,6 @@ def test_evaluate_refuses_what_transformers_might_open(kind: str, gpt2: Path) ->
 def test_deep_verify_does_not_load_an_output_whose_links_lead_out(gpt2: Path) -> None:
     resize(gpt2, to=40, output="out")
     put("a link out", Path("out", "generation_config.json"))
-    loads = next(claim for claim in verify(gpt2, "out", deep=True).claims if claim.name == "loads")
-    assert not loads.holds
+    loads = next(claim for claim in verify(gpt2, "out", deep=True).checks if claim.name == "loads")
+    assert not loads.passed
     assert "generation_config.json is a link that leads out of the folder, and transformers" in loads.evidence[0]

@@ -169,7 +169,7 @@ def test_no_command_reads_the_pickles_beside_the_weights(tmp_path: Path) -> None
         save({"a": Call(os.system, f"touch {canary}")}, source / name, write_pickle)
     inspect(source)
     output = resize(source, to=32, output="out").output
-    assert verify(source, output, deep=True).is_proved
+    assert verify(source, output, deep=True).passed
     evaluate(source, "book.txt", tokens=512, measure=("position",))
     train(source, "book.txt", 1, batch_size=2, output="trained")
     assert not canary.exists()

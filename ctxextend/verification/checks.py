@@ -1,0 +1,96 @@
+"""The checks of `verify`, and what they found."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from ctxextend.json_output import json_key, not_in_json
+
+if TYPE_CHECKING:
+    from ctxextend.plan.plan import ResizePlan
+    from ctxextend.writtenrecipe import WrittenRecipe
+
+__all__ = ["Check", "ExpectedResize", "Verification"]
+
+
+@dataclass(frozen=True)
+class ExpectedResize:
+    """The resize, and the training after it, that a checkpoint should have come from.
+
+    Attributes:
+        plan: The resize, planned again from the base checkpoint.
+        trainable: What was trained after it, by the recipe: ``new`` rows, ``positions`` or ``all``; else None.
+        how: How it is known, in a few words.
+        notes: What the user should know of that.
+        chain: The recipe that says so and those by which the base checkpoint had been made, the newest first.
+    """
+
+    plan: "ResizePlan"
+    trainable: str | None
+    how: str
+    notes: tuple[str, ...] = ()
+    chain: "tuple[WrittenRecipe, ...]" = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check and its evidence.
+
+    Attributes:
+        name: ``readable``, ``tensors``, ``table``, ``files``, or with ``--deep`` also ``loads``, ``runs``, ``outputs``.
+        passed: Whether it passed.
+        evidence: What was found, in sentences; failures first.
+    """
+
+    name: str = field(metadata=json_key("claim"))
+    passed: bool = field(metadata=json_key("holds"))
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found of two checkpoints.
+
+    Attributes:
+        base: The base checkpoint, as the user named it.
+        resized: The resized one, as the user named it.
+        method: What made its rows: a method's name, ``truncate``, or None where none is found.
+        trainable: What was trained after the resize, by its recipe: ``new``, ``positions`` or ``all``; else None.
+        checks: Every check, in the order in which they were made.
+        notes: What else should be known, such as how the rows' method was found.
+        what: Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
+    """
+
+    json_properties: ClassVar = {"proved": "passed", "conclusion": "conclusion"}
+
+    base: str
+    resized: str = field(metadata=json_key("extended"))
+    method: str | None
+    trainable: str | None
+    checks: tuple[Check, ...] = field(metadata=json_key("claims"))
+    notes: tuple[str, ...] = ()
+    what: str = field(default="resized", metadata=not_in_json)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    @property
+    def conclusion(self) -> str:
+        """The result in a sentence."""
+        if not self.passed:
+            failed = ", ".join(check.name for check in self.checks if not check.passed)
+            what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
+            return f"NOT PROVED ({failed}): {self.resized} is not {what}."
+        rows = "new rows" if self.trainable == "new" else "rows"
+        if self.what == "resized":
+            what = " with a resized table and nothing else"
+            what += f", but for the table, whose {rows} were then trained" if self.trainable else ""
+        elif self.trainable:
+            what = f", but for the table, whose {rows} were trained"
+        else:
+            what = " with limits that agree with its tables" if self.what == "mended" else ": nothing was resized"
+        return f"Proved: {self.resized} is {self.base}{what}."

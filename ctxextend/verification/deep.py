@@ -1,0 +1,137 @@
+"""Check that a resized checkpoint loads and runs in transformers, and compare its outputs with the base's."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError
+from ctxextend.models.load import Loaded, check_loadable, largest_difference, load, read_text
+from ctxextend.plan.plan import ResizePlan
+from ctxextend.verification.checks import Check, ExpectedResize
+
+__all__ = ["check_loading"]
+
+WITHOUT = "Verify it without --deep."
+
+# What a model gives for a text, by the table that it is read with and its length: a tensor; None where no text alone
+# will do; or what torch says where it fails.
+Outputs = Mapping[tuple[str, int], Any]
+
+
+def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
+    """Load both checkpoints in transformers, run the new length, and compare what they give at old lengths.
+
+    Both are run in float32 on the same texts, one after the other, so that one model is held at a time.
+
+    Raises:
+        CheckpointError: The base checkpoint cannot be loaded, so that there is nothing to compare with.
+    """
+    plan = expected.plan
+    shared = min(min(table.max_len_before, table.max_len_after) for table in plan.tables)
+    lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
+    base, before = _read_base(plan, lengths)
+    try:
+        check_loadable(resized)
+        loaded = load(resized.root / resized.model, plan.checkpoint.model_class, resized.stored.variant)
+    except CheckpointError as error:
+        return [Check("loads", False, (error.message,))]
+    after = _read_texts(plan, loaded, [*lengths, plan.max_len_after])
+    return [_check_keys(loaded, base), _check_runs(plan, after, before), *_check_outputs(expected, before, after, base)]
+
+
+def _read_base(plan: ResizePlan, lengths: list[int]) -> tuple[Loaded | None, Outputs]:
+    """Return what transformers said of the base checkpoint, without its model, and what that gives.
+
+    Raises:
+        CheckpointError: It cannot be loaded.
+    """
+    base = plan.checkpoint
+    check_loadable(base, WITHOUT)
+    if base.stored.config is not None:  # one of nanoGPT's, which transformers cannot read
+        return None, {}
+    try:
+        loaded = load(base.root / base.model, base.model_class, base.stored.variant)
+    except CheckpointError as error:
+        raise CheckpointError(error.message, WITHOUT) from error
+    return replace(loaded, model=None), _read_texts(plan, loaded, lengths)
+
+
+def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs:
+    found: dict[tuple[str, int], Any] = {}
+    parameters = {name for name, _ in loaded.model.named_parameters(remove_duplicate=False)}
+    for table in plan.tables:
+        # A table may have another name in the model than in the file.
+        name = next((name for name in table.place.names if name in parameters), table.name)
+        for length in lengths:
+            try:
+                found[table.name, length] = read_text(loaded.model, name, length)
+            except (IndexError, RuntimeError, ValueError) as error:
+                found[table.name, length] = f"{type(error).__name__}: {error}"[:200]
+    return found
+
+
+def _check_keys(loaded: Loaded, base: Loaded | None) -> Check:
+    """Compare what transformers says of the two: a key that the base lacks too is no fault of the resize."""
+    wrong: list[str] = []
+    known: list[str] = []
+    for kind in ("missing", "unexpected", "mismatched"):
+        before = getattr(base, kind) if base else ()
+        wrong += [f"{kind} key: {key}" for key in getattr(loaded, kind) if key not in before]
+        known += [f"{kind} in the original too: {key}" for key in before]
+    own = " of its own" if known else ""
+    return Check("loads", not wrong, (*(wrong or [f"it has no missing, unexpected or mismatched key{own}"]), *known))
+
+
+def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
+    wrong: list[str] = []
+    found: list[str] = []
+    length = plan.max_len_after
+    was_finite = all(output.isfinite().all() for output in before.values() if hasattr(output, "isfinite"))
+    for table in plan.tables:
+        output = after[table.name, length]
+        if isinstance(output, str):
+            wrong.append(f"{table.name}: a text of {length} tokens fails: {output}")
+        elif output is None:
+            found.append(f"{table.name}: not run, since nothing around it reads a text alone")
+        elif was_finite and not output.isfinite().all():
+            wrong.append(f"{table.name}: a text of {length} tokens gives NaN or infinity")
+        else:
+            found.append(f"{table.name}: a text of {length} tokens runs")
+    return Check("runs", not wrong, (*wrong, *found))
+
+
+def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs, base: Loaded | None) -> Iterator[Check]:
+    """Compare what both give for texts that the base could read; yield nothing where it could read none."""
+    plan = expected.plan
+    if base is None or base.missing or base.mismatched:
+        why = "transformers cannot read the original" if base is None else "the original lacks tensors"
+        yield Check("outputs", True, (f"not compared: {why}",))
+        return
+    parts = {table.name: f" ({table.part})" * bool(table.part) for table in plan.tables}
+    differences: dict[str, float] = {}
+    failures: dict[str, str] = {}
+    for (name, length), old in before.items():
+        text, new = f"{length} tokens{parts[name]}", after[name, length]
+        if not hasattr(old, "shape"):
+            continue
+        if not hasattr(new, "shape"):
+            failures[text] = f"fails ({new})"
+        elif old.shape != new.shape:
+            failures[text] = f"{list(new.shape)} in place of {list(old.shape)}"
+        else:
+            differences[text] = largest_difference(old, new)
+    if not differences and not failures:
+        return
+    if not failures and not any(differences.values()):
+        lengths = ", ".join(differences)
+        yield Check("outputs", True, (f"texts of {lengths} give exactly what the original gives, bit for bit",))
+        return
+    shown = {text: f"{value:.3g}" for text, value in differences.items()} | failures
+    listed = "largest difference: " + "; ".join(f"{value} at {text}" for text, value in shown.items())
+    keeps = not plan.makes_rows or plan.keeps_learned_rows
+    if failures or (keeps and expected.trainable in (None, "new")):
+        yield Check("outputs", False, ("short texts should give what the original gives, and they do not", listed))
+    else:
+        changed = f"short texts now behave differently: the outputs differ by up to {max(differences.values()):.3g}"
+        yield Check("outputs", True, (changed, listed))

@@ -1,0 +1,272 @@
+"""Verify, from the files of two checkpoints, that they differ only in their position tables."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ctxextend.checkpoints.contents import holds
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.source import Source, resolve_source
+from ctxextend.checkpoints.tensorfile import TensorEntry
+from ctxextend.checkpoints.weightnames import READABLE, VARIANT_FILE
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, VerificationError
+from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
+from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import CheckpointRef, Resize, flag_words
+from ctxextend.tables.methods import METHODS
+from ctxextend.verification.checks import Check, ExpectedResize, Verification
+from ctxextend.verification.side_files import check_files
+from ctxextend.verification.table_rows import check_tables, compare_table
+from ctxextend.verification.tensors import check_tensors
+from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
+
+__all__ = ["check_output", "verify", "verify_resized"]
+
+NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
+TRAINED = "That it was trained, and what, is its recipe's word alone."
+PURE = "its recipe says that everything was trained, so it is not a pure resize"
+# Said of a method that does not make all rows, where none does.
+NEAREST = "the nearest of all methods"
+
+
+def verify(
+    base: str | os.PathLike[str],
+    extended: str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    table: str | None = None,
+    config_key: str | None = None,
+    offset: int = 0,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+) -> Verification:
+    """Verify that one checkpoint is another with resized position tables, and nothing else.
+
+    Every byte of every other tensor is read and compared; the tables are made again from the base checkpoint, by the
+    recipe beside the resized one or, without a recipe, by trying each method with its default settings; config,
+    tokenizer and side files are compared with what the resize should have made of them. Torch is imported only for
+    `deep` and for torch files.
+
+    Args:
+        base: The base checkpoint, as in `plan_resize`.
+        extended: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
+        deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
+        table: As in `plan_resize`, of the base, like all that follow.
+        config_key: As in `plan_resize`.
+        offset: As in `plan_resize`.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`; where the base's own type is not known, what the recipe says, which is then noted.
+
+    Raises:
+        SourceError: Nothing is at one of the references.
+        CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
+        UnsupportedModelError: The base has no learned position table that is known here.
+        ResizeError: Flags have no meaning together.
+    """
+    ref = CheckpointRef(os.fspath(base), revision, subfolder, variant, family, table, config_key, offset)
+    return verify_resized(ref, os.fspath(extended), deep=deep)
+
+
+def verify_resized(
+    ref: CheckpointRef, reference: str, *, deep: bool = False, progress: Progress = no_progress
+) -> Verification:
+    """Verify what a command names; see `verify`.
+
+    Args:
+        ref: The base checkpoint.
+        reference: The resized checkpoint.
+        deep: As in `verify`.
+        progress: Called with the bytes compared.
+
+    Raises:
+        CtxextendError: As `verify`.
+    """
+    base = open_reference(ref)
+    try:
+        resized = _open_resized(resolve_source(reference, variant=None), base)
+    except CheckpointError as error:
+        return _failed(ref, reference, "readable", error)
+    try:
+        expected = find_expected_resize(base, ref, resized)
+    except ResizeError as error:
+        return _failed(ref, reference, "table", error)
+    checks = _run_checks(expected, resized, progress)
+    if deep:
+        from ctxextend.verification.deep import check_loading
+
+        checks += check_loading(expected, resized)
+    plan, trainable = expected.plan, expected.trainable
+    is_found = expected.how != NEAREST or checks[1].passed
+    notes = (*expected.notes, *(TRAINED,) * (trainable is not None))
+    what = "resized" if plan.is_changed else "mended" if plan.edits else "same"
+    method = plan.method if is_found else None
+    return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
+
+
+def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError) -> Verification:
+    check = Check(name, False, tuple(filter(None, (error.message, error.hint))))
+    return Verification(ref.source, reference, None, None, (check,))
+
+
+def check_output(plan: ResizePlan, folder: Path, *, progress: Progress = no_progress) -> None:
+    """Verify what a plan has written, before it takes its name.
+
+    Args:
+        plan: The plan.
+        folder: What it wrote, finished.
+        progress: Called with the bytes compared.
+
+    Raises:
+        VerificationError: It is not what was planned.
+    """
+    try:
+        resized = _open_resized(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
+        checks = _run_checks(ExpectedResize(plan, None, "as planned"), resized, progress)
+    except CtxextendError as error:
+        raise VerificationError(f"The output could not be verified: {error.message}", NOTHING_KEPT) from error
+    failed = [f"{check.name}: {check.evidence[0]}" for check in checks if not check.passed]
+    if failed:
+        raise VerificationError(f"The output is not what was planned. {'; '.join(failed)}.", NOTHING_KEPT)
+
+
+def _run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
+    tensors = check_tensors(expected.plan, resized, progress)
+    if expected.trainable == "all":
+        tensors = Check("tensors", False, (PURE, *tensors.evidence))
+    return [tensors, check_tables(expected, resized), check_files(expected.plan, resized)]
+
+
+def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
+    """Open the resized checkpoint: the variant that the base is, or else the one that it holds, or its one file."""
+    model = source.folder / base.model
+    files = [path for path in model.glob("*.*") if path.suffix in READABLE] if source.file is None else []
+    found = {match["variant"] for path in files if (match := VARIANT_FILE.fullmatch(path.name))}
+    wanted = base.stored.variant if base.stored.variant in found else None
+    plain = [path for path in files if VARIANT_FILE.fullmatch(path.name) is None]
+    if wanted is None and len(found) == 1 and not plain:
+        wanted = found.pop()
+    if len(files) == 1 and not base.has_config and not base.is_adapter:
+        holds(source, files[0])  # nobody named that file: it may be no link to anywhere
+        source = resolve_source(files[0])
+    return open_checkpoint(source, wanted)
+
+
+# ---- which resize it should have come from
+
+
+def find_expected_resize(base: Checkpoint, ref: CheckpointRef, resized: Checkpoint) -> ExpectedResize:
+    """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method.
+
+    What the base is, is for the user to say: a recipe could choose what is compared, and so prove anything. That a
+    table was trained is the recipe's word alone, which is then noted. Only where the base does not tell its own type
+    is the table that the recipe names taken, which a note says, and then no training is believed.
+
+    Args:
+        base: The base checkpoint.
+        ref: How the user named it.
+        resized: What it should have become.
+
+    Raises:
+        CheckpointError: The base is malformed.
+        UnsupportedModelError: It has no table that is known here.
+        ResizeError: It cannot be resized to any length that the other has.
+    """
+    recipe, why_tried = None, "No recipe lies beside it."
+    try:
+        recipe = written_recipe(resized)
+    except RecipeError as error:
+        why_tried = f"{error.message}."
+    model = _identify_base(base, ref, recipe, resized)
+    notes: tuple[str, ...] = ()
+    if model.ref is not ref:
+        named = f"--table {model.ref.table}" if model.ref.table else f"--family {model.ref.model_type}"
+        notes = (f"What the table is, is taken from the recipe: {named}.",)
+    # The newest recipe that is of this base counts, and what was trained since then.
+    reasons: list[str] = []
+    chain = recipe.chain if recipe else ()
+    for place, step in enumerate(chain):
+        try:
+            plan = plan_model(model, step.settings)
+        except ResizeError as error:
+            reasons.append(f"The recipe beside it does not fit {ref.source}: {error.message}")
+            continue
+        rows = [(step.rows.get(table.name, (table.rows_before, 0))[0], table.rows_before) for table in plan.tables]
+        if other := [said for said, actual in rows if said != actual]:
+            reasons.append(f"The recipe beside it is of a table that had {other[0]} rows.")
+            continue
+        if notes and step.trainable:
+            raise ResizeError(
+                "The recipe alone says what the table is, and that it was trained: that proves nothing.",
+                "Say yourself what it is, with --family or --table.",
+            )
+        return ExpectedResize(plan, step.trainable, "by its recipe", notes, chain[place:])
+    return _try_methods(model, resized, (f"{[*reasons, why_tried][0]} Every method was tried.", *notes))
+
+
+def _identify_base(
+    base: Checkpoint, ref: CheckpointRef, recipe: WrittenRecipe | None, resized: Checkpoint
+) -> OpenedModel:
+    """Recognise the base, by the recipe where neither the base nor the user says what it is."""
+    typed = ("verify", resized.source.reference)
+    try:
+        return identify_model(base, ref, typed=typed)
+    except CtxextendError:
+        if recipe is None or ref.table is not None or ref.model_type is not None:
+            raise
+        named = recipe.recipe.checkpoint
+        described = named.model_type, named.table, named.config_key, named.reserved_rows
+        with suppress(CtxextendError):
+            stated = CheckpointRef(ref.source, ref.revision, ref.subfolder, ref.variant, *described)
+            return identify_model(base, stated, typed=typed)
+        raise
+
+
+def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
+    """Return the first method that makes exactly the tables that are there, or that which makes the most rows."""
+    before = {name: model.checkpoint.holder(name).entries[name] for _, name in model.tables}
+    after = {name: resized.holder(name).entries[name] for name in before if name in resized.names}
+    best, most = None, -1
+    for plan in _plans_for(model, before, after):
+        for method in METHODS if plan.makes_rows else (None,):
+            with suppress(ResizeError):  # this method needs more rows
+                tried = replace(plan, settings=replace(plan.settings, method=method))
+                matches = np.concatenate([compare_table(tried, table, resized).matches for table in plan.tables])
+                if matches.all():
+                    flags = flag_words(tried.settings.options.typed) if plan.makes_rows else []
+                    return ExpectedResize(tried, None, " ".join(["found by trying", *flags]), notes)
+                if matches.sum() > most:
+                    best, most = tried, matches.sum()
+    if best is None:
+        described = "; ".join(
+            f"{name} was {entry.dtype} {list(entry.shape)} and is "
+            + (f"{after[name].dtype} {list(after[name].shape)}" if name in after else "missing")
+            for name, entry in before.items()
+        )
+        message = f"No resize of {model.ref.source} gives these tables: {described}."
+        raise ResizeError(message, "Compare both with inspect.")
+    return ExpectedResize(best, None, NEAREST, notes)
+
+
+def _plans_for(
+    model: OpenedModel, before: Mapping[str, TensorEntry], after: Mapping[str, TensorEntry]
+) -> Iterator[ResizePlan]:
+    """Yield the resizes, of all tables or of one part, that give every table the rows and dtype that it has now."""
+    rows = {name: entry.shape[0] for name, entry in after.items() if entry.dtype == before[name].dtype}
+    parts = dict.fromkeys((None, *(place.part or None for place, _ in model.tables)))
+    for to in {place.positions(rows[name]): None for place, name in model.tables if name in rows}:
+        for part in parts:
+            with suppress(ResizeError):
+                plan = plan_model(model, Resize(to, part=part))
+                planned = {name: entry.shape[0] for name, entry in before.items()}
+                planned |= {table.name: table.rows_after for table in plan.tables}
+                if planned == rows:
+                    yield plan
