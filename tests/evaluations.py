@@ -2,8 +2,8 @@
 
 import math
 
-from ctxextend.cli.evaluationscreen import evaluation_lines
-from ctxextend.cli.output import plain
+from ctxextend.cli.evaluation_screen import evaluation_lines
+from ctxextend.cli.output import Screen, printable
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -179,8 +179,8 @@ NAMES = [f"{name}{kind}-{width}" for name in EVALUATIONS for kind in ("", "-asci
 
 def screen_of(evaluation: Evaluation, width: int, *, unicode: bool = True) -> str:
     """What a pipe gets."""
-    lines = evaluation_lines(evaluation, width, unicode=unicode, screen=1000)
-    return "".join("".join(plain(text) for text, _ in line).rstrip() + "\n" for line in lines)
+    lines = evaluation_lines(evaluation, Screen(width, unicode=unicode))
+    return "".join("".join(printable(text) for text, _ in line).rstrip() + "\n" for line in lines)
 
 
 def shown(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import Result
 
 import ctxextend
-from ctxextend.cli.calibrating import calibration_text
+from ctxextend.cli.resize import calibration_text
 from ctxextend.comparison import calibration as calibration_module
 from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Calibration, Trial
 from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError

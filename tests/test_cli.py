@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
-from ctxextend.cli import resizewording
+from ctxextend.cli import resize as resize_command
 from ctxextend.cli.app import app_of
-from ctxextend.cli.output import plain
+from ctxextend.cli.output import printable
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS, list_methods
 from tests import pico
@@ -45,7 +45,7 @@ def test_resize_last_line_names_only_commands_that_exist() -> None:
     command = [sys.executable, "-m", "ctxextend", "resize", "tiny-gpt2", "--to", "512", "--output", "x"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     last = done.stderr.splitlines()[-1]
-    for name in resizewording.NEXT_COMMANDS:
+    for name in resize_command.NEXT_COMMANDS:
         assert run(name, "--help").exit_code == 0
     assert "ctxextend inspect x; to prove: ctxextend verify tiny-gpt2 x; to train: ctxextend train x" in last
     python = re.search(r"python -c (\"[^\"]*\")", last)
@@ -401,8 +401,8 @@ def test_methods_json_lists_the_registry() -> None:
     assert {"name", "summary", "keeps_learned_rows", "flags", "when", "source"} <= set(values["methods"][0])
 
 
-def test_plain_writes_control_characters_out() -> None:
-    assert plain("a\x1b[31mb\x00\x9b\r\n\tc") == "a\\x1b[31mb\\x00\\x9b\\x0d\n\tc"
+def test_printable_writes_control_characters_out() -> None:
+    assert printable("a\x1b[31mb\x00\x9b\r\n\tc") == "a\\x1b[31mb\\x00\\x9b\\x0d\\n\\tc"
 
 
 def test_resize_shows_hostile_names_escaped(make_pico: MakePico) -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ctxextend.cli.comparisonscreen import comparison_lines
-from ctxextend.cli.output import STYLES, plain
+from ctxextend.cli.comparison_screen import comparison_lines
+from ctxextend.cli.output import STYLES, Screen, printable
 from ctxextend.comparison.reports import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import Figures
@@ -22,8 +22,8 @@ COMPARISONS = {
 
 
 def screen_of(found: Comparison, width: int = 80, *, unicode: bool = True) -> str:
-    lines = comparison_lines(found, width, unicode=unicode)
-    return "".join("".join(plain(text) for text, _ in line).rstrip() + "\n" for line in lines)
+    lines = comparison_lines(found, Screen(width, unicode=unicode))
+    return "".join("".join(printable(text) for text, _ in line).rstrip() + "\n" for line in lines)
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -33,7 +33,7 @@ def test_comparison_screen_keeps_to_its_width_characters_and_styles(found: Compa
     assert shown.isascii()
     # A method with its flags stays whole beside one figure.
     assert max(map(len, shown.splitlines())) <= max(width, len(" 1 stretch --keep-first 20  +0.0000 +- 0.0000") + 8)
-    assert {style for line in comparison_lines(found, width, unicode=True) for _, style in line} <= set(STYLES)
+    assert {style for line in comparison_lines(found, Screen(width)) for _, style in line} <= set(STYLES)
 
 
 def test_comparison_screen_ranks_and_marks_what_is_level_and_what_short_texts_pay() -> None:

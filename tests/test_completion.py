@@ -8,8 +8,7 @@ import pytest
 from typer.main import get_command
 
 from ctxextend.cli.app import app_of
-from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
-from ctxextend.families.registry import FAMILIES
+from ctxextend.tables.apply import SCOPES
 from ctxextend.tables.method_facts import SCOPES
 from ctxextend.tables.methods import METHODS
 from tests.terminal import on_terminal
@@ -38,15 +37,6 @@ def offered(typed: str) -> list[str]:
     return ask(_CTXEXTEND_COMPLETE="complete_bash", COMP_WORDS=f"ctxextend {typed}", COMP_CWORD=count).split()
 
 
-@pytest.fixture
-def files() -> None:
-    for folder in ("models/bert", "models/gpt2", "more", ".hidden/inner", "with space", "evil$(touch x)", "-dash"):
-        Path(folder).mkdir(parents=True)
-    for name in ("model.safetensors", "old.bin", "ckpt.pt", "notes.txt", ".secret.bin"):
-        Path(name).touch()
-        Path("models/bert", name).touch()
-
-
 def test_completion_offers_every_command_and_flag() -> None:
     assert set(offered("")) == set(COMMANDS)
     for name, command in COMMANDS.items():
@@ -70,71 +60,11 @@ def test_completion_offers_what_has_names(typed: str, expected: list[str]) -> No
     assert offered(typed) == expected
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_completion_offers_models_and_folders_to_every_command_that_takes_them(name: str) -> None:
-    metavars = {parameter.metavar: parameter for parameter in COMMANDS[name].params}
-    if "MODEL" in metavars:
+def test_completion_of_models_leaves_files_to_the_shell(name: str) -> None:
+    if "MODEL" in {parameter.metavar for parameter in COMMANDS[name].params}:
         assert offered(f"{name} ti") == ["tiny-gpt2"]
-        assert offered(f"{name} mo") == ["model.safetensors", "models/", "more/"]
-    if "--output" in {flag for parameter in COMMANDS[name].params for flag in parameter.opts}:
-        assert offered(f"{name} --output mo") == offered(f"{name} -o mo") == ["models/", "more/"]
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("incomplete", "models"),
-    [
-        ("", ["tiny-gpt2", "ckpt.pt", "model.safetensors", "models/", "more/", "old.bin"]),
-        ("more", ["more/"]),
-        ("models/", ["models/bert/", "models/gpt2/"]),
-        ("models/g", ["models/gpt2/"]),
-        ("models/bert/m", ["models/bert/model.safetensors"]),
-        ("./mor", ["./more/"]),
-        ("./../no/such/", []),
-        (".h", [".hidden/", ".hidden/inner/"]),
-        (".s", [".secret.bin"]),
-        ("~nobody-of-that-name/", []),
-    ],
-)
-def test_complete_model_and_folder_by_prefix(incomplete: str, models: list[str]) -> None:
-    assert complete_model(incomplete) == models
-    assert complete_folder(incomplete) == [name for name in models if name.endswith("/")]
-
-
-@pytest.mark.usefixtures("files")
-def test_complete_model_goes_on_in_the_only_folder() -> None:
-    inside = [f"models/bert/{name}" for name in ("ckpt.pt", "model.safetensors", "old.bin")]
-    assert complete_model("models/b") == ["models/bert/", *inside]
-    assert complete_folder("models/b") == ["models/bert/"]
-    assert complete_folder("models") == ["models/", "models/bert/", "models/gpt2/"]
-
-
-def test_complete_folder_in_a_home_keeps_the_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("home/checkpoints").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(Path("home").resolve()))
-    assert complete_folder("~/che") == ["~/checkpoints/"]
-
-
-@pytest.mark.usefixtures("files")
-def test_complete_folder_leaves_names_that_need_quotes_to_the_shell() -> None:
-    assert complete_folder("with") == complete_folder("evil") == complete_folder("-") == []
-
-
-def test_complete_folder_skips_what_it_may_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bool:
-        if path.name == "closed":
-            raise PermissionError
-        return True
-
-    (tmp_path / "closed").mkdir()
-    (tmp_path / "open").mkdir()
-    monkeypatch.setattr(Path, "is_dir", refuse)
-    assert complete_folder(f"{tmp_path}/") == [f"{tmp_path}/open/"]
-
-
-def test_complete_model_type_offers_the_registry_sorted() -> None:
-    assert complete_model_type("") == sorted(FAMILIES)
+        assert offered(f"{name} mo") == []
 
 
 @pytest.mark.parametrize(
@@ -174,18 +104,19 @@ def test_install_completion_knows_the_shell_it_runs_in_and_works_there(tmp_path:
     assert in_bash(ask_bash, tmp_path) == "tiny-gpt2\n"
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
         ("ctxextend resize ti\t--to 5", "ctxextend resize tiny-gpt2 --to 5"),
         ("ctxextend resize models/b\tmod\t--to 5", "ctxextend resize models/bert/model.safetensors --to 5"),
         ("ctxextend resize tiny-gpt2 -o models\tg\t", "ctxextend resize tiny-gpt2 -o models/gpt2/"),
-        ("ctxextend resize tiny-gpt2 -o wi\t", "ctxextend resize tiny-gpt2 -o with space/"),
         ("ctxextend resize tiny-gpt2 --meth\tsin\t", "ctxextend resize tiny-gpt2 --method sinusoidal"),
     ],
 )
 def test_completion_on_a_terminal_types_what_was_meant(typed: str, line: str, tmp_path: Path) -> None:
+    for folder in ("models/bert", "models/gpt2"):
+        Path(folder).mkdir(parents=True)
+    Path("models/bert/model.safetensors").touch()
     in_bash("ctxextend --install-completion; true", tmp_path)
     environment = os.environ | SCRIPTS | {"HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "200"}
     # The line is not run but echoed: ^A goes to its beginning.

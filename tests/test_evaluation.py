@@ -310,9 +310,7 @@ def test_evaluate_in_another_precision_is_near(precision: str, reference: Path) 
 def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:
     from typing import get_args
 
-    from ctxextend.cli import evaluate
-
-    assert evaluate.MEASURE_NAMES == MEASURES
+    assert options.MEASURES == MEASURES
     assert get_args(get_args(options.PrecisionName)[0]) == PRECISIONS
     settings = Evaluate(("x",))
     assert settings.tokens == 65_536

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from ctxextend.cli.evaluationscreen import evaluation_lines
-from ctxextend.cli.evaluationwording import Figures
-from ctxextend.cli.output import STYLES
+from ctxextend.cli.evaluation_screen import evaluation_lines
+from ctxextend.cli.output import STYLES, Screen
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -26,6 +25,7 @@ from ctxextend.evaluation.evaluation_result import (
     Recall,
     Retrieval,
 )
+from ctxextend.report.numbers import Figures
 from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, INTERRUPTED, LONE, MASKED, NAMES, screen_of, shown
 from tests.test_screens import SCREENS
 
@@ -50,12 +50,12 @@ def test_evaluation_screen_keeps_to_its_width_and_characters(name: str) -> None:
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=EVALUATIONS)
 def test_evaluation_screen_has_styles_that_the_output_knows(evaluation: Evaluation) -> None:
-    lines = list(evaluation_lines(evaluation, 80, unicode=True))
+    lines = list(evaluation_lines(evaluation, Screen(80)))
     assert {style for line in lines for _, style in line} <= set(STYLES)
 
 
 def test_evaluation_screen_has_a_low_chart_on_a_low_screen() -> None:
-    low, high = (len(list(evaluation_lines(LONE, 80, unicode=True, screen=lines))) for lines in (24, 60))
+    low, high = (len(list(evaluation_lines(LONE, Screen(80, lines)))) for lines in (4, 8))
     assert high - low == 4
 
 
@@ -171,7 +171,7 @@ def test_evaluation_screen_shows_passkeys_that_were_not_asked_for_as_such() -> N
 )
 def test_evaluation_screen_takes_no_find_for_sure_that_guessing_makes(share: float, trials: int, style: str) -> None:
     passkey = Passkey("loss rank", (64,), (0.0,), ((share,),), trials, 0.1)
-    lines = evaluation_lines(replace(ENCODER, passkey=passkey, retrieval=None), 80, unicode=True)
+    lines = evaluation_lines(replace(ENCODER, passkey=passkey, retrieval=None), Screen(80))
     (cell,) = (line[1] for line in lines if line and line[0][0] == "  0 %")
     assert cell[1] == style
 

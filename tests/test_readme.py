@@ -16,9 +16,9 @@ from typer.main import get_command
 
 from ctxextend import list_families, list_methods, resize
 from ctxextend.cli.app import app_of
-from ctxextend.cli.helptext import sections, summary
-from ctxextend.cli.output import print_styled
-from ctxextend.cli.screen import inspection_lines
+from ctxextend.cli.command import sections, summary
+from ctxextend.cli.inspection_screen import inspection_lines
+from ctxextend.cli.output import Screen, print_styled
 from ctxextend.inspection.looking import inspect
 
 ROOT = Path(__file__).parents[1]
@@ -141,7 +141,7 @@ def screen(folder: Path) -> str:
         force_jupyter=False,
         no_color=False,
     )
-    print_styled(console, list(inspection_lines([found], WIDTH, unicode=True)))
+    print_styled(console, list(inspection_lines([found], Screen(WIDTH))))
     image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")
     return FONTS.sub("", image)
 

@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 import ctxextend
 from ctxextend import CheckpointError, DataError, RecipeError, RunResult, pipeline, resize
 from ctxextend.cli.app import app_of
-from ctxextend.cli.completion import complete_recipe
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.plan.plan import plan_recipe
@@ -279,10 +278,3 @@ def test_run_dry_run_shows_the_plan_and_writes_nothing() -> None:
     trained = invoke(recipe, "--dry-run", "--set", "resize=null", "-o", "out").stdout
     assert trained.startswith("source    tiny-gpt2\noutput    out\ntrain     data: a.txt b.txt\n")
     assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]
-
-
-def test_complete_recipe_offers_folders_and_yaml() -> None:
-    Path("recipes").mkdir()
-    for name in ("recipes/one.yaml", "recipes/two.yml", "recipes/three.txt"):
-        Path(name).touch()
-    assert complete_recipe("rec") == ["recipes/", "recipes/one.yaml", "recipes/two.yml"]

@@ -3,18 +3,16 @@
 import signal
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperGroup
 
-from ctxextend.cli.conversion import convert_less
-from ctxextend.cli.helptext import ExamplesFirst, write_help
-from ctxextend.cli.output import INTERRUPTED, NOT_PROVED, Output, is_other_process, nowhere
+from ctxextend.cli.command import Command, write_help
+from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, is_other_process, nowhere
 from ctxextend.errors import CtxextendError, VerificationError
 from ctxextend.version import __version__
 
@@ -30,58 +28,49 @@ class Stopped(SystemExit):
     code: int
 
 
-class ErrorBoundary(TyperGroup):
+class App(TyperGroup):
     """Shows known errors as one message; a bug passes through and keeps its traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remember whether JSON is asked for: errors need to know before the command's own flags are parsed."""
         ctx.meta["as_json"] = "--json" in args
-        convert_less(self.get_params(ctx))
         return super().parse_args(ctx, args)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options; one text of Typer's own takes two lines, and the help should fit one screen."""
-        parameters = super().get_params(ctx)
-        for parameter in parameters:
-            if isinstance(parameter, TyperOption) and "--show-completion" in parameter.opts:
-                parameter.help = "Print it, to install it by hand."
-        return parameters
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help as commands do."""
         write_help(self, ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit 1 for a known error, 2 for usage, 130 for Ctrl-C."""
+        """Run the command; exit 1 for a known error, 2 for usage, 3 for a failed check, 130 for Ctrl-C."""
         is_other = is_other_process()
-        output = Output(as_json=ctx.meta["as_json"] and not is_other)  # stdout is the first one's
+        as_json = ctx.meta["as_json"] and not is_other  # stdout is the first process's
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
-            output.error(error)
-            raise typer.Exit(NOT_PROVED if isinstance(error, VerificationError) else 1) from error
+            Output(as_json).failure(type(error).__name__, error.message, error.hint)
+            raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
         except typer.TyperException as error:
-            if not output.as_json:
+            if not as_json:
                 raise
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-            output.failure("UsageError", error.format_message(), f"See {command} --help.")
+            Output(as_json).failure("UsageError", error.format_message(), f"See {command} --help.")
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Stopped) as stop:
-            replace(output, silent=is_other).failure("Interrupted", "Stopped; nothing was left half-made.", None)
+            Output(as_json, silent=is_other).failure("Interrupted", "Stopped; nothing was left half-made.", None)
             raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
 
 
 def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the app with some commands alone: to import and build all takes a tenth of the start of one."""
     app = typer.Typer(
-        cls=ErrorBoundary,
+        cls=App,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     for name in names:
-        app.command(cls=ExamplesFirst)(getattr(import_module(f"ctxextend.cli.{name}"), name))
+        app.command(cls=Command)(getattr(import_module(f"ctxextend.cli.{name}"), name))
     app.callback()(ctxextend)
     return app
 
@@ -114,8 +103,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    named = [name for name in COMMANDS if name in sys.argv[1:2]]
-    app_of(named or COMMANDS)()
+    app_of([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

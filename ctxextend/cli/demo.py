@@ -1,15 +1,14 @@
 """`ctxextend demo`."""
 
-import signal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctxextend.checkpoints.siblings import scratch
+from ctxextend.cli import options
 from ctxextend.cli.compare import show_comparison, write_files
-from ctxextend.cli.options import AsJson, Force, Quiet, check_report, output_folder, report_file
-from ctxextend.cli.output import INTERRUPTED, Output
+from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ REPORT = "ctxextend-demo.html"
 
 
 def demo(
-    output: Annotated[Path | None, output_folder(True, "Keep the new checkpoint here.")] = None,
-    report: Annotated[Path | None, report_file(REPORT, "Write the page of all methods here.")] = None,
-    force: Force = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    output: Annotated[Path | None, options.output_folder(True, "Keep the new checkpoint here.")] = None,
+    report: Annotated[Path | None, options.report_file(REPORT, "Write the page of all methods here.")] = None,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Resize the bundled checkpoint, let it write, and compare methods.
 
@@ -39,29 +38,10 @@ def demo(
 
     sink = Output(as_json, quiet)
     page = report or (output.parent if output else Path()) / REPORT
-    check_report(page)
+    options.check_report(page)
     sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")
-    with scratch() as temporary:
-        shown = run_demo(output or temporary / "tiny-gpt2-512", force)
-    _show(sink, shown)
-    if output:
-        sink.note(f"The checkpoint is in {output}.")
-    sink.note("Comparing all methods on Python's own documentation, for about a minute ...")
-    try:
-        with sink.progress("Comparing", of="tokens") as progress:
-            found = compare_demo(progress)
-    except ComparisonInterrupted as stop:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
-        _compared(sink, shown, stop.comparison, output)
-        raise typer.Exit(INTERRUPTED) from None
-    failures = list(write_files(sink, found, page))
-    _compared(sink, shown, found, output)
-    if failures:
-        raise failures[0]
-    sink.note(f"Open {page} in a browser.")
-
-
-def _show(sink: Output, shown: "Demo") -> None:
+    with TemporaryDirectory() as temporary:
+        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force)
     before, after = shown.max_len_before, shown.max_len_after
     same = "are equal to the last bit" if shown.same_outputs else "DIFFER"
     sink.data(
@@ -70,9 +50,24 @@ def _show(sink: Output, shown: "Demo") -> None:
         f"{shown.text_within}\n---- position {before}: the original ends here ----\n{shown.text_beyond}\n\n"
         f"{shown.tokens} tokens. {shown.consequences}\n"
     )
+    if output:
+        sink.note(f"The checkpoint is in {output}.")
+    sink.note("Comparing all methods on Python's own documentation, for about a minute ...")
+    try:
+        with sink.progress("Comparing", of="tokens") as progress:
+            found = compare_demo(progress)
+    except ComparisonInterrupted as stop:
+        ignore_ctrl_c()
+        _show(sink, shown, stop.comparison, output)
+        raise typer.Exit(INTERRUPTED) from None
+    failures = list(write_files(sink, found, page))
+    _show(sink, shown, found, output)
+    if failures:
+        raise failures[0]
+    sink.note(f"Open {page} in a browser.")
 
 
-def _compared(sink: Output, shown: "Demo", found: "Comparison", output: Path | None) -> None:
+def _show(sink: Output, shown: "Demo", found: "Comparison", output: Path | None) -> None:
     show_comparison(sink, found)
     values = shown.as_dict() | {"output": str(output) if output else None, "comparison": to_json(found)}
     sink.result("demo", values, found.warnings)

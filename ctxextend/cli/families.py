@@ -1,19 +1,16 @@
 """`ctxextend families`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ctxextend.cli.completion import complete_model_type
-from ctxextend.cli.options import AsJson
+from ctxextend.cli import options
 from ctxextend.cli.output import Output
-
-if TYPE_CHECKING:
-    from ctxextend.families.lookup import FamilyTable
+from ctxextend.cli.tables import table
 
 __all__ = ["families"]
 
-HEADINGS = ("model type", "part", "offset rows", "config key", "table", "notes")
+HEADER = ("model type", "part", "offset rows", "config key", "table", "notes")
 
 
 def families(
@@ -21,12 +18,12 @@ def families(
         list[str] | None,
         typer.Argument(
             metavar="TYPE",
-            autocompletion=complete_model_type,
+            autocompletion=options.complete_model_type,
             show_default="all",
             help="Show these alone, or say why one has none.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the model types that can be resized, and their tables.
 
@@ -39,17 +36,7 @@ def families(
     """
     from ctxextend.families.lookup import list_families
 
-    sink, tables = Output(as_json), list_families(model_types)
-    sink.data(_aligned([HEADINGS, *map(_row, tables)]))
-    sink.result("families", {"families": [table.as_dict() for table in tables]})
-
-
-def _row(table: "FamilyTable") -> tuple[str, ...]:
-    notes = "; ".join(table.notes)
-    return (table.model_type, table.part, table.offset, table.config_key, table.table, notes)
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    sink, found = Output(as_json), list_families(model_types)
+    rows = [(one.model_type, one.part, one.offset, one.config_key, one.table, "; ".join(one.notes)) for one in found]
+    sink.screen(list(table(HEADER, rows, left=range(len(HEADER)))))
+    sink.result("families", {"families": [one.as_dict() for one in found]})

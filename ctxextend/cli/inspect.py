@@ -2,28 +2,12 @@
 
 import os
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctxextend.cli.completion import complete_model
-from ctxextend.cli.options import (
-    SHOW,
-    AsJson,
-    ConfigKey,
-    FamilyName,
-    Offset,
-    PartName,
-    Plot,
-    Quiet,
-    Revision,
-    Subfolder,
-    TableName,
-    Variant,
-    check_plot,
-    usage_errors,
-)
-from ctxextend.cli.output import Output, screen_lines, shows_unicode, terminal_width
+from ctxextend.cli import options
+from ctxextend.cli.output import Output, screen_of_stdout
 from ctxextend.errors import ResizeError
 
 if TYPE_CHECKING:
@@ -39,31 +23,25 @@ def inspect(
         list[str],
         typer.Argument(
             metavar="MODEL",
-            autocompletion=complete_model,
+            autocompletion=options.complete_model,
             help="Folders, weights files, bundled names (tiny-gpt2), or Hub ids.",
         ),
     ],
-    rows: Annotated[
-        str | None,
-        typer.Option(metavar="A:B", help="Print the figures of rows A to B-1 alone.", rich_help_panel=SHOW),
-    ] = None,
-    plot: Plot = None,
+    rows: Annotated[str | None, options.show(metavar="A:B", help="Print the figures of rows A to B-1 alone.")] = None,
+    plot: options.Plot = None,
     width: Annotated[
-        int | None,
-        typer.Option(
-            min=40, metavar="W", help="Characters of a line; the terminal's if not given.", rich_help_panel=SHOW
-        ),
+        int | None, options.show(min=40, metavar="W", help="Characters of a line; the terminal's if not given.")
     ] = None,
-    part: PartName = None,
-    family: FamilyName = None,
-    table: TableName = None,
-    offset: Offset = 0,
-    config_key: ConfigKey = None,
-    revision: Revision = None,
-    subfolder: Subfolder = None,
-    variant: Variant = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    part: options.PartName = None,
+    model_type: options.ModelType = None,
+    table: options.TableName = None,
+    reserved_rows: options.ReservedRows = 0,
+    config_key: options.ConfigKey = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show position tables on one screen, and every limit in the folder.
 
@@ -74,16 +52,15 @@ def inspect(
 
     Of a table: row norms, neighbours, spectrum and rows that stand out.
     """
+    flags = locals()
     # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ctxextend.inspection.looking import inspect_subject
     from ctxextend.recipe import CheckpointRef
 
-    sink, chosen = Output(as_json, quiet), _rows(rows)
-    check_plot(plot)
-    with usage_errors():
-        described = revision, subfolder, variant, family, table, config_key, offset
-        refs = [CheckpointRef(model, *described) for model in models]
+    sink, chosen = Output(as_json, quiet), _read_rows(rows)
+    options.check_plot(plot)
+    refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     found = [inspect_subject(ref, part) for ref in refs]
     for note in dict.fromkeys(note for inspection in found for note in inspection.notes):
         sink.note(note)
@@ -93,11 +70,14 @@ def inspect(
         plot_tables(found, plot)
         sink.note(f"The figure is in {plot}.")
     _show(sink, found, chosen, width)
-    values = [inspection.as_dict() | _row_values(inspection, chosen) for inspection in found]
+    values = [inspection.as_dict() for inspection in found]
+    if chosen is not None:
+        for value, inspection in zip(values, found, strict=True):
+            value["rows"] = {table.name: table.row_figures(chosen) for table in inspection.tables}
     sink.result("inspect", {"models": values})
 
 
-def _rows(text: str | None) -> slice | None:
+def _read_rows(text: str | None) -> slice | None:
     """Read A:B, A:, :B, : or A as Python reads a slice, or one row."""
     if text is None:
         return None
@@ -111,19 +91,12 @@ def _rows(text: str | None) -> slice | None:
 
 
 def _show(sink: Output, found: list["Inspection"], rows: slice | None, width: int | None) -> None:
-    from ctxextend.cli.screen import inspection_lines, row_lines
+    from ctxextend.cli.inspection_screen import inspection_lines, row_lines
 
-    if rows is not None:
-        for table in (table for inspection in found for table in inspection.tables):
-            if not range(*rows.indices(table.rows)):
-                raise ResizeError(f"--rows selects none of {table.name}'s rows, 0 to {table.rows - 1}.")
-        sink.screen(list(row_lines(found, rows)))
-    else:
-        lines = inspection_lines(found, terminal_width(width), unicode=shows_unicode(), screen=screen_lines())
-        sink.screen(list(lines))
-
-
-def _row_values(inspection: "Inspection", rows: slice | None) -> dict[str, Any]:
     if rows is None:
-        return {}
-    return {"rows": {table.name: table.row_figures(rows) for table in inspection.tables}}
+        sink.screen(list(inspection_lines(found, screen_of_stdout(width))))
+        return
+    for table in (table for inspection in found for table in inspection.tables):
+        if not range(*rows.indices(table.rows)):
+            raise ResizeError(f"--rows selects none of {table.name}'s rows, 0 to {table.rows - 1}.")
+    sink.screen(list(row_lines(found, rows)))

@@ -1,21 +1,21 @@
 """`ctxextend methods`."""
 
-import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ctxextend.cli.options import AsJson
-from ctxextend.cli.output import Output, terminal_width
-from ctxextend.json_output import to_json
+from ctxextend.cli import options
+from ctxextend.cli.output import Output, Pieces, terminal_width
+from ctxextend.cli.tables import labelled
 
 if TYPE_CHECKING:
     from ctxextend.tables.method_facts import Method
 
 __all__ = ["methods"]
 
-LABELS = 14
+MARGIN = 16
 
 
-def methods(as_json: AsJson = False) -> None:
+def methods(as_json: options.AsJson = False) -> None:
     """List the ways to make new rows, and when to use each.
 
     Examples:
@@ -28,12 +28,17 @@ def methods(as_json: AsJson = False) -> None:
     from ctxextend.tables.methods import list_methods
 
     sink, found = Output(as_json), list_methods()
-    sink.data("\n\n".join(map(_block, found)))
-    sink.result("methods", {"methods": to_json(found)})
+    blocks = [[[], *_block(method)] for method in found]
+    sink.screen([line for block in blocks for line in block][1:])
+    sink.result("methods", {"methods": found})
 
 
-def _block(method: "Method") -> str:
-    flags = [f"--{flag} (default: {_default(default)})" for flag, default in method.flags.items()]
+def _block(method: "Method") -> Iterator[Pieces]:
+    """Yield what a method does, takes and costs."""
+    flags = [
+        f"--{flag} (default: {'chosen from the table' if default is None else default})"
+        for flag, default in method.flags.items()
+    ]
     if method.keep_first is None:
         flags.append("no --keep-first")
     elif method.keep_first:
@@ -45,19 +50,5 @@ def _block(method: "Method") -> str:
         "use when": method.when,
         "source": method.source,
     }
-    return "\n".join([method.name, *(_wrapped(label, text) for label, text in rows.items() if text)])
-
-
-def _default(value: object) -> str:
-    return "chosen from the table" if value is None else str(value)
-
-
-def _wrapped(label: str, text: str) -> str:
-    return textwrap.fill(
-        text,
-        terminal_width(),
-        initial_indent=f"  {label:<{LABELS}}",
-        subsequent_indent=" " * (LABELS + 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    yield [(method.name, "title")]
+    yield from labelled([(f"  {label}", value) for label, value in rows.items() if value], terminal_width(), MARGIN)

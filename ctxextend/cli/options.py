@@ -1,171 +1,203 @@
-"""Options that several commands share, each described once."""
+"""Options that several commands share, each described once, and how they become settings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ctxextend.cli.completion import complete_folder, complete_model, complete_model_type
 from ctxextend.errors import OutputError, ResizeError
 
-__all__ = [
-    "FILES",
-    "LEARNING",
-    "RUNNING",
-    "TEXT",
-    "AsJson",
-    "ConfigKey",
-    "DryRun",
-    "FamilyName",
-    "Force",
-    "KeepCode",
-    "LearningRate",
-    "Model",
-    "Offset",
-    "PartName",
-    "Plot",
-    "PrecisionName",
-    "Quiet",
-    "Resume",
-    "Revision",
-    "SeqLen",
-    "Subfolder",
-    "TableName",
-    "TextField",
-    "Trainable",
-    "Variant",
-    "check_plot",
-    "check_report",
-    "original_model",
-    "output_folder",
-    "report_file",
-    "usage_errors",
-]
+Settings = TypeVar("Settings")
 
-TEXT = "Text"
-WHICH = "Which table"
-FILES = "Files"
-PRINTING = "Printing"
-SHOW = "What to show"
-RUNNING = "Running"
-LEARNING = "Learning"
+# Those of the recipe, which a test compares: importing it would bring numpy into --help.
+MEASURES = ("position", "context", "passkey", "retrieval")
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        autocompletion=complete_model,
-        help="A folder, a bundled name (tiny-gpt2), or a Hub id.",
-    ),
-]
-PartName = Annotated[
-    str | None,
-    typer.Option(
-        "--part",
-        metavar="PART",
-        help="Of several tables this one: encoder, decoder, ... (see families).",
-        rich_help_panel=WHICH,
-    ),
-]
-FamilyName = Annotated[
-    str | None,
-    typer.Option(
-        "--family",
-        metavar="TYPE",
-        autocompletion=complete_model_type,
-        help="The model type, in place of config.json's (see families).",
-        rich_help_panel=WHICH,
-    ),
-]
-TableName = Annotated[
-    str | None,
-    typer.Option(
-        "--table", metavar="NAME", help="The table's tensor, for a model type of your own.", rich_help_panel=WHICH
-    ),
-]
-Offset = Annotated[
-    int,
-    typer.Option(
-        "--offset", min=0, metavar="K", help="With --table: its rows in front of position 0.", rich_help_panel=WHICH
-    ),
-]
-ConfigKey = Annotated[
-    str | None,
-    typer.Option(
-        "--config-key",
-        metavar="KEY",
-        help="With --table: the key that states its length, with dots where nested.",
-        rich_help_panel=WHICH,
-    ),
-]
-Revision = Annotated[
-    str | None,
-    typer.Option("--revision", metavar="REV", help="A branch, tag or commit of the Hub.", rich_help_panel=FILES),
-]
-Subfolder = Annotated[
-    str | None,
-    typer.Option(
-        "--subfolder", metavar="DIR", help="The folder in MODEL that holds the checkpoint.", rich_help_panel=FILES
-    ),
-]
-Variant = Annotated[
-    str | None,
-    typer.Option("--variant", metavar="NAME", help="Which copy of the weights, such as fp16.", rich_help_panel=FILES),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        readable=False,
-        help="Write a figure (.png, .svg, .pdf); needs ctxextend[plot].",
-        rich_help_panel=SHOW,
-    ),
-]
-TextField = Annotated[
-    str,
-    typer.Option("--text-field", metavar="KEY", help="The key of a line of JSON, or the column.", rich_help_panel=TEXT),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=PRINTING)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=PRINTING)]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.", rich_help_panel=PRINTING)
-]
+# An option, by the heading of --help that it is under.
+new_rows = partial(typer.Option, rich_help_panel="New rows")
+which = partial(typer.Option, rich_help_panel="Which table")
+text = partial(typer.Option, rich_help_panel="Text")
+learning = partial(typer.Option, rich_help_panel="Learning")
+measures = partial(typer.Option, rich_help_panel="What to measure")
+running = partial(typer.Option, rich_help_panel="Running")
+files = partial(typer.Option, rich_help_panel="Files")
+show = partial(typer.Option, rich_help_panel="What to show")
+printing = partial(typer.Option, rich_help_panel="Printing")
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return the bundled checkpoints that begin so; where none does, shells offer files and folders."""
+    from ctxextend.checkpoints.source import BUNDLED
+
+    return [name for name in BUNDLED if name.startswith(incomplete)]
+
+
+def complete_model_type(incomplete: str) -> list[str]:
+    """Return the model types with a learned position table that begin so."""
+    from ctxextend.families.registry import FAMILIES
+
+    return sorted(name for name in FAMILIES if name.startswith(incomplete))
+
+
+def complete_names(names: tuple[str, ...]) -> Any:
+    """Return what completes a list with commas: its last name, to each of these that begins so."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete
 
 
 def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
     """Describe --output of a command: what it stands for, and what it is where it is not given."""
-    return typer.Option(
-        "--output",
-        "-o",
-        readable=False,
-        metavar="DIR",
-        autocompletion=complete_folder,
-        show_default=default,
-        help=does,
-        rich_help_panel=FILES,
-    )
+    return files("--output", "-o", readable=False, metavar="DIR", show_default=default, help=does)
 
 
 def report_file(default: str | bool, does: str) -> Any:
     """Describe --report of a command: what it is, and where it is written if nothing is said."""
-    return typer.Option(
-        "--report", metavar="FILE.html", readable=False, show_default=default, help=does, rich_help_panel=SHOW
-    )
+    return show("--report", metavar="FILE.html", readable=False, show_default=default, help=does)
 
 
-def original_model(does: str, panel: str) -> Any:
-    """Describe --original of a command: what it is for there, and among which options it stands."""
-    return typer.Option(
-        "--original",
-        metavar="MODEL",
-        autocompletion=complete_model,
-        show_default="what ctxextend.yaml says",
-        help=does,
-        rich_help_panel=panel,
-    )
+def original_model(panel: Any, does: str) -> Any:
+    """Describe --original of a command: among which options it is, and what it is for there."""
+    default = "what ctxextend.yaml says"
+    return panel("--original", metavar="MODEL", autocompletion=complete_model, show_default=default, help=does)
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", autocompletion=complete_model, help="A folder, a bundled name (tiny-gpt2), or a Hub id."
+    ),
+]
+
+# Which table
+PartName = Annotated[
+    str | None,
+    which("--part", metavar="PART", help="Of several tables this one: encoder, decoder, ... (see families)."),
+]
+ModelType = Annotated[
+    str | None,
+    which(
+        "--family",
+        metavar="TYPE",
+        autocompletion=complete_model_type,
+        help="The model type, in place of config.json's (see families).",
+    ),
+]
+TableName = Annotated[
+    str | None, which("--table", metavar="NAME", help="The table's tensor, for a model type of your own.")
+]
+ReservedRows = Annotated[
+    int, which("--offset", min=0, metavar="K", help="With --table: its rows in front of position 0.")
+]
+ConfigKey = Annotated[
+    str | None,
+    which("--config-key", metavar="KEY", help="With --table: the key that states its length, with dots where nested."),
+]
+
+# Text
+Data = Annotated[
+    list[str], text("--data", metavar="PATH...", help="Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.")
+]
+EvalData = Annotated[
+    list[str] | None,
+    text("--eval-data", metavar="PATH...", show_default="the last 5 % of --data", help="Text to measure the loss on."),
+]
+TextField = Annotated[str, text("--text-field", metavar="KEY", help="The key of a line of JSON, or the column.")]
+Tokens = Annotated[int, text("--tokens", min=1, metavar="T", help="Measure on so many of its tokens, or one window.")]
+
+# Learning
+Trainable = Annotated[
+    Literal["new", "positions", "all"] | None,
+    learning("--trainable", show_default="positions", help="Train the new rows, the whole table, or everything."),
+]
+SeqLen = Annotated[
+    int | None,
+    learning(
+        "--seq-len",
+        min=8,
+        metavar="L",
+        show_default="all it has",
+        help="Positions that a training sequence reaches over.",
+    ),
+]
+Window = Annotated[
+    int | None,
+    learning(
+        "--window",
+        min=8,
+        metavar="W",
+        show_default="L",
+        help="Train L positions by sequences of W tokens, each at a place of its own.",
+    ),
+]
+LearningRate = Annotated[
+    float | None,
+    learning("--lr", metavar="X", show_default="by what is trained", help="The highest learning rate."),
+]
+StepBatch = Annotated[
+    int | None,
+    learning("--batch-size", min=1, metavar="B", show_default="8", help="Sequences of a step, over all devices."),
+]
+
+# Running
+PrecisionName = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16"],
+    running("--precision", help="auto: fp32 on a CPU, bf16 on an accelerator that has it."),
+]
+Seed = Annotated[
+    int, running("--seed", min=0, metavar="S", help="What order, masks, numbers and places are drawn with.")
+]
+
+# Files
+Revision = Annotated[str | None, files("--revision", metavar="REV", help="A branch, tag or commit of the Hub.")]
+Subfolder = Annotated[
+    str | None, files("--subfolder", metavar="DIR", help="The folder in MODEL that holds the checkpoint.")
+]
+Variant = Annotated[str | None, files("--variant", metavar="NAME", help="Which copy of the weights, such as fp16.")]
+KeepCode = Annotated[bool, files("--keep-code", help="Copy code in the folder (*.py and the like) too; it is not run.")]
+Force = Annotated[bool, files("--force", help="Replace an existing checkpoint folder.")]
+Resume = Annotated[bool, files("--resume", help="Go on with a training that was stopped.")]
+
+# What to show, and how
+Plot = Annotated[
+    Path | None,
+    show("--plot", metavar="FILE", readable=False, help="Write a figure (.png, .svg, .pdf); needs ctxextend[plot]."),
+]
+DryRun = Annotated[bool, printing("--dry-run", help="Print the plan and write nothing.")]
+AsJson = Annotated[bool, printing("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, printing("--quiet", "-q", help="Print nothing on stderr but errors.")]
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn what the flags alone show to be wrong into a usage error."""
+    try:
+        yield
+    except ResizeError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: Any) -> Settings:
+    """Return settings from the flags that are named as their fields; one that was not given is its field's default.
+
+    Args:
+        settings: A dataclass of ``ctxextend.recipe``.
+        flags: A command's values by the names of its parameters.
+        changes: Values that stand for those of the flags.
+
+    Raises:
+        BadParameter: What is given could serve no checkpoint.
+    """
+    values = {field.name: flags.get(field.name) for field in fields(settings)} | changes  # type: ignore[arg-type]
+    given = {name: value for name, value in values.items() if value is not None}
+    with usage_errors():
+        return settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def check_plot(plot: Path | None) -> None:
@@ -203,60 +235,3 @@ def check_report(report: Path | None) -> None:
     except OutputError as error:
         raise typer.BadParameter(str(error)) from error
     check_made(report)
-
-
-PrecisionName = Annotated[
-    Literal["auto", "fp32", "bf16", "fp16"],
-    typer.Option(
-        "--precision", help="auto: fp32 on a CPU, bf16 on an accelerator that has it.", rich_help_panel=RUNNING
-    ),
-]
-Trainable = Annotated[
-    Literal["new", "positions", "all"] | None,
-    typer.Option(
-        "--trainable",
-        show_default="positions",
-        help="Train the new rows, the whole table, or everything.",
-        rich_help_panel=LEARNING,
-    ),
-]
-SeqLen = Annotated[
-    int | None,
-    typer.Option(
-        "--seq-len",
-        min=8,
-        metavar="L",
-        show_default="all it has",
-        help="Positions that a training sequence reaches over.",
-        rich_help_panel=LEARNING,
-    ),
-]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(
-        "--lr",
-        metavar="X",
-        show_default="by what is trained",
-        help="The highest learning rate.",
-        rich_help_panel=LEARNING,
-    ),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with a training that was stopped.", rich_help_panel=FILES)
-]
-KeepCode = Annotated[
-    bool,
-    typer.Option(
-        "--keep-code", help="Copy code in the folder (*.py and the like) too; it is not run.", rich_help_panel=FILES
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing checkpoint folder.", rich_help_panel=FILES)]
-
-
-@contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turn what the flags alone show to be wrong into a usage error."""
-    try:
-        yield
-    except ResizeError as error:
-        raise typer.BadParameter(str(error)) from error

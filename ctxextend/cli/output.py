@@ -3,67 +3,82 @@
 import json
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ctxextend.checkpoints.redaction import hidden, hidden_values
-from ctxextend.errors import CtxextendError, OutputError, RecipeError
+from ctxextend.checkpoints.redaction import hidden
+from ctxextend.errors import OutputError, RecipeError
+from ctxextend.json_output import to_json
+from ctxextend.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "FAILED_CHECK",
     "INTERRUPTED",
-    "NOT_PROVED",
     "SCHEMA_VERSION",
     "STYLES",
     "Output",
     "Pieces",
+    "Screen",
+    "ignore_ctrl_c",
     "in_colour",
     "is_other_process",
     "nowhere",
-    "one_line",
-    "plain",
     "print_styled",
-    "screen_lines",
-    "shows_unicode",
+    "printable",
+    "screen_of_stdout",
     "terminal_width",
 ]
 
 SCHEMA_VERSION = 1
 
-# Moves a bar: by as many, of so many, and with what to say in front of it.
-Move = Callable[..., None]
-
-# The exit codes after Ctrl-C, and of a result that is not proved.
+# The exit codes after Ctrl-C, and of a check that failed.
 INTERRUPTED = 130
-NOT_PROVED = 3
+FAILED_CHECK = 3
 
 # A line as pieces of text, each with the name of its style.
-Pieces = Sequence[tuple[str, str]]
+Pieces = list[tuple[str, str]]
 
 STYLES = {
-    **{"": "", "title": "bold", "axis": "dim", "faint": "dim", "label": "bold cyan"},
+    **{"": "", "title": "bold", "axis": "dim", "faint": "dim", "label": "bold cyan", "command": "bold"},
     **{"learned": "cyan", "new": "yellow", "offset": "magenta", "second": "green", "second new": "yellow"},
-    **{"third": "magenta"},
-    **{"wrong": "bold red", "right": "green", "command": "bold"},
+    **{"third": "magenta", "wrong": "bold red", "right": "green"},
 }
 
 # Texts cannot be wrapped any narrower and still be read.
 LEAST_WIDTH = 40
 
+# Lines of a chart, and of a screen on which it has all of them.
+CHART_LINES, FEWEST_CHART_LINES = 8, 4
+WHOLE_SCREEN = 46
+
 # Control characters could move the cursor or recolour the terminal, and others turn the order of letters; names in a
 # checkpoint may hold any.
 TURNING = (0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-CONTROL |= {code: f"\\u{code:04x}" for code in TURNING}
+ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+ESCAPES |= {code: f"\\u{code:04x}" for code in TURNING} | {ord("\n"): "\\n", ord("\t"): "\\t"}
 
-# In what is one line, also what begins another.
-ONE_LINE = CONTROL | {ord("\n"): "\\n", ord("\t"): "\\t"}
+
+@dataclass(frozen=True)
+class Screen:
+    """What lines are made for.
+
+    Attributes:
+        width: Characters of a line.
+        chart_height: Lines of a chart: fewer on a low screen.
+        unicode: Whether charts and figures may use more than ASCII.
+    """
+
+    width: int
+    chart_height: int = CHART_LINES
+    unicode: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,51 +102,46 @@ class Output:
     def data(self, text: str) -> None:
         """Print what the command was run for; nothing under JSON, where `result` says it."""
         if not (self.as_json or self.silent):
-            _print(plain(text))
+            _print("\n".join(map(printable, text.split("\n"))))
 
     def screen(self, lines: Sequence[Pieces]) -> None:
         """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
         if self.as_json or self.silent:
             return
-        if not in_colour():
-            _print("\n".join("".join(one_line(text) for text, _ in line).rstrip() for line in lines))
-            return
-        from rich.console import Console
+        if in_colour():
+            from rich.console import Console
 
-        print_styled(Console(highlight=False, soft_wrap=True), lines)
+            print_styled(Console(highlight=False, soft_wrap=True), lines)
+        else:
+            _print("\n".join("".join(printable(text) for text, _ in line).rstrip() for line in lines))
 
-    def result(self, command: str, values: Mapping[str, Any], warnings: Sequence[str] = ()) -> None:
-        """Print the JSON object, if JSON was asked for."""
+    def result(self, command: str, value: Any, warnings: Sequence[str] = ()) -> None:
+        """Print a result as the JSON object of a command, if JSON was asked for."""
         if self.as_json and not self.silent:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
-            _print(json.dumps(hidden_values(frame | dict(values)), indent=2))
+            _print(hidden(json.dumps(frame | to_json(value), indent=2)))
 
     def note(self, *lines: str) -> None:
         """Print lines for people; a line break inside one, as a name may hold, is written out."""
-        if not (self.quiet or self.silent):
+        if lines and not (self.quiet or self.silent):
             _say(*lines)
 
     def warning(self, text: str) -> None:
         """Print a line that people should not miss."""
         self.note(f"Warning: {text}")
 
-    def error(self, error: CtxextendError) -> None:
-        """Print a known failure and what to do next; nothing else is ever printed for it."""
-        self.failure(type(error).__name__, error.message, error.hint)
-
     def failure(self, kind: str, message: str, hint: str | None) -> None:
-        """Print a failure by its parts."""
+        """Print a failure and what to do next; nothing else is ever printed for it."""
         if self.silent:
             return
         if self.as_json:
-            told = {"type": kind, "message": message, "hint": hint}
-            print(json.dumps({"error": hidden_values(told)}, indent=2))
+            print(hidden(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2)))
         else:
             lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
             _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
 
     @contextmanager
-    def progress(self, what: str, of: str = "bytes") -> Iterator[Move]:
+    def progress(self, what: str, of: str = "bytes") -> Iterator[Progress]:
         """Show a bar on a terminal, and none in a pipe.
 
         Args:
@@ -139,11 +149,10 @@ class Output:
             of: What it counts: bytes, or tokens, which also show how fast and how long it will take.
 
         Yields:
-            The function that moves it, by as many since the last call, of all that there are; it can also be told what
-            to say in front.
+            The function that moves it.
         """
         if self.quiet or self.silent or not sys.stderr.isatty():
-            yield lambda moved, total, said="": None
+            yield no_progress
             return
         from rich import progress as bars
         from rich.console import Console
@@ -156,10 +165,10 @@ class Output:
         with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None, speed="")
 
-            def move(moved: int, total: int, said: str = "") -> None:
+            def move(advance: int, total: int, label: str = "") -> None:
                 rate = bar.tasks[0].speed
                 speed = f"{rate:,.0f} {of}/s" if rate else ""
-                bar.update(task, advance=moved, total=total, description=f"{what} {said}".rstrip(), speed=speed)
+                bar.update(task, advance=advance, total=total, description=f"{what} {label}".rstrip(), speed=speed)
 
             yield move
 
@@ -169,7 +178,7 @@ def print_styled(console: "Console", lines: Sequence[Pieces]) -> None:
     from rich.text import Text
 
     for line in lines:
-        console.print(Text.assemble(*((one_line(text), STYLES[style]) for text, style in line)))
+        console.print(Text.assemble(*((printable(text), STYLES[style]) for text, style in line)))
 
 
 def _print(text: str) -> None:
@@ -186,9 +195,19 @@ def _print(text: str) -> None:
 def _say(*lines: str) -> None:
     """Print lines to stderr; no run fails because nobody can hear what it says."""
     try:
-        print("\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
+        print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = nowhere()
+
+
+def nowhere() -> TextIO:
+    """Return a stream that takes everything and keeps nothing."""
+    return Path(os.devnull).open("w")
+
+
+def printable(text: str) -> str:
+    """Return a text as one line without secrets; what is not shown where it stands is written out."""
+    return hidden(text).translate(ESCAPES)
 
 
 def in_colour() -> bool:
@@ -197,13 +216,9 @@ def in_colour() -> bool:
     return wanted and sys.stdout.isatty()
 
 
-def shows_unicode() -> bool:
-    """Whether stdout can show the characters of which charts are drawn."""
-    try:
-        "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+def ignore_ctrl_c() -> None:
+    """Ignore further Ctrl-C while what was measured so far is printed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def is_other_process() -> bool:
@@ -211,24 +226,16 @@ def is_other_process() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
 
 
-def nowhere() -> TextIO:
-    """Return a stream that takes everything and keeps nothing."""
-    return Path(os.devnull).open("w")
-
-
-def plain(text: str) -> str:
-    """Return the text without secrets, and with control characters written out."""
-    return hidden(text).translate(CONTROL)
-
-
-def one_line(text: str) -> str:
-    """Return the text without secrets, and with everything written out that is not shown where it stands."""
-    return hidden(text).translate(ONE_LINE)
-
-
-def screen_lines() -> int:
-    """Return how many lines the terminal shows at once; many where stdout is none, since then nobody scrolls."""
-    return shutil.get_terminal_size().lines if sys.stdout.isatty() else 1000
+def screen_of_stdout(width: int | None = None) -> Screen:
+    """Return what stdout shows, in lines of as many characters as were asked for."""
+    # Nobody scrolls where stdout is no terminal.
+    missing = max(WHOLE_SCREEN - shutil.get_terminal_size().lines, 0) if sys.stdout.isatty() else 0
+    try:
+        "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii")
+        unicode = True
+    except (UnicodeEncodeError, LookupError):
+        unicode = False
+    return Screen(terminal_width(width), max(CHART_LINES - missing, FEWEST_CHART_LINES), unicode)
 
 
 def terminal_width(wanted: int | None = None) -> int:

@@ -1,181 +1,132 @@
 """`ctxextend resize`."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from ctxextend.cli.calibrating import calibrate_plan, check_calibration
-from ctxextend.cli.completion import complete_model
-from ctxextend.cli.options import (
-    FILES,
-    LEARNING,
-    AsJson,
-    ConfigKey,
-    DryRun,
-    FamilyName,
-    Force,
-    KeepCode,
-    Offset,
-    PartName,
-    Quiet,
-    Resume,
-    Revision,
-    SeqLen,
-    Subfolder,
-    TableName,
-    Trainable,
-    Variant,
-    output_folder,
-    usage_errors,
-)
-from ctxextend.cli.output import Output, is_other_process
-from ctxextend.cli.resizewording import last_line, plan_text, settings_text
-from ctxextend.cli.training import run_training
+from ctxextend.cli import options
+from ctxextend.cli.output import Output, is_other_process, printable
 from ctxextend.errors import OutputError
+from ctxextend.json_output import to_json
 from ctxextend.tables.method_facts import MethodName, ScopeName
 
 if TYPE_CHECKING:
+    from ctxextend.comparison.reports import Calibration
     from ctxextend.plan.plan import ResizePlan, ResizeResult
-    from ctxextend.recipe import Train
-__all__ = ["resize", "show_plan"]
+    from ctxextend.recipe import CheckpointRef
+
+__all__ = ["NEXT_COMMANDS", "calibration_text", "resize", "settings_text", "show_plan"]
+
+# What to type next, by the command.
+NEXT_COMMANDS = {
+    "inspect": "to look: ctxextend inspect {output}{variant}{described}",
+    "verify": "to prove: ctxextend verify {source} {output}{origin}{described}",
+    "train": "to train: ctxextend train {output} --data TEXT --steps 200",
+}
+
+CHOSEN = "chosen from the table"
 
 
 def resize(
-    model: Annotated[
+    source: Annotated[
         str,
         typer.Argument(
             metavar="MODEL",
-            autocompletion=complete_model,
+            autocompletion=options.complete_model,
             help="A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.",
         ),
     ],
     to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="Usable token positions wanted.")],
     method: Annotated[
         MethodName | None,
-        typer.Option(
+        options.new_rows(
             metavar="NAME",
             show_default="copy",
             help=f"How new rows are made: {', '.join(get_args(MethodName))} (see methods).",
-            rich_help_panel="New rows",
         ),
     ] = None,
     keep_first: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            metavar="K",
-            show_default="0; stretch: 20",
-            help="Leave the first K positions as they are.",
-            rich_help_panel="New rows",
+        options.new_rows(
+            min=0, metavar="K", show_default="0; stretch: 20", help="Leave the first K positions as they are."
         ),
     ] = None,
     drop_last: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="K", help="Make no new row from the last K learned ones.", rich_help_panel="New rows"
-        ),
+        int, options.new_rows(min=0, metavar="K", help="Make no new row from the last K learned ones.")
     ] = 0,
     scope: Annotated[
         ScopeName | None,
-        typer.Option(
-            show_default="new", help="sinusoidal: make the new rows, or replace all.", rich_help_panel="New rows"
-        ),
+        options.new_rows(show_default="new", help="sinusoidal: make the new rows, or replace all."),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            metavar="A",
-            show_default="0.4",
-            help="hierarchical: the first digit's weight, above 0, below 1, not 0.5.",
-            rich_help_panel="New rows",
+        options.new_rows(
+            metavar="A", show_default="0.4", help="hierarchical: the first digit's weight, above 0, below 1, not 0.5."
         ),
     ] = None,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="S", show_default="0", help="random: the seed of what is drawn.", rich_help_panel="New rows"
-        ),
+        int | None, options.new_rows(min=0, metavar="S", show_default="0", help="random: the seed of what is drawn.")
     ] = None,
     sigma: Annotated[
         float | None,
-        typer.Option(
+        options.new_rows(
             min=0,
             metavar="S",
-            show_default="chosen from the table",
+            show_default=CHOSEN,
             help="bands: part slow from fast by a Gaussian of S rows; 0: nothing is fast.",
-            rich_help_panel="New rows",
         ),
     ] = None,
     repeat: Annotated[
         str | None,
-        typer.Option(
-            metavar="A:B",
-            show_default="chosen from the table",
-            help="bands: repeat the fast part of rows A to B-1.",
-            rich_help_panel="New rows",
-        ),
+        options.new_rows(metavar="A:B", show_default=CHOSEN, help="bands: repeat the fast part of rows A to B-1."),
     ] = None,
     gain: Annotated[
         float | None,
-        typer.Option(
-            metavar="G",
-            show_default="chosen from the table",
-            help="bands: move rows away from their mean by this factor.",
-            rich_help_panel="New rows",
+        options.new_rows(
+            metavar="G", show_default=CHOSEN, help="bands: move rows away from their mean by this factor."
         ),
     ] = None,
     calibrate: Annotated[
         list[str] | None,
-        typer.Option(
-            "--calibrate",
-            metavar="PATH...",
-            help="bands: choose of these three, by this text, what is not given.",
-            rich_help_panel="New rows",
-        ),
+        options.new_rows(metavar="PATH...", help="bands: choose of these three, by this text, what is not given."),
     ] = None,
-    part: PartName = None,
-    family: FamilyName = None,
-    table: TableName = None,
-    offset: Offset = 0,
-    config_key: ConfigKey = None,
+    part: options.PartName = None,
+    model_type: options.ModelType = None,
+    table: options.TableName = None,
+    reserved_rows: options.ReservedRows = 0,
+    config_key: options.ConfigKey = None,
     mend_limits: Annotated[
         bool,
-        typer.Option(
+        options.files(
             "--mend-limits",
             help="Make config, tokenizer and side files state the table's length even where it stays.",
-            rich_help_panel=FILES,
         ),
     ] = False,
-    output: Annotated[Path | None, output_folder("<name>-<N>")] = None,
-    revision: Revision = None,
-    subfolder: Subfolder = None,
-    variant: Variant = None,
-    keep_code: KeepCode = False,
-    force: Force = False,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Prove the output before it takes its name.", rich_help_panel=FILES),
-    ] = False,
+    output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    keep_code: options.KeepCode = False,
+    force: options.Force = False,
+    verify: Annotated[bool, options.files("--verify", help="Prove the output before it takes its name.")] = False,
     train: Annotated[
         list[str] | None,
-        typer.Option(
-            "--train",
+        options.learning(
             metavar="PATH...",
             help="Then train it on this text for --steps (see train; more by recipe, see run).",
-            rich_help_panel=LEARNING,
         ),
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Optimizer steps.", rich_help_panel=LEARNING)
-    ] = None,
-    trainable: Trainable = None,
-    seq_len: SeqLen = None,
-    resume: Resume = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    steps: Annotated[int | None, options.learning(min=1, metavar="N", help="Optimizer steps.")] = None,
+    trainable: options.Trainable = None,
+    seq_len: options.SeqLen = None,
+    resume: options.Resume = False,
+    dry_run: options.DryRun = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write a checkpoint anew with a position table of another length.
 
@@ -185,49 +136,50 @@ def resize(
         ctxextend resize path/to/bert --to 2048 --output bert-2048 --dry-run
         ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
+    flags = locals()
     from ctxextend.plan.plan import plan_recipe
-    from ctxextend.recipe import CheckpointRef, Recipe, Resize
+    from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
-    _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, proves=verify)
+    _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, verify=verify)
     sink = Output(as_json, quiet, silent=is_other_process())
-    with usage_errors():
-        own = scope, alpha, seed, sigma, _span(repeat), gain
-        settings = Resize(to, method, keep_first, drop_last, *own, part, mend_limits, keep_code)
-        ref = CheckpointRef(model, revision, subfolder, variant, family, table, config_key, offset)
-        training = _training(train, steps, trainable, seq_len)
-        recipe = Recipe(ref, settings, training)
+    with options.usage_errors():
+        settings = options.from_flags(Resize, flags, repeat=_read_repeat(repeat))
+        training = options.from_flags(Train, flags, data=train, seed=None, keep_code=None) if train else None
+        recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
         if calibrate:
-            check_calibration(settings)
+            from ctxextend.comparison.calibration import check_calibrated
+
+            check_calibrated(settings)
     plan = plan_recipe(recipe)
-    for note in plan.notes:
-        sink.note(note)
+    sink.note(*plan.notes)
     for warning in plan.warnings:
         sink.warning(warning)
     also: dict[str, Any] = {}
     if calibrate:
         if not (dry_run or training):
             plan.check_output(output, force=force)  # rather than when the text was read
-        plan, also["calibration"] = calibrate_plan(sink, plan, calibrate)
+        plan, also["calibration"] = _calibrate(sink, plan, calibrate)
     if dry_run:
-        also |= {"train": asdict(training)} if training else {}
-        _show_dry_run(sink, plan, output, also, force=force)
-        return
-    if training is not None:
-        trained = run_training(
-            sink, replace(recipe, resize=plan.settings), output, force=force, resume=resume, told=plan.warnings
-        )
+        values, warnings = show_plan(sink, plan, output, force=force)
+        if training is not None:
+            also["train"] = asdict(training)
+            sink.data(settings_text("train", also["train"]))
+        sink.result("resize", values | also, warnings)
+    elif training is not None:
+        from ctxextend.cli.train import run_training
+
+        recipe = replace(recipe, resize=plan.settings)
+        trained = run_training(sink, recipe, output, force=force, resume=resume, told=plan.warnings)
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         shown = {"output": str(trained.output), "bytes_written": size, "seconds": round(trained.seconds, 3)}
         shown |= {"dry_run": False, "verified": False, "train": trained.as_dict()} | also
         sink.result("resize", plan.as_dict() | shown, trained.warnings)
-        return
-    result = _execute(sink, plan, output, force=force, proves=verify)
-    if verify:
-        sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
-    _show_result(sink, result, also, verified=verify)
+    else:
+        result = _execute(sink, plan, output, force=force, verify=verify)
+        _show_result(sink, result, also, verified=verify)
 
 
-def _span(text: str | None) -> tuple[int, int] | None:
+def _read_repeat(text: str | None) -> tuple[int, int] | None:
     """Read A:B."""
     if text is None:
         return None
@@ -237,28 +189,63 @@ def _span(text: str | None) -> tuple[int, int] | None:
     return int(ends[0]), int(ends[1])
 
 
-def _check_training(train: list[str] | None, steps: int | None, others: dict[str, Any], *, proves: bool) -> None:
+def _check_training(train: list[str] | None, steps: int | None, others: dict[str, Any], *, verify: bool) -> None:
     """Refuse flags of a training without one, and a training without its steps."""
     given = [flag for flag, value in {"--steps": steps, **others}.items() if value]
     if not train and given:
         raise typer.BadParameter(f"{given[0]} belongs to a training: add --train PATH, or leave it out.")
     if train and steps is None:
         raise typer.BadParameter("--train needs --steps: say for how many steps.")
-    if train and proves:
+    if train and verify:
         raise typer.BadParameter("--verify proves a resize alone: leave it out, and run verify on what was trained.")
 
 
-def _training(data: list[str] | None, steps: int | None, trainable: str | None, seq_len: int | None) -> "Train | None":
-    from ctxextend.recipe import Train
+def _calibrate(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tuple["ResizePlan", dict[str, Any]]:
+    """Choose by a text what a plan leaves open; return the plan as if that had been typed, and what was found."""
+    from ctxextend.comparison.calibration import calibrate_model
+    from ctxextend.plan.plan import plan_model
+    from ctxextend.recipe import Evaluate
 
-    if not data or steps is None:
-        return None
-    return Train(tuple(data), steps, trainable=trainable or "positions", seq_len=seq_len)
+    with sink.progress("Calibrating", of="tokens") as progress:
+        found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress)
+    sink.note(*(note for note in found.notes if note not in plan.notes))
+    sink.note(*calibration_text(found).splitlines())
+    return plan_model(plan.model, found.settings), to_json(found)
 
 
-def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, proves: bool) -> "ResizeResult":
-    """Carry the plan out under one bar, which goes on where the output is then proved."""
-    if not proves:
+def calibration_text(found: "Calibration") -> str:
+    """Say what was chosen, by how much text, and what it gained."""
+
+    def shown(value: Any) -> str:
+        if value is None:
+            return "none"
+        return "{}:{}".format(*value) if isinstance(value, tuple) else f"{value:.3g}"
+
+    what, unit = ("windows", " nats a token") if found.is_loss else ("documents", "")
+    began = f"calibrated on {found.windows} {what} of {found.length:,} tokens in {found.seconds:.1f} s"
+    before, after = (
+        f"{trial.score.perplexity:.4g}" if found.is_loss else f"{trial.score.mean:.3f}"
+        for trial in (found.before, found.after)
+    )
+    measure = "perplexity" if found.is_loss else "reciprocal rank"
+    if found.after == found.before:
+        chosen = ", ".join(f"{name} {shown(value)}" for name, value in found.flags.items() if value is not None)
+        none = f"none of {len(found.tried) - 1} other choices was better by more than a standard error"
+        return f"{began}: {none}; {chosen}, as the table says, with {measure} {after}"
+    changes = [
+        f"{name} {shown(value)}" + f" -> {shown(found.flags[name])}" * (found.flags[name] != value)
+        for name, value in found.before.flags.items()
+    ]
+    by, error = found.better_by.mean, found.better_by.error or 0.0
+    return (
+        f"{began}: {', '.join(changes)}; {measure} {before} -> {after}, "
+        f"better by {by:.2g} \u00b1 {error:.1g}{unit} (one standard error), on this text"
+    )
+
+
+def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, verify: bool) -> "ResizeResult":
+    """Carry the plan out under one bar, which goes on where the output is then verified."""
+    if not verify:
         with sink.progress("Writing") as progress:
             return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write))
     from ctxextend.verification.tensors import bytes_to_compare
@@ -266,19 +253,14 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
 
     total = plan.bytes_to_write + bytes_to_compare(plan)
     with sink.progress("Writing and proving") as progress:
-        return plan.execute(
+        result = plan.execute(
             output,
             force=force,
             progress=lambda moved: progress(moved, total),
             check=lambda folder: check_output(plan, folder, progress=lambda moved, _, label="": progress(moved, total)),
         )
-
-
-def _show_dry_run(sink: Output, plan: "ResizePlan", output: Path | None, also: dict[str, Any], *, force: bool) -> None:
-    values, warnings = show_plan(sink, plan, output, force=force)
-    if "train" in also:
-        sink.data(settings_text("train", also["train"]))
-    sink.result("resize", values | also, warnings)
+    sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
+    return result
 
 
 def show_plan(
@@ -292,12 +274,69 @@ def show_plan(
         warnings.append(f"As things stand the run would be refused: {error}")
         sink.warning(warnings[-1])
     folder = output or plan.default_output
-    sink.data(plan_text(plan, folder))
+    sink.data(_plan_text(plan, folder))
     choices = plan.choices()
-    for choice in choices:
-        sink.note(choice)
+    sink.note(*choices)
     values = plan.as_dict() | {"output": str(folder), "bytes_written": 0, "seconds": 0.0}
     return values | {"dry_run": True, "verified": False, "choices": list(choices)}, warnings
+
+
+def _plan_text(plan: "ResizePlan", output: Path) -> str:
+    """Return a plan, a line for each thing that it does."""
+    from ctxextend.plan.changes import CARD_FILE
+
+    typed = plan.settings.options.typed
+    given = "".join(f", --{flag} {value}" for flag, value in typed.items() if value is not None)
+    lines = [
+        ("source", f"{plan.ref.source} ({plan.family})"),
+        ("output", str(output)),
+        ("method", plan.method + given * plan.makes_rows),
+    ]
+    for table in plan.tables:
+        offset = f", {table.offset} rows in front of position 0" if table.offset else ""
+        part = f" ({table.part})" if table.part else ""
+        lines += [
+            ("table", f"{table.name}{part} in {table.file}, {table.dtype}, {table.hidden_size} wide"),
+            ("", f"{table.max_len_before} -> {table.max_len_after} positions"),
+            ("", f"{table.rows_before} -> {table.rows_after} rows{offset}"),
+        ]
+    for edit in plan.edits:
+        before, after = (_worded(value) for value in (edit.before, edit.after))
+        why = f" ({edit.why})" if edit.why else ""
+        lines.append(("edit", f"{edit.file}: {edit.key} {before} -> {after}{why}"))
+    lines += [("edit", f"{plan.checkpoint.index_file}: totals and names")] * plan.edits_index
+    lines += [("drop", f"{name} (a position buffer that transformers makes itself)") for name in plan.dropped]
+    lines += [("make anew", f"{buffer.name} (a position buffer that transformers reads)") for buffer in plan.remade]
+    lines += [("rewrite", name) for name in plan.rewritten]
+    lines += [("add to", name) for name in plan.edited if name == CARD_FILE]
+    lines += [("create", name) for name in plan.created]
+    lines += [("copy", name) for name in plan.copied]
+    lines += [("leave out", f"{name} ({why})") for name, why in plan.checkpoint.omitted.items()]
+    lines += [("write", f"{plan.bytes_to_write:,} bytes")]
+    if shared := plan.bytes_shared(output):
+        rest = plan.bytes_to_write - shared
+        lines += [("share", f"{shared:,} of them with the source, as this disk can; {rest:,} take room")]
+    shown, previous = [], ""
+    for label, text in lines:
+        shown.append(printable(f"{'' if label == previous else label:<10}{text}"))
+        previous = label or previous
+    return "\n".join(shown)
+
+
+def _worded(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return "no limit" if isinstance(value, int | float) and value >= 10**9 else str(value)
+
+
+def settings_text(step: str, settings: dict[str, Any]) -> str:
+    """Return the settings of a step that say something, one a line."""
+    given = [
+        f"{name}: {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for name, value in settings.items()
+        if value is not None and value is not False and value != ()
+    ]
+    return "\n".join(f"{'' if number else step:<10}{line}" for number, line in enumerate(given))
 
 
 def _show_result(sink: Output, result: "ResizeResult", also: dict[str, Any], *, verified: bool) -> None:
@@ -307,11 +346,10 @@ def _show_result(sink: Output, result: "ResizeResult", also: dict[str, Any], *, 
     for table in plan.tables:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
-    for choice in result.choices:
-        sink.note(choice)
-    omitted = ", ".join(f"{name} ({why})" for name, why in plan.checkpoint.omitted.items())
-    if omitted:
-        sink.note(f"left out: {omitted}")
+    sink.note(*result.choices)
+    if plan.checkpoint.omitted:
+        omitted = (f"{name} ({why})" for name, why in plan.checkpoint.omitted.items())
+        sink.note(f"left out: {', '.join(omitted)}")
     sink.note(f"{result.bytes_written:,} bytes in {result.seconds:.1f} s")
     sink.data(str(result.output))
     values = plan.as_dict() | {
@@ -323,4 +361,37 @@ def _show_result(sink: Output, result: "ResizeResult", also: dict[str, Any], *, 
         "choices": list(result.choices),
     }
     sink.result("resize", values | also, result.warnings)
-    sink.note(last_line(result))
+    sink.note(_next_steps(result))
+
+
+def _next_steps(result: "ResizeResult") -> str:
+    """Say what the output is worth, and what to type next."""
+    checkpoint, ref, name = result.plan.checkpoint, result.plan.ref, str(result.output)
+    output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
+    words = {"source": shlex.quote(ref.source), "output": output, **_reference_flags(ref)}
+    steps = [text.format(**words) for text in NEXT_COMMANDS.values()]
+    is_own = ref.table is not None or ref.model_type is not None or "auto_map" in checkpoint.config
+    if checkpoint.has_config and not checkpoint.is_adapter and not is_own:
+        model_class, variant = checkpoint.model_class or "AutoModel", checkpoint.stored.variant
+        variant_flag = f", variant={variant!r}" if variant else ""
+        loaded = f"{model_class}.from_pretrained({str(result.output / checkpoint.model)!r}{variant_flag})"
+        code = f"from transformers import {model_class}; {loaded}"
+        quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
+        steps.append(f"to load: python -c {quoted}")
+    steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
+    return f"{result.plan.consequences} Next, {'; '.join(steps)}"
+
+
+def _reference_flags(ref: "CheckpointRef") -> dict[str, str]:
+    """Return the flags that say which part of the source was taken and what it is, as they are typed."""
+    from ctxextend.recipe import flag_words
+
+    flags: dict[str, dict[str, Any]] = {
+        "origin": {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant},
+        "variant": {"variant": ref.variant},
+        "described": {
+            **{"family": ref.model_type, "table": ref.table, "config-key": ref.config_key},
+            "offset": ref.reserved_rows or None,
+        },
+    }
+    return {name: shlex.join(["", *flag_words(values)])[2:] for name, values in flags.items()}

@@ -1,19 +1,16 @@
 """`ctxextend run`."""
 
-import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctxextend.cli.completion import complete_recipe
+from ctxextend.cli import options
 from ctxextend.cli.evaluate import show_evaluation
-from ctxextend.cli.options import AsJson, DryRun, Force, Quiet, Resume, output_folder
-from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
-from ctxextend.cli.resize import show_plan
-from ctxextend.cli.resizewording import settings_text
-from ctxextend.cli.training import losses_text, said_of_stop
+from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c, is_other_process
+from ctxextend.cli.resize import settings_text, show_plan
+from ctxextend.cli.train import losses_text, show_interrupted
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunPlan, RunResult
@@ -27,7 +24,6 @@ def run(
         typer.Argument(
             metavar="RECIPE",
             readable=False,
-            autocompletion=complete_recipe,
             help="A recipe file, such as the ctxextend.yaml in any output.",
         ),
     ],
@@ -35,12 +31,12 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE...", help="Put this in place of what the recipe says."),
     ] = None,
-    output: Annotated[Path | None, output_folder("what the recipe says")] = None,
-    force: Force = False,
-    resume: Resume = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    output: Annotated[Path | None, options.output_folder("what the recipe says")] = None,
+    force: options.Force = False,
+    resume: options.Resume = False,
+    dry_run: options.DryRun = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Resize, train and evaluate as a recipe file says.
 
@@ -58,8 +54,7 @@ def run(
 
     sink = Output(as_json, quiet, silent=is_other_process())
     plan = plan_run(read_run_file(recipe, changes or ()))
-    for note in plan.resize.notes if plan.resize else ():
-        sink.note(note)
+    sink.note(*(plan.resize.notes if plan.resize else ()))
     for warning in plan.warnings:
         sink.warning(warning)
     if dry_run:
@@ -68,10 +63,10 @@ def run(
     try:
         result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
     except TrainingInterrupted as stop:
-        said_of_stop(sink, stop)
+        show_interrupted(sink, stop)
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # hands that are slow to let go must not lose what was measured
+        ignore_ctrl_c()
         _show(sink, plan, stop.result)
         sink.note("Stopped: what is shown was measured until then.")
         raise typer.Exit(INTERRUPTED) from None

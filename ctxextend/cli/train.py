@@ -1,145 +1,77 @@
 """`ctxextend train`."""
 
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ctxextend.cli.options import (
-    FILES,
-    LEARNING,
-    RUNNING,
-    TEXT,
-    AsJson,
-    FamilyName,
-    Force,
-    KeepCode,
-    LearningRate,
-    Model,
-    PrecisionName,
-    Quiet,
-    Resume,
-    Revision,
-    SeqLen,
-    Subfolder,
-    TextField,
-    Trainable,
-    Variant,
-    original_model,
-    output_folder,
-    usage_errors,
-)
-from ctxextend.cli.output import Output, is_other_process
-from ctxextend.cli.training import run_training
+from ctxextend.cli import options
+from ctxextend.cli.output import Output, ignore_ctrl_c, is_other_process
 
-__all__ = ["train"]
+if TYPE_CHECKING:
+    from ctxextend.recipe import Recipe
+    from ctxextend.training.reports import TrainingInterrupted, TrainResult
 
+__all__ = ["losses_text", "run_training", "show_interrupted", "train"]
 
-DtypeName = Literal["fp32", "bf16", "fp16"]
+TEACHES = "What it was made of: it tells which rows are new, and teaches encoders without a head."
 
 
 def train(
-    model: Model,
-    data: Annotated[
-        list[str],
-        typer.Option(
-            "--data",
-            metavar="PATH...",
-            help="Text files, folders, .jsonl, .parquet, or hf:OWNER/NAME of the Hub.",
-            rich_help_panel=TEXT,
-        ),
-    ],
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps.", rich_help_panel=LEARNING)],
-    text_field: TextField = "text",
-    eval_data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--eval-data",
-            metavar="PATH...",
-            show_default="the last 5 % of --data",
-            help="Text to measure the loss on.",
-            rich_help_panel=TEXT,
-        ),
-    ] = None,
-    seq_len: SeqLen = None,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            min=8,
-            metavar="W",
-            show_default="L",
-            help="Train L positions by sequences of W tokens, each at a place of its own.",
-            rich_help_panel=TEXT,
-        ),
-    ] = None,
+    source: options.Model,
+    data: options.Data,
+    steps: Annotated[int, options.learning(min=1, metavar="N", help="Optimizer steps.")],
+    text_field: options.TextField = "text",
+    eval_data: options.EvalData = None,
+    seq_len: options.SeqLen = None,
+    window: options.Window = None,
     window_skip: Annotated[
-        bool,
-        typer.Option("--window-skip", help="Let the positions of a window jump once (PoSE).", rich_help_panel=TEXT),
+        bool, options.text("--window-skip", help="Let the positions of a window jump once (PoSE).")
     ] = False,
-    trainable: Trainable = None,
-    lr: LearningRate = None,
-    weight_decay: Annotated[
-        float, typer.Option(metavar="X", help="AdamW's weight decay.", rich_help_panel=LEARNING)
-    ] = 0.0,
-    batch_size: Annotated[
-        int,
-        typer.Option(min=1, metavar="B", help="Sequences of a step, over all devices.", rich_help_panel=LEARNING),
-    ] = 8,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, metavar="S", help="What order, masks and places are drawn with.", rich_help_panel=LEARNING),
-    ] = 0,
-    original: Annotated[
-        str | None,
-        original_model(
-            "What it was made of: it tells which rows are new, and teaches encoders without a head.", LEARNING
-        ),
-    ] = None,
+    trainable: options.Trainable = None,
+    lr: options.LearningRate = None,
+    weight_decay: Annotated[float, options.learning(metavar="X", help="AdamW's weight decay.")] = 0.0,
+    batch_size: options.StepBatch = None,
+    original: Annotated[str | None, options.original_model(options.learning, TEACHES)] = None,
     micro_batch: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="b",
-            show_default="as memory allows",
-            help="Sequences that a device holds at once.",
-            rich_help_panel=RUNNING,
+        options.running(
+            min=1, metavar="b", show_default="as memory allows", help="Sequences that a device holds at once."
         ),
     ] = None,
-    precision: PrecisionName = "auto",
+    precision: options.PrecisionName = "auto",
+    seed: options.Seed = 0,
     eval_every: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="K",
-            show_default="first and last",
-            help="Measure the held-out loss every K steps.",
-            rich_help_panel=RUNNING,
+        options.running(
+            min=1, metavar="K", show_default="first and last", help="Measure the held-out loss every K steps."
         ),
     ] = None,
     save_every: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="K", show_default="a tenth of N", help="Save every K steps.", rich_help_panel=RUNNING
-        ),
+        int | None, options.running(min=1, metavar="K", show_default="a tenth of N", help="Save every K steps.")
     ] = None,
-    resume: Resume = False,
+    resume: options.Resume = False,
     report_to: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Also show losses there: tensorboard, wandb, ...", rich_help_panel=RUNNING),
+        str, options.running(metavar="NAME", help="Also show losses there: tensorboard, wandb, ...")
     ] = "none",
-    output: Annotated[Path | None, output_folder("<name>-trained")] = None,
+    output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
-        DtypeName | None,
-        typer.Option(show_default="the source's", help="The dtype of the weights written.", rich_help_panel=FILES),
+        Literal["fp32", "bf16", "fp16"] | None,
+        options.files(show_default="the source's", help="The dtype of the weights written."),
     ] = None,
-    keep_code: KeepCode = False,
-    force: Force = False,
-    family: FamilyName = None,
-    revision: Revision = None,
-    subfolder: Subfolder = None,
-    variant: Variant = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    keep_code: options.KeepCode = False,
+    force: options.Force = False,
+    model_type: options.ModelType = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a checkpoint at its new length for a short while.
 
@@ -153,32 +85,60 @@ def train(
     the original gives on windows that it can read. A run that is stopped goes on with --resume. Several devices:
     torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
+    flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
     sink = Output(as_json, quiet, silent=is_other_process())
-    with usage_errors():
-        settings = Train(
-            data=tuple(data),
-            steps=steps,
-            text_field=text_field,
-            seq_len=seq_len,
-            window=window,
-            window_skip=window_skip,
-            trainable=trainable or "positions",
-            lr=lr,
-            weight_decay=weight_decay,
-            batch_size=batch_size,
-            micro_batch=micro_batch,
-            precision=precision,
-            seed=seed,
-            eval_data=tuple(eval_data or ()),
-            eval_every=eval_every,
-            save_every=save_every,
-            report_to=report_to,
-            original=original,
-            dtype=dtype,
-            keep_code=keep_code,
-        )
-    recipe = Recipe(CheckpointRef(model, revision, subfolder, variant, family), train=settings)
+    recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
     result = run_training(sink, recipe, output, force=force, resume=resume)
     sink.result("train", result.as_dict(), result.warnings)
+
+
+def run_training(
+    sink: Output, recipe: "Recipe", output: Path | None, *, force: bool, resume: bool, told: Sequence[str] = ()
+) -> "TrainResult":
+    """Train under a bar, and print what came of it, but for the warnings that were told before.
+
+    Raises:
+        Exit: It was stopped by Ctrl-C or another signal, and saved.
+        CtxextendError: As `train_run`.
+    """
+    from ctxextend.training.reports import TrainingInterrupted
+    from ctxextend.training.running import train_run
+
+    try:
+        with sink.progress("Training", of="tokens") as progress:
+            result = train_run(recipe, output, force=force, resume=resume, progress=progress, tell=sink.note)
+    except TrainingInterrupted as stop:
+        show_interrupted(sink, stop)
+        raise typer.Exit(128 + stop.signal) from None
+    for warning in result.warnings:
+        if warning not in told:
+            sink.warning(warning)
+    sink.note(*losses_text(result).splitlines())
+    sink.data(str(result.output))
+    folder = shlex.quote(str(result.output))
+    sink.note(f"Next, to measure: ctxextend evaluate {folder} --data TEXT; to look: ctxextend inspect {folder}")
+    return result
+
+
+def show_interrupted(sink: Output, stop: "TrainingInterrupted") -> None:
+    """Say where a training stopped, and how it goes on."""
+    ignore_ctrl_c()
+    typed = shlex.join(["ctxextend", *(word for word in sys.argv[1:] if word != "--resume")])
+    message = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # then a launcher stood in front of it
+    sink.failure("Interrupted", message, "Go on with --resume." if several else f"Go on with: {typed} --resume")
+
+
+def losses_text(result: "TrainResult") -> str:
+    """Say what was gained, and what it cost."""
+    before, after = result.loss_before, result.loss_after
+    if result.objective == "distilled":
+        gain = f"error {before:.4f} -> {after:.4f}"
+    else:
+        perplexities = [f"{math.exp(min(loss, 700.0)):.4g}" for loss in (before, after)]
+        gain = f"loss {before:.4f} -> {after:.4f} nats a token, perplexity {' -> '.join(perplexities)}"
+    peak = f", {result.peak_bytes / 2**20:,.0f} MiB at the peak" if result.peak_bytes else ""
+    rate = f"{result.tokens:,} tokens at {result.tokens_per_second:,.0f} tokens/s"
+    return f"held-out {gain}; {rate}, {result.seconds:.1f} s with measurements{peak}"

@@ -6,23 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctxextend.cli.completion import complete_model
-from ctxextend.cli.options import (
-    AsJson,
-    ConfigKey,
-    FamilyName,
-    Offset,
-    Quiet,
-    Revision,
-    Subfolder,
-    TableName,
-    Variant,
-    usage_errors,
-)
-from ctxextend.cli.output import NOT_PROVED, Output, Pieces, one_line, terminal_width
+from ctxextend.cli import options
+from ctxextend.cli.output import FAILED_CHECK, Output, Pieces, printable, terminal_width
 
 if TYPE_CHECKING:
-    from ctxextend.verification.checks import Check, Verification
+    from ctxextend.verification.checks import Check
 
 __all__ = ["verify"]
 
@@ -33,30 +21,32 @@ MARGIN = 17
 
 
 def verify(
-    base: Annotated[
+    source: Annotated[
         str,
         typer.Argument(
             metavar="BASE",
-            autocompletion=complete_model,
+            autocompletion=options.complete_model,
             help="The original: a folder, a weights file, a bundled name, or a Hub id.",
         ),
     ],
     extended: Annotated[
         str,
-        typer.Argument(metavar="EXTENDED", autocompletion=complete_model, help="The checkpoint that was made of it."),
+        typer.Argument(
+            metavar="EXTENDED", autocompletion=options.complete_model, help="The checkpoint that was made of it."
+        ),
     ],
     deep: Annotated[
         bool, typer.Option("--deep", help="Also load both in transformers, run them, and compare their outputs.")
     ] = False,
-    family: FamilyName = None,
-    table: TableName = None,
-    offset: Offset = 0,
-    config_key: ConfigKey = None,
-    revision: Revision = None,
-    subfolder: Subfolder = None,
-    variant: Variant = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    model_type: options.ModelType = None,
+    table: options.TableName = None,
+    reserved_rows: options.ReservedRows = 0,
+    config_key: options.ConfigKey = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Prove that a checkpoint is another with a resized table alone.
 
@@ -67,21 +57,20 @@ def verify(
 
     Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
     """
-    from ctxextend.json_output import to_json
+    flags = locals()
     from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verify import verify_resized
 
     sink = Output(as_json, quiet)
-    with usage_errors():
-        ref = CheckpointRef(base, revision, subfolder, variant, family, table, config_key, offset)
+    ref = options.from_flags(CheckpointRef, flags)
     with sink.progress("Comparing") as progress:
         found = verify_resized(ref, extended, deep=deep, progress=progress)
-    for note in found.notes:
-        sink.note(note)
-    sink.screen([line for check in found.checks for line in _check_lines(check)] + [_conclusion(found)])
-    sink.result("verify", to_json(found))
+    sink.note(*found.notes)
+    conclusion = (found.conclusion, "right" if found.passed else "wrong")
+    sink.screen([*(line for check in found.checks for line in _check_lines(check)), [conclusion]])
+    sink.result("verify", found)
     if not found.passed:
-        raise typer.Exit(NOT_PROVED)
+        raise typer.Exit(FAILED_CHECK)
 
 
 def _check_lines(check: "Check") -> list[Pieces]:
@@ -89,11 +78,7 @@ def _check_lines(check: "Check") -> list[Pieces]:
     mark, style = ("proved", "right") if check.passed else ("FAILED", "wrong")
     more = len(check.evidence) - SHOWN
     evidence = [*check.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
-    room = terminal_width() - MARGIN if sys.stdout.isatty() else sys.maxsize
-    first, *others = (line for text in evidence for line in textwrap.wrap(one_line(text), max(room, 20)))
-    head: Pieces = [(f"{mark}  ", style), (f"{check.name:<9}", "label"), (first, "")]
+    room = max(terminal_width() - MARGIN, 20) if sys.stdout.isatty() else sys.maxsize
+    first, *others = (line for text in evidence for line in textwrap.wrap(printable(text), room))
+    head = [(f"{mark}  ", style), (f"{check.name:<9}", "label"), (first, "")]
     return [head, *([(f"{'':{MARGIN}}{text}", "")] for text in others)]
-
-
-def _conclusion(found: "Verification") -> Pieces:
-    return [(found.conclusion, "right" if found.passed else "wrong")]

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import app_of
-from ctxextend.cli.output import one_line
+from ctxextend.cli.output import printable
 from tests.faults.weights import entry, model, pack
 
 NAMES = {
@@ -51,4 +51,4 @@ def test_commands_show_hostile_names_escaped(name: str, tmp_path: Path) -> None:
     for text in said:
         assert not bad & set(text)
         assert not any(line.startswith("Error: a line") for line in text.splitlines())
-    assert any(one_line(name) in text for text in said)
+    assert any(printable(name) in text for text in said)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.cli.chart import Curve, Pieces, draw, is_logarithmic
+from ctxextend.cli.output import Pieces
+from ctxextend.cli.plots import Curve, draw, is_logarithmic
 
 HEIGHT = 8
 BITS = {(0, 0): 1, (0, 1): 2, (0, 2): 4, (1, 0): 8, (1, 1): 16, (1, 2): 32, (0, 3): 64, (1, 3): 128}
@@ -16,7 +17,9 @@ FLOATS = st.one_of(st.floats(0, 1e6), st.just(math.nan), st.just(math.inf), st.j
 
 def curve(values: list[float], offset: tuple[float, ...] = (), start: int | None = None) -> Curve:
     """A curve that is new from a position on."""
-    return Curve(values, offset, lambda position: "learned" if start is None or position < start else "new")
+    return Curve(
+        values, ["new" if start is not None and at >= start else "learned" for at in range(len(values))], offset
+    )
 
 
 def texts(lines: list[Pieces]) -> list[str]:
@@ -167,6 +170,6 @@ def test_draw_leaves_a_gap_where_rows_hold_no_numbers() -> None:
 
 
 def test_draw_leaves_a_padding_row_in_front_out_of_the_scale() -> None:
-    plain, padded = (Curve([1.0, 1.1, 1.2], offset, lambda position: "") for offset in ((1.0,), (0.0,)))
+    plain, padded = (Curve([1.0, 1.1, 1.2], [""] * 3, offset) for offset in ((1.0,), (0.0,)))
     assert texts(draw([padded], 40, HEIGHT))[0].split("┤")[0] == texts(draw([plain], 40, HEIGHT))[0].split("┤")[0]
     assert float(texts(draw([padded], 40, HEIGHT))[HEIGHT - 1].split("┤")[0]) == 1.0
