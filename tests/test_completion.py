@@ -8,7 +8,6 @@ import pytest
 from typer.main import get_command
 
 from ctxextend.cli.app import app_of
-from ctxextend.tables.apply import SCOPES
 from ctxextend.tables.method_facts import SCOPES
 from ctxextend.tables.methods import METHODS
 from tests.terminal import on_terminal
