@@ -27,9 +27,9 @@ from ctxextend.errors import (
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.calibration import calibrate
-    from ctxextend.comparison.comparing import ComparisonInterrupted, compare
-    from ctxextend.comparison.reports import Calibration, Comparison
+    from ctxextend.comparison.calibrate import calibrate
+    from ctxextend.comparison.compare import ComparisonInterrupted, compare
+    from ctxextend.comparison.comparison_result import Calibration, Comparison
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate
     from ctxextend.evaluation.evaluation_result import Evaluation
     from ctxextend.families.lookup import FamilyTable, list_families
@@ -95,11 +95,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Calibration": "ctxextend.comparison.reports",
-    "calibrate": "ctxextend.comparison.calibration",
-    "Comparison": "ctxextend.comparison.reports",
-    "ComparisonInterrupted": "ctxextend.comparison.comparing",
-    "compare": "ctxextend.comparison.comparing",
+    "Calibration": "ctxextend.comparison.comparison_result",
+    "calibrate": "ctxextend.comparison.calibrate",
+    "Comparison": "ctxextend.comparison.comparison_result",
+    "ComparisonInterrupted": "ctxextend.comparison.compare",
+    "compare": "ctxextend.comparison.compare",
     "TrainResult": "ctxextend.training.reports",
     "TrainingInterrupted": "ctxextend.training.reports",
     "train": "ctxextend.training.running",

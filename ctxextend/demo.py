@@ -14,11 +14,12 @@ from typing import Any
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.siblings import scratch
 from ctxextend.checkpoints.source import bundled_source
-from ctxextend.comparison.comparing import Progress, compare_model
-from ctxextend.comparison.reports import Comparison
-from ctxextend.comparison.settings import Compare
+from ctxextend.comparison.compare import compare_model
+from ctxextend.comparison.compare_settings import Compare
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model
+from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Resize
 
 __all__ = ["Demo", "compare_demo", "held_out_documents", "run_demo"]
@@ -105,7 +106,7 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
     )
 
 
-def compare_demo(progress: Progress | None = None) -> Comparison:
+def compare_demo(progress: Progress = no_progress) -> Comparison:
     """Compare every method on the bundled checkpoint at 512 positions, on documentation that it was not trained on.
 
     Args:
@@ -118,7 +119,7 @@ def compare_demo(progress: Progress | None = None) -> Comparison:
     with scratch() as folder:
         path = folder / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
-        settings = Compare.of(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
+        settings = Compare.from_flags(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
         return compare_model(_open_demo(), settings, progress)
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
 from ctxextend.evaluation.evaluation_result import (
     CHUNKS,
     MODEL,

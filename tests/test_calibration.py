@@ -11,8 +11,8 @@ from typer.testing import Result
 
 import ctxextend
 from ctxextend.cli.resize import calibration_text
-from ctxextend.comparison import calibration as calibration_module
-from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Calibration, Trial
+from ctxextend.comparison import calibrate as calibration_module
+from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Calibration, Trial
 from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
 from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Estimate
@@ -132,7 +132,7 @@ def test_calibrate_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) 
         ctxextend.calibrate(make_encoder(tmp_path / "encoder"), 64, write_texts(80, 7))
 
 
-def test_cut_text_joins_documents_where_they_give_too_few_windows() -> None:
+def test_cut_windows_joins_documents_where_they_give_too_few_windows() -> None:
     found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=5)
     assert (len(found.windows), found.across_documents) == (6, True)
     assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=4).across_documents

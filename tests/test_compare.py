@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import ctxextend
-from ctxextend.comparison import contest as contest_module
-from ctxextend.comparison.contest import Contest, open_contest
-from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK, Comparison, Outcome
-from ctxextend.comparison.settings import Compare
+from ctxextend.comparison import compare as compare_module
+from ctxextend.comparison.compare import ComparisonRun, open_comparison
+from ctxextend.comparison.compare_settings import Compare
+from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome
 from ctxextend.errors import CtxextendError, DataError, ResizeError, TrainingError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -54,9 +54,9 @@ def resized(source: Path, method: str, output: str) -> Path:
     return ctxextend.resize(source, to=TO, method=name, keep_first=keep_first, output=output).output
 
 
-def contest_of(source: Path, *methods: str, folder: Path | None = None, steps: int = 0, **flags: Any) -> Contest:
-    settings = Compare.of(TO, ("texts.jsonl",), methods, steps, **flags)
-    return open_contest(open_model(CheckpointRef(str(source))), settings, folder or Path())
+def run_of(source: Path, *methods: str, folder: Path | None = None, steps: int = 0, **flags: Any) -> ComparisonRun:
+    settings = Compare.from_flags(TO, ("texts.jsonl",), methods, steps, **flags)
+    return open_comparison(open_model(CheckpointRef(str(source))), settings, folder or Path())
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_compare_reads_the_original_once_and_loads_one_model(tmp_path: Path, mon
         loads.append(arguments)
         return load_eval_model(*arguments)
 
-    monkeypatch.setattr(contest_module, "load_eval_model", counted)
+    monkeypatch.setattr(compare_module, "load_eval_model", counted)
     told: list[tuple[int, int, str]] = []
     texts = write_texts()
     ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *said: told.append(said))
@@ -160,11 +160,11 @@ def test_compare_reads_the_original_once_and_loads_one_model(tmp_path: Path, mon
     assert {who for _, _, who in told} == {"the original", "linear", "copy", "stretch --keep-first 5"}
 
 
-def test_contest_shares_all_tensors_but_the_table_with_the_original(tmp_path: Path) -> None:
+def test_comparison_shares_all_tensors_but_the_table_with_the_original(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
     write_texts()
-    found = contest_of(source, "linear", "copy")
-    model, original = found.extended.reader.model, found.run.base_reader.model.model  # type: ignore[union-attr]
+    found = run_of(source, "linear", "copy")
+    model, original = found.resized.model.model, found.evaluation.base_reader.model.model  # type: ignore[union-attr]
     theirs = dict(original.named_parameters())
     apart = {name for name, value in model.named_parameters() if value is not theirs[name]}
     assert apart == {"transformer.wpe.weight"}
@@ -214,7 +214,7 @@ def test_compare_trains_an_encoder_on_what_its_original_gives(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("trainable", ["new", "positions", "all"])
-def test_contest_gives_every_method_the_same_weights_back(trainable: str, tmp_path: Path) -> None:
+def test_comparison_gives_every_method_the_same_weights_back(trainable: str, tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
     write_texts()
     flags: dict[str, Any] = {
@@ -225,31 +225,31 @@ def test_contest_gives_every_method_the_same_weights_back(trainable: str, tmp_pa
         "measure": ("position",),
     }
     # One method under two names: whatever the first training left behind would show in the second.
-    found = contest_of(source, "linear", "linear:keep-first=0", "copy", steps=2, folder=tmp_path, **flags)
-    before = {name: value.clone() for name, value in found.extended.reader.model.state_dict().items()}
+    found = run_of(source, "linear", "linear:keep-first=0", "copy", steps=2, folder=tmp_path, **flags)
+    before = {name: value.clone() for name, value in found.resized.model.model.state_dict().items()}
     found.measure(lambda *told: None)
-    after = found.extended.reader.model.state_dict()
+    after = found.resized.model.model.state_dict()
     assert {name for name, value in before.items() if not torch.equal(value, after[name])} == {"transformer.wpe.weight"}
-    assert not any(value.grad is not None for value in found.extended.reader.model.parameters())
-    one, other, last = found.standings
+    assert not any(value.grad is not None for value in found.resized.model.model.parameters())
+    one, other, last = found.candidates
     for stage in ("untrained", "trained"):
-        first, second = (getattr(standing, stage).values for standing in (one, other))
+        first, second = (getattr(candidate, stage).scores for candidate in (one, other))
         assert [values.tolist() for values in first] == [values.tolist() for values in second]
     assert torch.equal(
         after["transformer.wpe.weight"],
-        torch.from_numpy(found.extended.made_by(found.plans["copy"])[found.files.table]),
+        torch.from_numpy(found.resized.tables(last.plan)[found.files.table]),
     )
     assert not [*tmp_path.glob("saves/*")], last
 
 
-def test_contest_measures_on_what_training_leaves_out(tmp_path: Path) -> None:
+def test_comparison_measures_on_what_training_leaves_out(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
     write_texts(150, 40)
-    found = contest_of(source, "copy", steps=1, folder=tmp_path, tokens=256)
-    assert found.pupil is not None
-    train, held_out = found.pupil.texts.train, found.pupil.texts.held_out
+    found = run_of(source, "copy", steps=1, folder=tmp_path, tokens=256)
+    assert found.trainer is not None
+    train, held_out = found.trainer.texts.train, found.trainer.texts.held_out
     assert len(held_out) == (len(train) + len(held_out)) // 20
-    read = np.concatenate(found.run.text.documents)
+    read = np.concatenate(found.evaluation.text.documents)
     assert read.tolist() == held_out[: len(read)].tolist()
     assert any("last twentieth" in note for note in found.report(complete=True).notes)
 
@@ -266,9 +266,9 @@ def test_compare_interrupted_holds_what_was_measured(stop_at: str, stage: str, t
     source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
     seen: list[str] = []
 
-    def stop(moved: int, total: int, who: str) -> None:
-        seen.extend([who] if seen[-1:] != [who] else [])
-        if who == stop_at and seen.count(who) == (2 if stage == "trained" else 1):
+    def stop(advance: int, total: int, label: str = "") -> None:
+        seen.extend([label] if seen[-1:] != [label] else [])
+        if label == stop_at and seen.count(label) == (2 if stage == "trained" else 1):
             raise KeyboardInterrupt
 
     flags: dict[str, Any] = {"tokens": 128, "measure": ["position"], "lr": 0.01, "batch_size": 2}

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import Result
 
 from ctxextend.cli.app import _stop
-from ctxextend.comparison import comparing, contest
+from ctxextend.comparison import compare as compare_module
 from ctxextend.errors import OutputError
 from ctxextend.report import html
 from ctxextend.training.trainer import Watch
@@ -76,7 +76,7 @@ def test_compare_refuses_before_a_model_is_read(
     flags: tuple[Any, ...], code: int, said: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if flags[0] != "--measure":
-        monkeypatch.setattr("ctxextend.comparison.contest.load_eval_model", None)
+        monkeypatch.setattr("ctxextend.comparison.compare.load_eval_model", None)
     done = compare(source, *flags)
     assert done.exit_code == code
     assert said in done.stderr
@@ -111,7 +111,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int, 
 
 
 def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, contest, "measure", 2, signal.SIGINT)
+    stop_at(monkeypatch, compare_module.ComparisonRun, "_measure_model", 2, signal.SIGINT)
     done = compare(source, "--methods", "linear,copy", "--json", "--report", "page.html")
     assert done.exit_code == 130
     values = json.loads(done.stdout)
@@ -123,7 +123,7 @@ def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkey
 
 
 def test_compare_stopped_before_a_method_is_done_writes_no_page(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, contest, "measure", 1, signal.SIGINT)
+    stop_at(monkeypatch, compare_module.ComparisonRun, "_measure_model", 1, signal.SIGINT)
     done = compare(source, "--methods", "linear", "--report", "page.html")
     assert done.exit_code == 130
     assert "by 0 methods" in done.stdout
@@ -154,8 +154,8 @@ def test_compare_completes_lists_of_methods_and_measures() -> None:
 
 def test_compare_model_is_what_the_library_calls(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(comparing, "compare_model", lambda *asked: seen.append(asked[:2]))
-    comparing.compare(source, 64, "texts.jsonl", tokens=128, measure=["position"])
+    monkeypatch.setattr(compare_module, "compare_model", lambda *asked: seen.append(asked[:2]))
+    compare_module.compare(source, 64, "texts.jsonl", tokens=128, measure=["position"])
     with pytest.raises(AttributeError):  # what is to be shown is None
         compare(source)
     library, typed = seen

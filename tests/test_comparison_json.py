@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from ctxextend.comparison.reports import Comparison
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.json_output import to_json
 from tests.comparisons import comparison, encoders
 from tests.test_evaluation_json import errors as evaluation_errors

@@ -6,7 +6,7 @@ import pytest
 
 from ctxextend.cli.comparison_screen import comparison_lines
 from ctxextend.cli.output import STYLES, Screen, printable
-from ctxextend.comparison.reports import Comparison
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import Figures
 from tests.comparisons import comparison, encoders

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
 from ctxextend.cli.app import app_of
-from ctxextend.comparison.comparing import compare_model
-from ctxextend.comparison.reports import Comparison
-from ctxextend.comparison.settings import Compare
+from ctxextend.comparison.compare import compare_model
+from ctxextend.comparison.compare_settings import Compare
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.demo import compare_demo, held_out_documents
 from ctxextend.models import load as running
 from ctxextend.plan.find_tables import OpenedModel

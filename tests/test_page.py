@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ctxextend.comparison.reports import Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
 from ctxextend.report.comparison_panels import comparison_panels, plot_comparison

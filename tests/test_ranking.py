@@ -1,15 +1,15 @@
 """Rankings of made-up losses, and methods as they are typed."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ctxextend.comparison.measuring import Measured
-from ctxextend.comparison.ranking import Standing, rank
-from ctxextend.comparison.reports import LOSS, RECIPROCAL_RANK
-from ctxextend.comparison.settings import Compare, read_methods
+from ctxextend.comparison.compare import Candidate, Measurement, rank
+from ctxextend.comparison.compare_settings import Compare, read_methods
+from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.evaluation_result import estimate
 from ctxextend.recipe import Evaluate, Train
@@ -20,20 +20,21 @@ from tests.evaluations import LONE
 EVERY = [name for name in METHODS if name != "auto"]
 
 
-def measured(*windows: list[float]) -> Measured:
-    return Measured(LONE, tuple(np.array(values) for values in windows), None)
+def measured(*windows: list[float]) -> Measurement:
+    return Measurement(LONE, tuple(np.array(values) for values in windows), None)
 
 
-def standing(name: str, untrained: Measured | None, trained: Measured | None = None) -> Standing:
-    return Standing(read_methods([name], 64)[0], "source: x\n", (), untrained, trained)
+def candidate(name: str, untrained: Measurement | None, trained: Measurement | None = None) -> Candidate:
+    plan: Any = SimpleNamespace(keeps_learned_rows=False)
+    return Candidate(name, plan, "source: x\n", (), untrained, trained)
 
 
 def test_rank_pairs_by_window_so_that_small_differences_show() -> None:
     one, other = measured([1.0, 1.2], [5.0, 5.2], [9.0, 9.4]), measured([1.1, 1.3], [5.1, 5.3], [9.2, 9.4])
-    best, second = rank([standing("linear", other), standing("copy", one)], LOSS)
+    best, second = rank([candidate("linear", other), candidate("copy", one)], LOSS)
     assert (best.method, second.method) == ("copy", "linear")
     assert best.untrained.behind is None
-    assert second.untrained.behind == estimate([b - a for a, b in zip(one.values, other.values, strict=True)])
+    assert second.untrained.behind == estimate([b - a for a, b in zip(one.scores, other.scores, strict=True)])
     assert second.untrained.behind.mean == pytest.approx(0.1)
     assert (second.untrained.score.error or 0) > 1 > 0.05 > (second.untrained.behind.error or 0)
     assert not second.untrained.is_level
@@ -41,16 +42,16 @@ def test_rank_pairs_by_window_so_that_small_differences_show() -> None:
 
 def test_rank_of_reciprocal_ranks_has_the_greatest_first() -> None:
     low, high = measured([1.0, 0.5], [0.5, 0.5]), measured([1.0, 1.0], [0.5, 1.0])
-    best, second = rank([standing("linear", low), standing("copy", high)], RECIPROCAL_RANK)
+    best, second = rank([candidate("linear", low), candidate("copy", high)], RECIPROCAL_RANK)
     assert (best.method, best.untrained.score.mean) == ("copy", 0.875)
     assert second.untrained.behind is not None
     assert second.untrained.behind.mean == 0.25
 
 
 def test_rank_goes_by_the_training_and_compares_within_a_stage() -> None:
-    first = standing("linear", measured([1.0, 1.0], [1.0, 1.0]), measured([0.9, 0.9], [0.9, 0.9]))
-    second = standing("copy", measured([2.0, 2.0], [2.0, 2.0]), measured([0.5, 0.5], [0.5, 0.5]))
-    waiting, unread = standing("last", measured([0.1], [0.1])), standing("mean", None)
+    first = candidate("linear", measured([1.0, 1.0], [1.0, 1.0]), measured([0.9, 0.9], [0.9, 0.9]))
+    second = candidate("copy", measured([2.0, 2.0], [2.0, 2.0]), measured([0.5, 0.5], [0.5, 0.5]))
+    waiting, unread = candidate("last", measured([0.1], [0.1])), candidate("mean", None)
     rows = rank([first, waiting, second, unread], LOSS)
     assert [row.method for row in rows] == ["copy", "linear", "last"]
     assert rows[0].trained is not None
@@ -64,14 +65,14 @@ def test_rank_goes_by_the_training_and_compares_within_a_stage() -> None:
 
 
 def test_rank_puts_last_what_is_no_number() -> None:
-    rows = rank([standing("linear", measured([math.nan], [1.0])), standing("copy", measured([7.0], [7.0]))], LOSS)
+    rows = rank([candidate("linear", measured([math.nan], [1.0])), candidate("copy", measured([7.0], [7.0]))], LOSS)
     assert [row.method for row in rows] == ["copy", "linear"]
     assert rows[0].untrained.is_level
     assert not rows[1].untrained.is_level
 
 
 def test_rank_of_nothing_is_nothing() -> None:
-    assert rank([standing("linear", None)], LOSS) == ()
+    assert rank([candidate("linear", None)], LOSS) == ()
 
 
 @pytest.mark.parametrize(
@@ -137,15 +138,15 @@ def test_compare_of_flags_gives_measurement_and_training_what_is_theirs() -> Non
         "eval_data": ("b",),
         "window": None,
     }
-    found = Compare.of(64, ["a"], ["copy"], 5, **flags)
+    found = Compare.from_flags(64, ["a"], ["copy"], 5, **flags)
     assert found.evaluate == Evaluate(("b",), tokens=99, seed=3)
     assert found.train == Train(("a",), 5, lr=0.1, trainable="all", seed=3, eval_data=("b",))
-    assert Compare.of(64, ["a"], seed=3, trainable="positions", eval_data=()).train is None
+    assert Compare.from_flags(64, ["a"], seed=3, trainable="positions", eval_data=()).train is None
 
 
 def test_compare_measures_what_methods_are_ranked_by_whatever_is_asked_for() -> None:
-    found = Compare.of(64, ["a"], measure=("passkey",), length=(16,))
-    assert found.measured("causal").measure == ("passkey", "position")
-    assert found.measured("encoder").measure == ("passkey", "retrieval")
-    assert found.measured("masked").length == (16, 64)
-    assert Compare.of(64, ["a"]).measured("causal") == Evaluate(("a",))
+    found = Compare.from_flags(64, ["a"], measure=("passkey",), length=(16,))
+    assert found.evaluate_for("causal").measure == ("passkey", "position")
+    assert found.evaluate_for("encoder").measure == ("passkey", "retrieval")
+    assert found.evaluate_for("masked").length == (16, 64)
+    assert Compare.from_flags(64, ["a"]).evaluate_for("causal") == Evaluate(("a",))

@@ -11,7 +11,15 @@ from ctxextend import resize
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Retrieval
-from ctxextend.evaluation.retrieval import RetrievalTask, _recall, measure_retrieval, plan_retrieval
+from ctxextend.evaluation.retrieval import (
+    RetrievalTask,
+    _recall,
+    embed_by_base,
+    embed_documents,
+    plan_retrieval,
+    rank_documents,
+    report_retrieval,
+)
 from ctxextend.json_output import to_json
 from ctxextend.recipe import CheckpointRef
 from tests.planted import counts, plant
@@ -32,9 +40,10 @@ def plan(original: EvalModel, documents: list[np.ndarray], length: int) -> Retri
 
 def measure(model: EvalModel, original: EvalModel, task: RetrievalTask) -> Retrieval:
     read: list[int] = []
-    found = measure_retrieval(open_embedder(model), open_embedder(original), task, read.append)
+    by_base = embed_by_base(open_embedder(original), task, read.append)
+    ranks = rank_documents(by_base, embed_documents(open_embedder(model), task, read.append), task)
     assert sum(read) == 2 * task.tokens  # once by each
-    return found
+    return report_retrieval(task, ranks, "mean")
 
 
 def test_queries_start_where_they_should(reader: EvalModel) -> None:

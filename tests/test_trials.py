@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctxextend.comparison.trials import GAINS, MOST_TRIALS, Choices, Trials, search
+from ctxextend.comparison.calibrate import GAINS, MOST_TRIALS, Choices, Trials, search
 from ctxextend.recipe import Resize
 from tests.test_bands import TWO_BANDS
 

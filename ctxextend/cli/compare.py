@@ -13,7 +13,7 @@ from ctxextend.errors import OutputError
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.reports import Comparison
+    from ctxextend.comparison.comparison_result import Comparison
 
 __all__ = ["compare", "show_comparison", "write_files"]
 
@@ -87,8 +87,8 @@ def compare(
     they are worth after a short training on the rest of the text.
     """
     flags = locals()
-    from ctxextend.comparison.comparing import ComparisonInterrupted, compare_model
-    from ctxextend.comparison.settings import Compare
+    from ctxextend.comparison.compare import ComparisonInterrupted, compare_model
+    from ctxextend.comparison.compare_settings import Compare
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
@@ -100,7 +100,7 @@ def compare(
     options.check_report(report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags)
-        settings = Compare.of(
+        settings = Compare.from_flags(
             to,
             data,
             named,

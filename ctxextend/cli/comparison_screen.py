@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ctxextend.cli.output import Pieces, Screen
 from ctxextend.cli.tables import Cell, labelled, sentence, table
-from ctxextend.comparison.reports import LOSS, Comparison, Row
+from ctxextend.comparison.comparison_result import LOSS, Comparison, Row
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import Figures
 

@@ -12,7 +12,7 @@ from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.reports import Comparison
+    from ctxextend.comparison.comparison_result import Comparison
     from ctxextend.demo import Demo
 
 __all__ = ["demo"]
@@ -33,7 +33,7 @@ def demo(
         ctxextend demo
         ctxextend demo --output tiny-gpt2-512
     """
-    from ctxextend.comparison.comparing import ComparisonInterrupted
+    from ctxextend.comparison.compare import ComparisonInterrupted
     from ctxextend.demo import compare_demo, run_demo
 
     sink = Output(as_json, quiet)

@@ -15,7 +15,7 @@ from ctxextend.json_output import to_json
 from ctxextend.tables.method_facts import MethodName, ScopeName
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.reports import Calibration
+    from ctxextend.comparison.comparison_result import Calibration
     from ctxextend.plan.plan import ResizePlan, ResizeResult
     from ctxextend.recipe import CheckpointRef
 
@@ -147,7 +147,7 @@ def resize(
         training = options.from_flags(Train, flags, data=train, seed=None, keep_code=None) if train else None
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
         if calibrate:
-            from ctxextend.comparison.calibration import check_calibrated
+            from ctxextend.comparison.calibrate import check_calibrated
 
             check_calibrated(settings)
     plan = plan_recipe(recipe)
@@ -202,7 +202,7 @@ def _check_training(train: list[str] | None, steps: int | None, others: dict[str
 
 def _calibrate(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tuple["ResizePlan", dict[str, Any]]:
     """Choose by a text what a plan leaves open; return the plan as if that had been typed, and what was found."""
-    from ctxextend.comparison.calibration import calibrate_model
+    from ctxextend.comparison.calibrate import calibrate_model
     from ctxextend.plan.plan import plan_model
     from ctxextend.recipe import Evaluate
 

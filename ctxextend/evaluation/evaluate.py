@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,10 +21,18 @@ from ctxextend.evaluation.eval_model import (
     open_eval_model,
     share_equal_tensors,
 )
-from ctxextend.evaluation.evaluation_result import Evaluation, Retrieval
+from ctxextend.evaluation.evaluation_result import MODEL, Evaluation
 from ctxextend.evaluation.losses import LossMeasure, WindowLosses, plan_losses, sum_up_contexts, sum_up_positions
 from ctxextend.evaluation.passkey import PasskeyCell, PasskeyTask, measure_passkey, plan_passkey, report_passkey
-from ctxextend.evaluation.retrieval import RetrievalTask, measure_retrieval, plan_retrieval
+from ctxextend.evaluation.retrieval import (
+    BaseVectors,
+    RetrievalTask,
+    embed_by_base,
+    embed_documents,
+    plan_retrieval,
+    rank_documents,
+    report_retrieval,
+)
 from ctxextend.evaluation.scoring import Scorer, batches, open_scorer
 from ctxextend.evaluation.text_windows import TextWindows, context_lengths, cut_windows
 from ctxextend.progress import Progress, no_progress
@@ -202,6 +210,19 @@ def _check_kind(model: EvalModel, base: EvalModel) -> None:
         )
 
 
+@dataclass(frozen=True)
+class BaseReadings:
+    """What a base gives, where it is read once for several models.
+
+    Attributes:
+        windows: Its losses of each window; empty where no loss is measured.
+        vectors: Its vectors of queries and documents; None where documents are not looked for.
+    """
+
+    windows: tuple[WindowLosses, ...] = ()
+    vectors: BaseVectors | None = None
+
+
 @dataclass
 class EvaluationRun:
     """What is to be measured, and what was so far.
@@ -217,10 +238,11 @@ class EvaluationRun:
         retrieval: What is looked for; None where that is not measured.
         warnings: What should not be missed.
         notes: What should be known, and why something that was asked for is not measured.
+        base: What the base gave, from `read_base`; None reads it along with the model.
         started: Seconds of the clock when it began.
         windows: What was measured of windows.
         cells: What was found of hidden numbers.
-        found: What was found of documents.
+        ranks: From `rank_documents`; None until documents were looked for.
     """
 
     reader: Scorer | Embedder
@@ -233,36 +255,67 @@ class EvaluationRun:
     retrieval: RetrievalTask | None
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    base: BaseReadings | None = None
     started: float = field(default_factory=time.perf_counter)
     windows: list[WindowLosses] = field(default_factory=list)
     cells: list[PasskeyCell] = field(default_factory=list)
-    found: Retrieval | None = None
+    ranks: Mapping[str, NDArray[np.int64]] | None = None
 
     @property
     def tokens_to_read(self) -> int:
-        """Tokens that the models read in all."""
+        """Tokens that the model and its base read in all."""
         losses = self.losses.tokens_to_read * len(self.text.windows) if self.losses else 0
         passkey = self.passkey.all_tokens(self.reader.model.kind) if self.passkey else 0
         return losses + passkey + (2 * self.retrieval.tokens if self.retrieval else 0)
 
+    @property
+    def base_tokens(self) -> int:
+        """Those of them that the base reads."""
+        losses = self.losses.only(base=True).tokens_to_read * len(self.text.windows) if self.losses else 0
+        return losses + (self.retrieval.tokens if self.retrieval else 0)
+
+    def read_base(self, advance: Callable[[int], None]) -> None:
+        """Read all that the model is compared with; `advance` is told the tokens of each step."""
+        windows = tuple(self._read(self.losses.only(base=True), advance)) if self.losses else ()
+        self.base = BaseReadings(windows, self._base_vectors(advance))
+
+    def _base_vectors(self, advance: Callable[[int], None]) -> BaseVectors | None:
+        if self.retrieval is None or not isinstance(self.base_reader, Embedder):
+            return None
+        return embed_by_base(self.base_reader, self.retrieval, advance)
+
+    def fresh(self) -> "EvaluationRun":
+        """Return the same run with nothing measured but the base."""
+        return replace(self, started=time.perf_counter(), windows=[], cells=[], ranks=None)
+
     def measure(self, advance: Callable[[int], None]) -> None:
         """Measure everything; what was measured is kept as it goes, and `advance` is told the tokens of each step."""
-        for windows in self.read_windows(advance):
-            self.windows += windows
+        if self.losses:
+            losses = self.losses.only(base=False) if self.base else self.losses
+            for window in self._read(losses, advance):
+                others = self.base.windows[len(self.windows)] if self.base else window
+                self.windows.append(window.merged(others))
         if self.passkey is not None:
             for cell in measure_passkey(self.passkey, self.reader):
                 self.cells.append(cell)
                 advance(cell.tokens)
-        if self.retrieval and isinstance(self.reader, Embedder) and isinstance(self.base_reader, Embedder):
-            self.found = measure_retrieval(self.reader, self.base_reader, self.retrieval, advance)
+        by_base = self.base.vectors if self.base else self._base_vectors(advance)
+        if self.retrieval and by_base and isinstance(self.reader, Embedder):
+            vectors = embed_documents(self.reader, self.retrieval, advance)
+            self.ranks = rank_documents(by_base, vectors, self.retrieval)
 
-    def read_windows(self, advance: Callable[[int], None]) -> Iterator[list[WindowLosses]]:
-        """Yield the losses of all windows, some at a time; nothing where none are measured."""
-        if self.losses is None:
-            return
-        for batch in batches([self.losses.length] * len(self.text.windows), self.settings.batch_size):
-            yield self.losses.read(batch[0], [self.text.windows[i] for i in batch])
-            advance(self.losses.tokens_to_read * len(batch))
+    def _read(self, losses: LossMeasure, advance: Callable[[int], None]) -> Iterator[WindowLosses]:
+        """Yield the losses of all windows."""
+        for batch in batches([losses.length] * len(self.text.windows), self.settings.batch_size):
+            yield from losses.read(batch[0], [self.text.windows[i] for i in batch])
+            advance(losses.tokens_to_read * len(batch))
+
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """What models are ranked by: losses of each window, or 1 / rank of each document's queries, each shape (k,)."""
+        if self.ranks is not None:
+            return tuple(1 / self.ranks[MODEL])
+        return tuple(window.by_position[MODEL] for window in self.windows)
 
     def report(self, *, complete: bool) -> Evaluation:
         """Return what was measured."""
@@ -279,6 +332,9 @@ class EvaluationRun:
             warnings += (
                 "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all.",
             )
+        retrieval = None
+        if self.retrieval and self.ranks and isinstance(self.base_reader, Embedder):
+            retrieval = report_retrieval(self.retrieval, self.ranks, self.base_reader.pooling)
         return Evaluation(
             source=model.name,
             family=model.family,
@@ -294,7 +350,7 @@ class EvaluationRun:
             positions=sum_up_positions(self.windows, max(self.lengths)),
             contexts=sum_up_contexts(self.windows, base.max_len if base else None),
             passkey=report_passkey(self.passkey, model.kind, self.cells) if self.passkey and self.cells else None,
-            retrieval=self.found,
+            retrieval=retrieval,
             complete=complete,
             seconds=round(time.perf_counter() - self.started, 3),
             warnings=warnings,

@@ -1,4 +1,9 @@
-"""Documents found by queries that are cut from beyond what the base checkpoint reads."""
+"""Documents found by queries that are cut from beyond what the base checkpoint reads.
+
+The queries' vectors are the base's. The documents' are made in three ways: by the base from as much as it reads at
+once, by the base as the mean of the vectors of consecutive chunks, and by the model from all of it. Each query's own
+document is looked for among all by the cosine of their vectors.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +20,6 @@ __all__ = [
     "RetrievalTask",
     "embed_by_base",
     "embed_documents",
-    "measure_retrieval",
     "plan_retrieval",
     "rank_documents",
     "report_retrieval",
@@ -92,12 +96,10 @@ class BaseVectors:
         queries: Vectors of the queries, document after document, shape (documents · starts, d).
         documents: Vectors of the documents, each of shape (documents, d): `TRUNCATED`, of as much as the base reads at
             once, and `CHUNKS`, the means of those of consecutive chunks.
-        pooling: How the states of a text's tokens become one vector.
     """
 
     queries: Vectors
     documents: Mapping[str, Vectors]
-    pooling: str
 
 
 def embed_by_base(base: Embedder, task: RetrievalTask, advance: Callable[[int], None]) -> BaseVectors:
@@ -115,7 +117,7 @@ def embed_by_base(base: Embedder, task: RetrievalTask, advance: Callable[[int], 
         found[TRUNCATED] += list(base.vectors([document[: base.model.max_text]]))
         found[CHUNKS].append(base.mean_of_chunks(document))
         advance(task.length)
-    return BaseVectors(np.concatenate(queries), {way: np.stack(rows) for way, rows in found.items()}, base.pooling)
+    return BaseVectors(np.concatenate(queries), {way: np.stack(rows) for way, rows in found.items()})
 
 
 def embed_documents(model: Embedder, task: RetrievalTask, advance: Callable[[int], None]) -> Vectors:
@@ -168,22 +170,3 @@ def _recall(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Re
         return whole
     change = estimate(list(first - (truncated == 1)))
     return replace(whole, change=change.mean, change_error=change.error)
-
-
-def measure_retrieval(
-    model: Embedder, base: Embedder, task: RetrievalTask, advance: Callable[[int], None]
-) -> Retrieval:
-    """Find each query's own document among all by the cosine of their vectors.
-
-    The queries' vectors are the base's. The documents' are made in three ways: by the base from as much as it reads at
-    once, by the base as the mean of the vectors of consecutive chunks, and by the model from all of it.
-
-    Args:
-        model: The longer model.
-        base: Its base.
-        task: From `plan_retrieval`.
-        advance: Told the tokens of each document whenever that was read, by the base and by the model.
-    """
-    by_base = embed_by_base(base, task, advance)
-    found = rank_documents(by_base, embed_documents(model, task, advance), task)
-    return report_retrieval(task, found, by_base.pooling)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.comparison.reports import LOSS, Comparison
+from ctxextend.comparison.comparison_result import LOSS, Comparison
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Recall
 from ctxextend.report.figures import (
     COLOURS,

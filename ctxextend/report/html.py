@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctxextend.comparison.reports import LOSS, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome, Row
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report.comparison_panels import TRAINABLE, Plot, comparison_panels, lead_count, trained_words

@@ -1,18 +1,16 @@
 """What is compared, as a command's flags or a call say it: methods as they are typed, and how they are measured."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, get_origin
+from typing import Any
 
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
-from ctxextend.tables.apply import MethodOptions
 from ctxextend.tables.methods import METHODS
-from ctxextend.writtenrun import KEYS
 
-__all__ = ["ALL", "Asked", "Compare", "read_methods"]
+__all__ = ["ALL", "Compare", "MethodSpec", "read_methods"]
 
 # Stands for every method of the registry with its defaults.
 ALL = "all"
@@ -20,20 +18,30 @@ ALL = "all"
 # Among all methods it would be one of them twice.
 CHOICE = "auto"
 
-# What a measurement is told, and what of that a training is told too.
+# Flags of a measurement, and those of them that a training has too.
 MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
 COMMON = ("precision", "seed", "text_field")
 DEFAULTS = {known.name: known.default for known in fields(Train)}
 
-# What parts a method, its flags and their values; a colon inside a value parts nothing: bands:repeat=40:128.
-PARTED = re.compile(r":(?=-*[a-z])|=")
+# What stands between a method, its flags and their values; a colon inside a value does not: bands:repeat=40:128.
+BETWEEN = re.compile(r":(?=-*[a-z])|=")
 
-FLAGS = tuple(known.name for known in fields(MethodOptions) if known.name != "method")
+# The flags of methods, and what reads their values.
+FLAGS: Mapping[str, Callable[[str], Any]] = {
+    "keep_first": int,
+    "drop_last": int,
+    "scope": str,
+    "alpha": float,
+    "seed": int,
+    "sigma": float,
+    "repeat": lambda text: tuple(map(int, text.split(":"))),
+    "gain": float,
+}
 EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-first=1:drop-last=2."
 
 
 @dataclass(frozen=True)
-class Asked:
+class MethodSpec:
     """A method that is to be compared with others.
 
     Attributes:
@@ -59,7 +67,7 @@ class Compare:
         train: How each is trained then; None is not at all.
 
     Raises:
-        ResizeError: A length that no window has, or is longer than the methods give.
+        ResizeError: A length that no window has, or is longer than the methods give, or a method that there is not.
     """
 
     to: int
@@ -68,7 +76,9 @@ class Compare:
     train: Train | None = None
 
     @classmethod
-    def of(cls, to: int, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any) -> "Compare":
+    def from_flags(
+        cls, to: int, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
+    ) -> "Compare":
         """Return how methods are compared, from flags.
 
         Args:
@@ -82,13 +92,15 @@ class Compare:
         Raises:
             ResizeError: A value that nothing could have, or a flag of a training without one.
         """
-        measuring = {name: flags[name] for name in MEASURING if flags.get(name) is not None}
-        training = {name: flags[name] for name in flags if name not in MEASURING and flags[name] is not None}
+        given = {name: value for name, value in flags.items() if value is not None}
+        measuring = {name: given[name] for name in MEASURING if name in given}
+        training = {name: value for name, value in given.items() if name not in MEASURING}
         if not steps and (idle := [name for name, value in training.items() if value != DEFAULTS.get(name)]):
             raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
         training |= {name: measuring[name] for name in COMMON if name in measuring}
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
-        return cls(to, evaluate, tuple(methods), Train(tuple(data), steps, **training) if steps else None)
+        train = Train(tuple(data), steps, **training) if steps else None
+        return cls(to, evaluate, tuple(methods), train)
 
     def __post_init__(self) -> None:
         if self.to < LEAST_LENGTH:
@@ -98,14 +110,14 @@ class Compare:
         for length in self.evaluate.length:
             if length > self.to:
                 raise ResizeError(f"--length {length} is more than the {self.to} of --to.", "Give a greater --to.")
-        _ = self.asked
+        _ = self.specs
 
     @property
-    def asked(self) -> tuple[Asked, ...]:
+    def specs(self) -> tuple[MethodSpec, ...]:
         """The methods, each once."""
         return read_methods(self.methods, self.to)
 
-    def measured(self, kind: str) -> Evaluate:
+    def evaluate_for(self, kind: str) -> Evaluate:
         """Return what is measured of a model of a kind: what was asked for, and what methods are ranked by."""
         ranked_by = "retrieval" if kind == ENCODER else "position"
         length, measure = self.evaluate.length, self.evaluate.measure
@@ -116,7 +128,7 @@ class Compare:
         )
 
 
-def read_methods(typed: Sequence[str], to: int) -> tuple[Asked, ...]:
+def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
     """Return the methods that were asked for, each once.
 
     Args:
@@ -127,39 +139,33 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[Asked, ...]:
     Raises:
         ResizeError: There is no such method, or a flag that it does not take.
     """
-    found: dict[str, Asked] = {}
-    for asked in _asked(typed or [ALL], to):
-        if asked.is_named or asked.name not in found:
-            found[asked.name] = asked
+    found: dict[str, MethodSpec] = {}
+    for text in typed or [ALL]:
+        if text.strip() == ALL:
+            specs = [MethodSpec(name, Resize(to, name), is_named=False) for name in METHODS if name != CHOICE]
+        else:
+            specs = [_read_method(text, to)]
+        for spec in specs:
+            if spec.is_named or spec.name not in found:
+                found[spec.name] = spec
     return tuple(found.values())
 
 
-def _asked(typed: Sequence[str], to: int) -> Iterator[Asked]:
-    for text in typed:
-        if text.strip() == ALL:
-            yield from (Asked(name, Resize(to, name), is_named=False) for name in METHODS if name != CHOICE)
-        else:
-            yield _read(text, to)
-
-
-def _read(text: str, to: int) -> Asked:
-    name, *words = PARTED.sub(" ", text).split() or [text]
+def _read_method(text: str, to: int) -> MethodSpec:
+    name, *words = BETWEEN.sub(" ", text).split() or [text]
     if not name.strip():
         raise ResizeError(f"{text!r} names no method.", f"Methods: {', '.join(METHODS)}.")
     if len(words) % 2:
         raise ResizeError(f"{text!r}: a flag stands there without its value.", EXAMPLE)
-    flags = {word.lstrip("-").replace("_", "-"): value for word, value in zip(words[::2], words[1::2], strict=True)}
-    given = {flag.replace("-", "_"): _value(flag, value) for flag, value in flags.items()}
-    return Asked(" ".join([name, *flag_words(flags)]), Resize(to, name, **given), is_named=True)
-
-
-def _value(flag: str, text: str) -> Any:
-    """Return the value of a method's flag."""
-    if flag.replace("-", "_") not in FLAGS:
-        known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
-        raise ResizeError(f"No method has a flag --{flag}.", f"There are {known}. {EXAMPLE}")
-    kind = KEYS[f"resize.{flag.replace('-', '_')}"]
-    try:
-        return tuple(map(int, text.split(":"))) if get_origin(kind) is tuple else kind(text)
-    except ValueError:
-        raise ResizeError(f"--{flag} {text} is no number.", EXAMPLE) from None
+    typed = {word.lstrip("-").replace("_", "-"): value for word, value in zip(words[::2], words[1::2], strict=True)}
+    given: dict[str, Any] = {}
+    for flag, value in typed.items():
+        field = flag.replace("-", "_")
+        if field not in FLAGS:
+            known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
+            raise ResizeError(f"No method has a flag --{flag}.", f"There are {known}. {EXAMPLE}")
+        try:
+            given[field] = FLAGS[field](value)
+        except ValueError:
+            raise ResizeError(f"--{flag} {value} is no number.", EXAMPLE) from None
+    return MethodSpec(" ".join([name, *flag_words(typed)]), Resize(to, name, **given), is_named=True)

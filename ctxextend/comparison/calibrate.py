@@ -1,0 +1,320 @@
+"""Choose the numbers of `bands` by what they are worth on a text."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.comparison.compare import metric_of
+from ctxextend.comparison.comparison_result import LOSS, Calibration, Trial
+from ctxextend.comparison.in_memory import ResizedModel, open_resized
+from ctxextend.errors import DataError, ResizeError
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
+from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
+from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_loss
+from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize
+from ctxextend.tables.bands import BandSplit, choose_split, default_gain, find_repeats
+from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
+
+__all__ = [
+    "CALIBRATED",
+    "Choices",
+    "Trials",
+    "calibrate",
+    "calibrate_model",
+    "check_calibrated",
+    "search",
+]
+
+Values = NDArray[np.float64]
+
+# The method whose numbers a text can choose.
+CALIBRATED = "bands"
+
+# Windows, or documents, without which a standard error is itself a guess; and those that are read at most. A rank says
+# less than the losses of a window, and among few documents nothing.
+LEAST, WINDOWS, DOCUMENTS = 8, 16, 64
+
+
+# Beside what the table says, these are tried: rows of the Gaussian, the share of the table that it may have at most,
+# how many stretches, and factors.
+SIGMAS, MOST_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
+REPEATS = 4
+# Of a sigma the part by which another must differ for the rows to differ in anything that a text could show.
+NEARLY = 0.1
+GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
+# What the table says, no fast band, and all of the above; of stretches also the longest.
+MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
+
+
+def calibrate(
+    reference: str | os.PathLike[str],
+    to: int,
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    tokens: int = 65_536,
+    precision: str = "auto",
+    seed: int = 0,
+    text_field: str = TEXT_FIELD,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+    progress: Progress = no_progress,
+    **flags: Any,
+) -> Calibration:
+    """Choose the numbers of `bands` by what they are worth on a text.
+
+    The model is loaded once, and nothing but its tables changes from one trial to the next; nothing is written. What
+    the table alone says is where the search begins; first other sigmas are tried, then other stretches that repeat,
+    then other gains, some twenty in all. What is better by no more than one standard error, paired by window, replaces
+    nothing. Paired differences are sure after few windows, long before the losses themselves are, so that no more text
+    is read than 16 windows, or 64 documents. Language models are judged by their loss on windows as long as the new
+    length, encoders by the documents that they find. The text needs no labels, and should be such as the model is to
+    read:
+
+        found = ctxextend.calibrate("gpt2", 4096, "book.txt")
+        ctxextend.resize("gpt2", 4096, "bands", **found.flags)
+
+    Args:
+        reference: As in `plan_resize`.
+        to: Usable token positions wanted, more than the model has.
+        data: As in `evaluate`; at least 8 windows, or for an encoder documents, as long as the new length.
+        tokens: Tokens of the text to use, at most, unless 8 windows have more.
+        precision: As in `evaluate`.
+        seed: What a masked model's tokens are drawn with.
+        text_field: As in `evaluate`.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`.
+        progress: Told how many tokens were read since the last call, and how many there will be at most.
+        flags: Others of `plan_resize`, by their names; ``sigma``, ``repeat`` and ``gain`` stay as they are given.
+
+    Raises:
+        CtxextendError: As `compare`.
+        DataError: The text holds fewer than 8 windows, or documents as long as the new length.
+        ResizeError: The length is none that gives new rows, or all three numbers are given.
+    """
+    text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
+    settings = Resize(to, **({"method": CALIBRATED} | flags))
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
+    return calibrate_model(open_model(ref, typed=settings.typed), settings, text, progress)
+
+
+def check_calibrated(settings: Resize) -> None:
+    """Refuse settings of which a text can choose nothing.
+
+    Raises:
+        ResizeError: Another method, or every number is given.
+    """
+    if settings.method != CALIBRATED:
+        raise ResizeError(
+            f"--calibrate chooses the numbers of --method {CALIBRATED}, and has no meaning for "
+            f"{settings.options.method}.",
+            f"Add --method {CALIBRATED}, or leave it out.",
+        )
+    if settings.gain is not None and (settings.sigma == 0 or None not in (settings.sigma, settings.repeat)):
+        raise ResizeError("--calibrate finds every number given already.", "Leave one of them out, or --calibrate.")
+
+
+def calibrate_model(
+    opened: OpenedModel, settings: Resize, text: Evaluate, progress: Progress = no_progress
+) -> Calibration:
+    """Choose the numbers that a resize leaves open; see `calibrate`.
+
+    Args:
+        opened: The model.
+        settings: What is asked for.
+        text: On what text, how much of it, and how it is read; what it says of lengths and measures is not read.
+        progress: As in `calibrate`.
+
+    Raises:
+        CtxextendError: As `calibrate`.
+    """
+    began = time.perf_counter()
+    check_calibrated(settings)
+    check_paths(text.data)
+    files, plan = open_files(opened), plan_model(opened, settings)
+    table = plan.tables[0]
+    if table.rows_after <= table.rows_before:
+        raise ResizeError(
+            f"{opened.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new "
+            "rows to calibrate.",
+            "Leave --calibrate out, or give a greater --to.",
+        )
+    base = load_eval_model(files, text.precision)
+    resized = open_resized(base, plan)
+    run = _open_run(resized.model, base, text)
+    metric = metric_of(run)
+    trials = Trials(_measure(plan, resized, run, progress), 1 if metric == LOSS else -1)
+    # The numbers are counted in the rows of the first table.
+    rows = resized.learned[table.name][table.offset :]
+    source = rows[: len(rows) - settings.drop_last].astype(np.float64)
+    before, after = search(Choices(source, table.rows_after - table.offset, settings), trials)
+    mean = estimate_loss if metric == LOSS else estimate
+    tried = {choice: Trial(choice, mean(values)) for choice, values in trials.found.items()}
+    return Calibration(
+        metric=metric,
+        before=tried[before],
+        after=tried[after],
+        better_by=trials.better_by(after, before),
+        tried=tuple(tried.values()),
+        windows=len(trials.found[before]),
+        length=resized.model.max_len,
+        seconds=round(time.perf_counter() - began, 3),
+        notes=(*base.notes, *run.warnings, *run.notes),
+    )
+
+
+def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRun:
+    """Cut the text; of language models nothing but the model's own loss is measured.
+
+    Raises:
+        DataError: There is too little text.
+    """
+    is_encoder, length = base.kind == ENCODER, max(model.max_len, LEAST_LENGTH)
+    count = min(max(text.tokens // length, LEAST), DOCUMENTS if is_encoder else WINDOWS)
+    measure = ("retrieval",) if is_encoder else ("position",)
+    settings = replace(text, original=None, length=(length,), tokens=count * length, measure=measure)
+    run = plan_evaluation(model, base if is_encoder else None, settings, least=1 if is_encoder else LEAST)
+    if run.retrieval is not None and len(run.retrieval.documents) < LEAST:
+        raise DataError(
+            f"The text has {len(run.retrieval.documents)} documents of {length:,} tokens or more, and {LEAST} are "
+            "needed: which of so few is found says nothing sure.",
+            "Name more, or longer, text.",
+        )
+    return run
+
+
+def _measure(
+    plan: ResizePlan, resized: ResizedModel, run: EvaluationRun, progress: Progress
+) -> Callable[[Resize], tuple[Values, ...]]:
+    """Return what gives the scores of settings: it makes their tables, and lets the model read with these."""
+    total = run.base_tokens + MOST_TRIALS * (run.tokens_to_read - run.base_tokens)
+
+    def advance(tokens: int) -> None:
+        progress(tokens, total)
+
+    if run.base_reader is not None:
+        run.read_base(advance)
+
+    def measure(settings: Resize) -> tuple[Values, ...]:
+        resized.set_tables(resized.tables(replace(plan, settings=settings)))
+        trial = run.fresh()
+        trial.measure(advance)
+        return trial.scores
+
+    return measure
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What can be chosen of `bands` for one table; what was typed is no choice.
+
+    Attributes:
+        table: The learned rows that new ones are made from, shape (n, d), float64.
+        rows: Rows wanted, m.
+        typed: What was asked for.
+    """
+
+    table: Values
+    rows: int
+    typed: Resize
+
+    def start(self) -> Resize:
+        """Return what the table alone says."""
+        split = self._split(self.typed.sigma)
+        gain = default_gain(split, len(self.table), self.rows) if self.typed.gain is None else self.typed.gain
+        return self._parted(split, gain)
+
+    def sigmas(self, now: Resize) -> Iterator[Resize]:
+        """Yield other ways to part the table, each with the stretch that the table says for it."""
+        if self.typed.sigma is not None:
+            return
+        if self.typed.repeat is None:  # which has no meaning without a fast band
+            yield self._parted(self._split(0.0), now.gain)
+        for sigma in SIGMAS:
+            if sigma <= MOST_SHARE * len(self.table) and abs(sigma - (now.sigma or 0.0)) > NEARLY * sigma:
+                yield self._parted(self._split(sigma), now.gain)
+
+    def repeats(self, now: Resize) -> Iterator[Resize]:
+        """Yield other stretches to repeat."""
+        if self.typed.repeat is None and now.sigma:
+            for repeat in find_repeats(self.table, now.sigma, REPEATS, keep=self._keep):
+                yield replace(now, repeat=repeat)
+
+    def gains(self, now: Resize) -> Iterator[Resize]:
+        """Yield other factors by which rows are moved away from their mean."""
+        if self.typed.gain is None:
+            for gain in GAINS:
+                yield replace(now, gain=gain)
+
+    @property
+    def _keep(self) -> int:
+        return self.typed.options.kept_first
+
+    def _split(self, sigma: float | None) -> BandSplit:
+        return choose_split(self.table, keep=self._keep, sigma=sigma, repeat=self.typed.repeat)
+
+    def _parted(self, split: BandSplit, gain: float | None) -> Resize:
+        """Return settings in numbers; sigma stays open where it would be 0 and a stretch was typed."""
+        found = split.sigma or (None if self.typed.repeat else 0.0)
+        return replace(
+            self.typed,
+            sigma=found if self.typed.sigma is None else self.typed.sigma,
+            repeat=self.typed.repeat or (split.repeat if split.sigma else None),
+            gain=gain,
+        )
+
+
+@dataclass
+class Trials:
+    """Settings that were tried, and what each gives.
+
+    Attributes:
+        measure: Gives for settings the values of each window or document, each of shape (k,), the same for all.
+        sign: 1 where less is better, and -1 where more is.
+        found: What it gave, by the settings, in the order in which they were tried.
+    """
+
+    measure: Callable[[Resize], tuple[Values, ...]]
+    sign: int = 1
+    found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)
+
+    def values(self, settings: Resize) -> tuple[Values, ...]:
+        """Return what settings give; nothing is measured twice."""
+        if settings not in self.found:
+            self.found[settings] = self.measure(settings)
+        return self.found[settings]
+
+    def better_by(self, settings: Resize, other: Resize) -> Estimate:
+        """Return how much better settings are than others, paired by window or document; above 0 is better."""
+        pairs = zip(self.values(other), self.values(settings), strict=True)
+        return estimate([self.sign * (before - after) for before, after in pairs])
+
+    def best(self, now: Resize, others: Sequence[Resize]) -> Resize:
+        """Return the best of others that are better than what holds now by more than a standard error, or that.
+
+        Of some twenty trials on little text the best owes a part of its lead to that text. A lead of a standard error
+        or less may be nothing else, so what was chosen before, at first by the table alone, which fits no text, stays.
+        """
+        better = {other: self.better_by(other, now) for other in others}
+        sure = [other for other, by in better.items() if by.error is not None and by.mean > by.error]
+        return max(sure, key=lambda other: better[other].mean, default=now)
+
+
+def search(choices: Choices, trials: Trials) -> tuple[Resize, Resize]:
+    """Return what the table says, and what the text says: sigma first, then the stretch, then the gain."""
+    start = now = choices.start()
+    trials.values(start)
+    for others in (choices.sigmas, choices.repeats, choices.gains):
+        now = trials.best(now, list(others(now)))
+    return start, now

@@ -1,0 +1,463 @@
+"""Rank methods by what they are worth on one model, one text and one seed."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.siblings import scratch
+from ctxextend.comparison.compare_settings import Compare
+from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
+from ctxextend.comparison.in_memory import (
+    InMemoryTrainer,
+    ResizedModel,
+    check_training_texts,
+    open_resized,
+    open_trainer,
+)
+from ctxextend.errors import DataError, ResizeError, TrainingError
+from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
+from ctxextend.evaluation.evaluate import EvaluationRun, fitting_measures, plan_evaluation
+from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
+    MODEL,
+    SLIDING,
+    Estimate,
+    Evaluation,
+    estimate,
+    estimate_loss,
+)
+from ctxextend.evaluation.retrieval import rank_documents
+from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import CheckpointRef, Recipe
+from ctxextend.recipetext import plain_text, recipe_values
+from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
+
+__all__ = [
+    "Candidate",
+    "ComparisonInterrupted",
+    "ComparisonRun",
+    "Measurement",
+    "compare",
+    "compare_model",
+    "metric_of",
+    "open_comparison",
+    "rank",
+]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+HELD_OUT = (
+    "Methods are measured on the last twentieth of what is read of --data, and trained on the rest; name other text to "
+    "measure on with --eval-data."
+)
+
+
+class ComparisonInterrupted(KeyboardInterrupt):
+    """Ctrl-C while methods were compared.
+
+    Attributes:
+        comparison: The methods that were measured until then, `complete` false.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__("interrupted")
+        self.comparison = comparison
+
+
+def compare(
+    reference: str | os.PathLike[str],
+    to: int,
+    data: Paths,
+    *,
+    methods: Sequence[str] = (),
+    steps: int = 0,
+    trainable: str = "positions",
+    eval_data: Paths = (),
+    length: Sequence[int] = (),
+    tokens: int = 65_536,
+    measure: Sequence[str] = (),
+    precision: str = "auto",
+    seed: int = 0,
+    text_field: str = TEXT_FIELD,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+    progress: Progress = no_progress,
+    **training: Any,
+) -> Comparison:
+    """Rank methods by what they are worth on one model, one text and one seed.
+
+    The model is loaded once, and nothing but its tables changes from one method to the next; they are what `resize`
+    writes, bit for bit. The base reads the same text in pieces, once. Language models are ranked by their loss on
+    windows as long as the new length, encoders by the documents that they find. With `steps`, each method is measured
+    as it is made and after so many steps of training, from the same weights, on the same text in the same order;
+    what is measured on is never trained on.
+
+    Args:
+        reference: As in `plan_resize`.
+        to: Usable token positions that each method gives, more than the model has.
+        data: As in `evaluate`; with `steps` it is trained on.
+        methods: Names, each with its flags where it has any: ``linear``, ``stretch:keep-first=5``; ``all`` and nothing
+            are every method with its defaults.
+        steps: Optimizer steps of training; 0 for none.
+        trainable: What is trained: ``new`` rows, ``positions`` (the whole table) or ``all``.
+        eval_data: With `steps`, the text to measure on; empty is the last twentieth of what is read of `data`, which is
+            then not trained on.
+        length: Contexts to measure beside `to`, in tokens; empty is doublings.
+        tokens: As in `evaluate`.
+        measure: Which measures to take beside what methods are ranked by; empty is all that fit.
+        precision: As in `evaluate`. Where methods are trained, weights are held and measured in float32.
+        seed: What masks, numbers and the order of training are drawn with.
+        text_field: As in `evaluate`.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`.
+        progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
+        training: With `steps`, other fields of `Train` by their names: ``lr``, ``batch_size``, ``window``, …
+
+    Raises:
+        SourceError: Nothing is at that reference, or it cannot be reached.
+        CheckpointError: A file is missing or malformed, or transformers cannot load it.
+        UnsupportedModelError: The model has no learned position table, or reads one text and writes another.
+        DataError: The text cannot be read, there is too little of it, or what is trained on is measured on too.
+        ResizeError: A length or a measure that does not fit the model, or a method that was named and cannot be.
+        TrainingError: A training that cannot be begun, or brought to its end.
+        ComparisonInterrupted: Ctrl-C; it holds what was measured.
+    """
+    settings = Compare.from_flags(
+        to,
+        path_names(data),
+        methods,
+        steps,
+        trainable=trainable,
+        eval_data=path_names(eval_data),
+        length=tuple(length),
+        tokens=tokens,
+        measure=tuple(measure),
+        precision=precision,
+        seed=seed,
+        text_field=text_field,
+        **training,
+    )
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
+    return compare_model(open_model(ref, typed=("compare",)), settings, progress)
+
+
+def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = no_progress) -> Comparison:
+    """Compare methods on a checkpoint; see `compare`.
+
+    Args:
+        opened: The model.
+        settings: How methods are compared.
+        progress: As in `compare`.
+
+    Raises:
+        CtxextendError: As `compare`.
+        ComparisonInterrupted: As `compare`.
+    """
+    with scratch() as folder:
+        run = open_comparison(opened, settings, folder)
+        try:
+            run.measure(progress)
+        except KeyboardInterrupt:
+            raise ComparisonInterrupted(run.report(complete=False)) from None
+        return run.report(complete=True)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a candidate gives.
+
+    Attributes:
+        evaluation: All of it.
+        scores: What it is ranked by, from `EvaluationRun.scores`: each of shape (k,), the same for every candidate.
+        short: Its loss minus the base's with the base's own longest context; None where that was not measured.
+    """
+
+    evaluation: Evaluation
+    scores: tuple[NDArray[np.float64], ...]
+    short: Estimate | None
+
+
+@dataclass
+class Candidate:
+    """A method, as far as it was measured.
+
+    Attributes:
+        name: The method, with its flags where any were given.
+        plan: What makes its tables.
+        recipe: The recipe that makes its checkpoint, YAML.
+        norms: Norms of the rows of its table, shape (m,).
+        untrained: What it gives before any training; None where that was not measured yet.
+        trained: What it gives after the training.
+        seconds: How long that took until now.
+    """
+
+    name: str
+    plan: ResizePlan
+    recipe: str
+    norms: tuple[float, ...] = ()
+    untrained: Measurement | None = None
+    trained: Measurement | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class ComparisonRun:
+    """Candidates, and what was measured of them so far.
+
+    Attributes:
+        files: The checkpoint.
+        settings: How methods are compared.
+        resized: The model at its new length.
+        evaluation: What is measured, on what.
+        trainer: How candidates are trained; None where they are not.
+        candidates: The methods.
+        left_out: Methods that cannot be, with why not.
+        failures: What should be known of candidates that could not be trained.
+        started: Seconds of the clock when it began.
+    """
+
+    files: ModelFiles
+    settings: Compare
+    resized: ResizedModel
+    evaluation: EvaluationRun
+    trainer: InMemoryTrainer | None
+    candidates: list[Candidate]
+    left_out: dict[str, str]
+    failures: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def measure(self, progress: Progress) -> None:
+        """Let the base read the text, then measure each candidate untrained, then each once it was trained."""
+        evaluation, trainer = self.evaluation, self.trainer
+        own = evaluation.tokens_to_read - evaluation.base_tokens
+        per_candidate = own + (own + trainer.tokens if trainer else 0)
+        total = evaluation.base_tokens + len(self.candidates) * per_candidate
+
+        def advance(name: str) -> Callable[[int], None]:
+            return lambda tokens: progress(tokens, total, name)
+
+        evaluation.read_base(advance("the original"))
+        for candidate in self.candidates:
+            with self._in_model(candidate):
+                candidate.untrained = self._measure_model(advance(candidate.name))
+        for candidate in self.candidates if trainer else ():
+            with self._in_model(candidate):
+                self._train(candidate, advance(candidate.name))
+
+    @contextmanager
+    def _in_model(self, candidate: Candidate) -> Iterator[None]:
+        """Set a candidate's tables, and count the time until the block is done."""
+        began = time.perf_counter()
+        tables = self.resized.tables(candidate.plan)
+        self.resized.set_tables(tables)
+        candidate.norms = _norms(tables[self.files.table], candidate.plan)
+        yield
+        candidate.seconds += time.perf_counter() - began
+
+    def _train(self, candidate: Candidate, advance: Callable[[int], None]) -> None:
+        """Train a candidate and measure it; where that fails, what was measured of the others is not lost."""
+        if self.trainer is None:
+            return
+        try:
+            with self.trainer.trained(self.resized, candidate.plan, advance):
+                candidate.trained = self._measure_model(advance)
+        except TrainingError as error:
+            self.failures.append(f"{candidate.name} was not trained to the end: {error}")
+
+    def _measure_model(self, advance: Callable[[int], None]) -> Measurement:
+        """Measure the model with the tables that it has now."""
+        run = self.evaluation.fresh()
+        run.measure(advance)
+        short, base = None, run.base_reader.model.max_len if run.base_reader else 0
+        contexts = [window.by_context for window in run.windows]
+        if contexts and (MODEL, base) in contexts[0]:
+            short = estimate([losses[MODEL, base] - losses[SLIDING, base] for losses in contexts])
+        return Measurement(run.report(complete=True), run.scores, short)
+
+    def report(self, *, complete: bool) -> Comparison:
+        """Return what was measured."""
+        metric, train, text = metric_of(self.evaluation), self.settings.train, self.evaluation.text
+        rows = rank(self.candidates, metric)
+        found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
+        model = self.resized.model
+        return Comparison(
+            source=self.files.ref.source,
+            family=model.family,
+            kind=model.kind,
+            table=self.files.table,
+            max_len_before=self.files.max_len,
+            max_len_after=model.max_len,
+            metric=metric,
+            original=self._base_score(),
+            norms=_norms(self.resized.learned[self.files.table], self.candidates[0].plan),
+            rows=rows,
+            left_out=self.left_out,
+            steps=train.steps if train else 0,
+            trainable=train.trainable if train else "positions",
+            seq_len=self.trainer.opened.span if self.trainer else None,
+            documents=len(text.documents),
+            tokens=sum(map(len, text.windows)),
+            seed=self.settings.evaluate.seed,
+            precision=str(model.model.dtype).removeprefix("torch."),
+            complete=complete,
+            seconds=round(time.perf_counter() - self.started, 3),
+            warnings=(*dict.fromkeys(warning for one in found for warning in one.warnings), *self.failures),
+            notes=self.evaluation.notes,
+        )
+
+    def _base_score(self) -> Estimate | None:
+        """Return the score of the base, which reads the same in pieces; None where it was not measured yet."""
+        base, task = self.evaluation.base, self.evaluation.retrieval
+        if base is None:
+            return None
+        if base.windows:
+            return estimate_loss([window.by_position[SLIDING] for window in base.windows])
+        if base.vectors is None or task is None:
+            return None
+        ranks = rank_documents(base.vectors, base.vectors.documents[CHUNKS], task)
+        return estimate(list(1 / ranks[CHUNKS]))
+
+
+def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
+    """Load the model, plan every method, and cut the text.
+
+    Args:
+        opened: The model.
+        settings: How methods are compared.
+        folder: Where the text to train on goes as tokens.
+
+    Raises:
+        CtxextendError: As `compare`.
+    """
+    train = settings.train
+    check_paths(settings.evaluate.data)
+    if train is not None:
+        check_training_texts(train)
+    files = open_files(opened)
+    plans, left_out = _plans(files, settings)
+    plan = next(iter(plans.values()))
+    # What is trained is held in float32, whatever it is computed in.
+    base = load_eval_model(files, "fp32" if train else settings.evaluate.precision)
+    evaluate = settings.evaluate_for(base.kind)
+    fitting_measures(base, evaluate)
+    trains_base = base.kind == ENCODER and train is not None and train.trainable == "all"
+    resized = open_resized(base, plan, shares=not trains_base)
+    trainer = open_trainer(files, plan, train, base, folder) if train else None
+    held_out = trainer.held_out_documents() if trainer else None
+    notes = (*base.notes, *([HELD_OUT] if held_out is not None else []))
+    run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
+    if run.losses is None and run.retrieval is None:
+        why = next((note for note in run.notes if note.startswith("Retrieval")), "Retrieval cannot be measured.")
+        raise DataError(
+            f"Encoders as {base.name} are ranked by the documents they find. {why}", "Name more, or longer, text."
+        )
+    candidates = [Candidate(name, plan, _recipe(plan, settings)) for name, plan in plans.items()]
+    return ComparisonRun(files, settings, resized, run, trainer, candidates, left_out)
+
+
+def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
+    """Return what makes each method's tables, and why there is none of some that were not asked for by their names.
+
+    Raises:
+        ResizeError: The length is none that any method could give, or a method that was named cannot give it.
+    """
+    name, longest = files.ref.source, files.max_len
+    if settings.to <= longest:
+        raise ResizeError(
+            f"{name} reads {longest} tokens already, so that --to {settings.to} asks for no new rows to compare.",
+            f"Compare methods at a greater length: --to {4 * longest}",
+        )
+    plans, left_out = dict[str, ResizePlan](), dict[str, str]()
+    for spec in settings.specs:
+        try:
+            plans[spec.name] = plan_model(files.opened, spec.resize)
+        except ResizeError as error:
+            if spec.is_named:
+                raise
+            left_out[spec.name] = str(error)
+    if not plans:
+        raise ResizeError(next(iter(left_out.values())))
+    return plans, left_out
+
+
+def _recipe(plan: ResizePlan, settings: Compare) -> str:
+    """Return the recipe by which `run` makes a method's checkpoint."""
+    source, ref = plan.checkpoint.source, plan.ref
+    if source.kind == "hub":
+        ref = replace(ref, revision=source.revision)
+    return plain_text(recipe_values(Recipe(ref, plan.settings, settings.train)))
+
+
+def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
+    """Return the norms of a table's rows from position 0 on."""
+    rows = table[plan.tables[0].offset :].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return tuple(np.linalg.norm(rows, axis=1).tolist())
+
+
+def metric_of(run: EvaluationRun) -> str:
+    """Return what methods are ranked by."""
+    return RECIPROCAL_RANK if run.losses is None else LOSS
+
+
+def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
+    """Return the candidates that were measured, the best first; those that were not trained yet come last.
+
+    Args:
+        candidates: The methods.
+        metric: `LOSS` or `RECIPROCAL_RANK`.
+    """
+    known = [candidate for candidate in candidates if candidate.untrained is not None]
+    untrained = _outcomes([candidate.untrained for candidate in known], metric)
+    trained = _outcomes([candidate.trained for candidate in known], metric)
+    rows = [
+        Row(
+            candidate.name,
+            candidate.plan.keeps_learned_rows,
+            candidate.recipe,
+            candidate.norms,
+            before,
+            after,
+            round(candidate.seconds, 3),
+        )
+        for candidate, before, after in zip(known, untrained, trained, strict=True)
+        if before is not None
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.trained is None, _cost(row.final.score, metric))))
+
+
+def _outcomes(measured: Sequence[Measurement | None], metric: str) -> list[Outcome | None]:
+    """Return what candidates were worth at one stage, each beside the best; None for those not measured at it."""
+    mean = estimate_loss if metric == LOSS else estimate
+    scores = {id(one): mean(one.scores) for one in measured if one is not None}
+    best = min(filter(None, measured), key=lambda one: _cost(scores[id(one)], metric), default=None)
+    found: list[Outcome | None] = []
+    for one in measured:
+        if one is None or best is None:
+            found.append(None)
+            continue
+        sign = 1 if metric == LOSS else -1
+        pairs = zip(one.scores, best.scores, strict=True)
+        behind = None if one is best else estimate([sign * (own - other) for own, other in pairs])
+        found.append(Outcome(scores[id(one)], behind, one.short, one.evaluation))
+    return found
+
+
+def _cost(score: Estimate, metric: str) -> float:
+    """Return what is less for the better; what is not a number comes last."""
+    cost = score.mean if metric == LOSS else -score.mean
+    return cost if isfinite(score.mean) else inf

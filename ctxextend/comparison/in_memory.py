@@ -1,0 +1,232 @@
+"""One loaded model at its new length, which takes the tables of one method after the other and is trained in memory."""
+
+import copy
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.weights import read_floats
+from ctxextend.errors import CheckpointError, DataError, TrainingError
+from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
+from ctxextend.models.extend import lengthen, set_tables, to_tensor
+from ctxextend.plan.configedits import config_changes
+from ctxextend.plan.plan import ResizePlan
+from ctxextend.recipe import Recipe, Train
+from ctxextend.tables.apply import still_learned
+from ctxextend.text_data import check_texts, shared
+
+if TYPE_CHECKING:
+    from ctxextend.training.devices import Devices
+    from ctxextend.training.opening import Opened, Texts
+    from ctxextend.training.work import Work
+
+__all__ = ["InMemoryTrainer", "ResizedModel", "check_training_texts", "open_resized", "open_trainer"]
+
+Table = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ResizedModel:
+    """A model at its new length beside its base, with which it shares everything but its tables.
+
+    Attributes:
+        model: The model; its tables are those that were last set.
+        names: The parameter that holds each tensor of the checkpoint's files, by the tensor's name.
+        learned: The learned tables as the files have them, by name, each of shape (rows, d).
+    """
+
+    model: EvalModel
+    names: Mapping[str, str]
+    learned: Mapping[str, Table]
+
+    def tables(self, plan: ResizePlan) -> dict[str, Table]:
+        """Return the tables that a plan makes, in the files' dtype, as `resize` writes them.
+
+        Raises:
+            ResizeError: They do not fit in memory.
+        """
+        return {table.name: plan.resized(table, self.learned[table.name]) for table in plan.tables}
+
+    def set_tables(self, tables: Mapping[str, Table]) -> None:
+        """Give the model other tables; nothing else changes."""
+        set_tables(self.model.model, self.tensors(tables))
+
+    def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
+        """Return tables by the parameters that hold them, in the dtype in which the model was loaded."""
+        found = {}
+        for name, table in tables.items():
+            parameter = self.model.model.get_parameter(self.names[name])
+            found[self.names[name]] = to_tensor(table).to(parameter.device, parameter.dtype)
+        return found
+
+
+def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> ResizedModel:
+    """Return a model at its new length, with the tables that a plan makes.
+
+    Args:
+        base: The model as it is.
+        plan: What makes its tables.
+        shares: Whether it may share the base's tensors; it must not where all of them are trained while the base is
+            read.
+
+    Raises:
+        CheckpointError: The model does not hold the tables of its files.
+        ResizeError: As `extend_model`.
+    """
+    from ctxextend.training.parameters import match_parameters
+
+    shapes = {name: file.entries[name].shape for file in plan.checkpoint.weights for name in file.entries}
+    names = match_parameters(base.model, shapes)
+    if missing := [table.name for table in plan.tables if table.name not in names]:
+        raise CheckpointError(
+            f"The model of {base.name} holds no table of the shape of {missing[0]}.", "Use evaluate instead."
+        )
+    model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
+    learned = {table.name: read_floats(plan.checkpoint.holder(table.name), table.name) for table in plan.tables}
+    resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), names, learned)
+    stated = {**model.config.to_dict(), "model_type": model.config.model_type}
+    edits = config_changes(stated, plan.architecture, plan.tables)
+    lengthen(model, resized.tensors(resized.tables(plan)), edits)
+    return resized
+
+
+def check_training_texts(train: Train) -> None:
+    """Refuse text to train on that cannot be read, or that methods are measured on too.
+
+    Raises:
+        DataError: What is wrong with it.
+    """
+    for paths in filter(None, (train.data, train.eval_data)):
+        check_texts(paths, train.text_field)
+    if train.eval_data and (both := shared(train.eval_data, train.data)):
+        names = ", ".join(map(str, both[:3]))
+        raise DataError(
+            f"{names} is named by --data, which is trained on, and by --eval-data, which is measured on.",
+            "Leave --eval-data out: the last twentieth of --data is then measured on, and not trained on.",
+        )
+
+
+@dataclass(frozen=True)
+class InMemoryTrainer:
+    """Trains a model the same way by every method, without writing anything.
+
+    Attributes:
+        opened: What `train` would be told of the checkpoint that `resize` writes.
+        texts: The text as tokens.
+        work: Where the text lies; nothing that is learned is written.
+        devices: This process alone.
+    """
+
+    opened: "Opened"
+    texts: "Texts"
+    work: "Work"
+    devices: "Devices"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are trained on."""
+        return self.opened.settings.steps * self.opened.settings.batch_size * self.opened.length
+
+    def held_out_documents(self) -> list[NDArray[np.int64]] | None:
+        """Return the documents that training holds out of its text; None where others are measured on."""
+        if self.opened.settings.eval_data:
+            return None
+        tokens, separator = self.texts.held_out, self.opened.files.tokenizer.separator
+        ends: NDArray[np.intp] = np.flatnonzero(tokens == (-1 if separator is None else separator))
+        pieces = (piece[piece != separator] for piece in np.split(tokens, ends))
+        return [piece.astype(np.int64) for piece in pieces if len(piece)]
+
+    @contextmanager
+    def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:
+        """Train a model for as long as the block runs; after it, its weights are bit for bit what they were.
+
+        Args:
+            resized: The model, with the tables of a method set.
+            plan: What made the tables.
+            advance: Told the tokens of each step.
+
+        Raises:
+            CtxextendError: As `ctxextend.train`.
+            KeyboardInterrupt: Ctrl-C between two steps; another signal is passed on to whoever hears it.
+        """
+        import torch
+
+        from ctxextend.checkpoints.dtypes import numpy_dtype
+        from ctxextend.training.setup import set_up_reader
+
+        settings, model = self.opened.settings, resized.model.model
+        opened = replace(self.opened, rows=_new_rows(plan) if settings.trainable == "new" else None)
+        # The trainer measures what it holds out at both ends: one sequence does.
+        texts = replace(self.texts, held_out=self.texts.held_out[: opened.room])
+        learner = set_up_reader(resized.model, resized.names, opened, texts, self.devices)
+        before = {name: value.detach().clone() for name, value in learner.trained.parameters.items()}
+        tokens = self.tokens // settings.steps
+        try:
+            # A trainer says other things of a step too.
+            learned = learner.learn(
+                self.work, self.devices, lambda step, logs: advance(tokens) if "loss" in logs else None
+            )
+            if learned.stopped_by is not None:
+                signal.raise_signal(learned.stopped_by)
+                raise KeyboardInterrupt
+            with torch.no_grad():  # rounded to the dtypes of the files, as it would be written
+                for name, parameter in learner.trained.names.items():
+                    weight = model.get_parameter(parameter)
+                    dtype = numpy_dtype(plan.checkpoint.holder(name).entries[name].dtype)
+                    weight.copy_(to_tensor(weight.detach().float().cpu().numpy().astype(dtype)))
+            model.train(False)
+            yield
+        finally:
+            with torch.no_grad():
+                for name, value in before.items():
+                    parameter = model.get_parameter(name)
+                    parameter.copy_(value)
+                    parameter.grad = None
+            model.train(False)
+
+
+def _new_rows(plan: ResizePlan) -> NDArray[np.bool_]:
+    """Return which rows of the table are new, shape (rows,); reserved ones are not."""
+    table = plan.tables[0]
+    rows = np.zeros(table.rows_after, np.bool_)
+    behind = (table.rows_after - table.offset, plan.settings.options)
+    rows[table.offset :] = ~still_learned(table.rows_before - table.offset, [behind])
+    return rows
+
+
+def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path) -> InMemoryTrainer:
+    """Cut the text into tokens, and choose how they are trained on.
+
+    Args:
+        files: The checkpoint as it is.
+        plan: A plan of any method.
+        train: How to train.
+        base: The model as it is, from which encoders learn.
+        folder: Where the tokens go.
+
+    Raises:
+        DataError: There is too little text.
+        TrainingError: Lengths that the model will not have, or a device that does not train so.
+    """
+    from ctxextend.training.devices import Devices
+    from ctxextend.training.opening import Opened, Original, fitted_settings, open_texts
+    from ctxextend.training.work import Work
+
+    longer, devices = replace(files, rows=plan.tables[0].rows_after), Devices.here()
+    settings = fitted_settings(Recipe(files.ref, train=train), longer)
+    settings = replace(settings, precision=devices.precision(settings.precision))
+    devices.micro_batches(settings)
+    if devices.count > 1:
+        raise TrainingError(
+            "Methods are compared in one process, and torchrun or accelerate started several.",
+            "Start it without them, or train each method by its recipe.",
+        )
+    opened = Opened(longer, settings, Original(files.ref, reader=base), None)
+    work = Work(folder, keeps_saves=False)
+    return InMemoryTrainer(opened, open_texts(opened, work, packs=True), work, devices)
