@@ -39,8 +39,8 @@ CUT = " Values beyond the picture's edge are cut off; the table has them."
 DASH = "\N{EN DASH}"
 # At least and at most so many methods stand in front in panels of all of them.
 LEAST, MOST = 3, 6
-# The share of norms that are shown whole; and the stretches of positions of which the table of norms has the means.
-USUAL, STRETCHES = 0.98, 16
+# The share of norms that are shown whole.
+USUAL = 0.98
 
 # Sizes in inches: of a panel that takes half the page, of a small one for one method, and of the room of a bar.
 LARGE, SMALL, BAR = (4.8, 2.8), (2.0, 1.25), 0.23
@@ -293,17 +293,15 @@ def _norms(comparison: Comparison) -> Panel | None:
         "Euclidean norm of each row of the position table, by position. Wide and grey: the model's own rows; coloured: "
         f"the method's. The broken line stands at {comparison.max_len_before:,}, where new positions begin."
     ) + CUT * (limit is not None)
-    longest = max(len(norms) for *_, norms in drawn)
-    width = max(-(-longest // STRETCHES), 1)
-    stretches = [(start, min(start + width, longest)) for start in range(0, longest, width)]
-    heads = ["method", "lowest", "highest", *(f"{start:,}{DASH}{stop - 1:,}" for start, stop in stretches)]
-    cells = [[name, *_norm_texts(norms, stretches)] for name, norms in tables]
+    before = comparison.max_len_before
+    heads = ["method", "lowest", "highest", f"mean of 0{DASH}{before - 1:,}", f"mean from {before:,} on"]
+    cells = [[name, *_norm_texts(norms, before)] for name, norms in tables]
     return Panel("norms", "Norms of the table's rows, before and after", caption, tuple(plots), heads, cells)
 
 
-def _norm_texts(norms: Sequence[float], stretches: Sequence[tuple[int, int]]) -> list[str]:
+def _norm_texts(norms: Sequence[float], before: int) -> list[str]:
     finite = [norm for norm in norms if math.isfinite(norm)] or [math.nan]
-    parts = [norms[start:stop] for start, stop in stretches]
+    parts = [norms[:before], norms[before:]]
     values = [min(finite), max(finite), *(math.fsum(part) / len(part) if part else math.nan for part in parts)]
     return ["-" if math.isnan(value) else f"{value:.4g}" for value in values]
 
@@ -317,7 +315,7 @@ def _passkeys(comparison: Comparison) -> Panel | None:
     first = asked[0][2]
     plots = []
     for number, method, passkey in asked:
-        draw = partial(draw_passkey, passkey=passkey, learned=comparison.max_len_before)
+        draw = partial(draw_passkey, passkey=passkey, label="", learned=comparison.max_len_before)
         plots.append(Plot(method, draw, SMALL, number))
     caption = (
         "Share of numbers found again, in percent. Across: tokens of the text; down: how deep in it the number stands, "

@@ -7,7 +7,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey
 from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.reports import Inspection, TableReport
 from ctxextend.report.numbers import twice
@@ -25,8 +25,7 @@ from ctxextend.tables.stats import needs_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
-    from matplotlib.image import AxesImage
+    from matplotlib.figure import Figure
 
 __all__ = [
     "COLOURS",
@@ -160,11 +159,11 @@ def short_name(text: str) -> str:
     return f" {name}" if name.startswith("_") else name
 
 
-def _add_legend(axes: "Axes", title: str = "", below: float = 0.13) -> None:
-    """Add the legend below the axes, by a share of their height, where it covers nothing."""
+def _add_legend(axes: "Axes", title: str = "") -> None:
+    """Add the legend below the axes, where it covers nothing."""
     count = len(axes.get_legend_handles_labels()[0])
     if count > 1 or (count and title):
-        axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, -below))
+        axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, -0.18))
 
 
 def _finite(values: Any) -> Floats:
@@ -320,17 +319,18 @@ def draw_bars(axes: "Axes", bars: Sequence[Bar], title: str, label: str, limit: 
         axes.set_xlim(right=limit)
 
 
-def draw_passkey(axes: "Axes", passkey: Passkey, learned: int | None = None) -> None:
+def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None) -> None:
     """Draw the share of numbers that were found as a heat map, in percent: lengths across, depths down.
 
     Args:
         axes: Where.
         passkey: What was found.
+        label: What the lengths are of.
         learned: The length that the original reads; longer texts stand right of a broken line.
     """
     from matplotlib.patches import Rectangle
 
-    axes.set(title="Passkey: numbers found again (%)", ylabel="depth in the text (%)", xlabel="text (tokens)")
+    axes.set(title="Passkey: numbers found again (%)", ylabel="depth in the text (%)", xlabel=label)
     axes.grid(visible=False)
     for column, shares in enumerate(passkey.found):
         for row, share in enumerate(shares):
@@ -406,47 +406,33 @@ def evaluation_figure(evaluation: Evaluation) -> "Figure":
     return panel_grid(f"{what}{made}; on {text}{unfinished}", list(_evaluation_panels(evaluation)), (4.6, 3.6))
 
 
-def _evaluation_panels(evaluation: Evaluation) -> Iterable[Draw]:
-    scored = "masked tokens" if evaluation.kind == "masked" else "tokens"
-    by_position = [LossCurve(name, losses_by_position(evaluation, way), LOOKS[way]) for way, name in WAYS.items()]
-    by_context = [
-        LossCurve(way if way == MODEL else "original", losses_by_context(evaluation, way), LOOKS[way])
-        for way in (MODEL, SLIDING)
-    ]
-
-    def losses(axes: "Axes", curves: Sequence[LossCurve], title: str, by: str, errors: str) -> None:
-        draw_losses(axes, [curve for curve in curves if curve.losses], title, by, evaluation.original_max_len)
-        _add_legend(axes, f"{errors}: ± 2 standard errors", 0.18)
-
+def _evaluation_panels(evaluation: Evaluation) -> Iterator[Draw]:
+    scored, learned = "masked tokens" if evaluation.kind == "masked" else "tokens", evaluation.original_max_len
     if evaluation.positions is not None:
-        title = f"Loss of {scored} by position"
-        yield partial(losses, curves=by_position, title=title, by="position", errors="bands")
+        curves = [LossCurve(name, losses_by_position(evaluation, way), LOOKS[way]) for way, name in WAYS.items()]
+        yield partial(
+            _draw_with_legend, curves=curves, title=f"Loss of {scored} by position", by="position", learned=learned
+        )
     if evaluation.contexts is not None:
+        names = {MODEL: "model", SLIDING: "original"}
+        curves = [LossCurve(name, losses_by_context(evaluation, way), LOOKS[way]) for way, name in names.items()]
         title = f"Loss of the same {scored} by context"
-        yield partial(losses, curves=by_context, title=title, by="context", errors="bars")
-    if evaluation.passkey is not None:
-        yield partial(_draw_asked_passkey, passkey=evaluation.passkey, learned=evaluation.original_max_len)
-    if evaluation.retrieval is not None:
-        found = evaluation.retrieval
+        yield partial(_draw_with_legend, curves=curves, title=title, by="context", learned=learned)
+    if (passkey := evaluation.passkey) is not None:
+        label = f"text (tokens)\n{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
+        yield partial(draw_passkey, passkey=passkey, label=label, learned=learned)
+    if (found := evaluation.retrieval) is not None:
         asked = f"{found.queries} queries of {found.query_tokens} tokens, {found.documents} documents\n"
         asked += f"of {found.length} tokens; {found.pooling} pooling; lines: ± 2 standard errors"
-        for name, values in (("recall@1", _recalls), ("mean reciprocal rank", _reciprocal_ranks)):
-            bars = [Bar(way, *values(recall)) for way, recall in found.ways.items()]
-            yield partial(draw_bars, bars=bars, title=f"Retrieval: {name}", label=asked)
+        recalls = [Bar(name, way.recall, way.recall_error) for name, way in found.ways.items()]
+        ranks = [Bar(name, way.reciprocal_rank, way.reciprocal_rank_error) for name, way in found.ways.items()]
+        yield partial(draw_bars, bars=recalls, title="Retrieval: recall@1", label=asked)
+        yield partial(draw_bars, bars=ranks, title="Retrieval: mean reciprocal rank", label=asked)
 
 
-def _draw_asked_passkey(axes: "Axes", passkey: Passkey, learned: int | None) -> None:
-    draw_passkey(axes, passkey, learned)
-    asked = f"{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
-    axes.set_xlabel(f"text (tokens)\n{asked}")
-
-
-def _recalls(recall: Recall) -> tuple[float, float | None]:
-    return recall.recall, recall.recall_error
-
-
-def _reciprocal_ranks(recall: Recall) -> tuple[float, float | None]:
-    return recall.reciprocal_rank, recall.reciprocal_rank_error
+def _draw_with_legend(axes: "Axes", curves: Sequence[LossCurve], title: str, by: str, learned: int | None) -> None:
+    draw_losses(axes, [curve for curve in curves if curve.losses], title, by, learned)
+    _add_legend(axes, f"{'bands' if by == 'position' else 'bars'}: ± 2 standard errors")
 
 
 # The figure of train
@@ -479,8 +465,6 @@ def plot_training(log: Sequence[Mapping[str, Any]], title: str, path: Path) -> N
 # The figure of inspect
 
 TABLE_PANEL = (3.7, 3.3)
-# Panels that all tables of a group share, side by side; a heat map for each table follows them.
-SHARED = 3
 # Positions of a heat map, and components of a spectrum, at most.
 MAP_POSITIONS = 512
 SPECTRUM = 32
@@ -526,29 +510,33 @@ def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
     """Return the figure that `plot_tables` writes."""
     from matplotlib.figure import Figure
 
-    groups, names = tables_by_part(inspections), short_names(inspections)
-    is_single = all(len(group) == 1 for group in groups)
-    width = (SHARED + is_single) * TABLE_PANEL[0]
-    titles, heights = [], []
-    for group in groups:
-        lines = dict.fromkeys(_table_title(names[id(inspection)], table) for inspection, table in group)
-        title = "\n".join(textwrap.fill(line, int(width * CHARACTERS)) for line in lines)
-        panels = 1 if is_single else 1 + -(-len(group) // SHARED)
-        titles.append(title)
-        heights.append(panels * TABLE_PANEL[1] + (title.count("\n") + 3 + 2 * len(group)) * LINE)
+    names = short_names(inspections)
+    groups = [_table_curves(group, names) for group in tables_by_part(inspections)]
+    # The map of a single table stands behind the other panels; those of several below them.
+    columns = 4 if all(len(tables) == 1 for tables in groups) else 3
+    width = columns * TABLE_PANEL[0]
+    titles = [
+        "\n".join(dict.fromkeys(_table_title(one, int(width * CHARACTERS)) for one in tables)) for tables in groups
+    ]
+    rows = [-(-(3 + len(tables)) // columns) for tables in groups]
+    heights = [
+        count * TABLE_PANEL[1] + (title.count("\n") + 3 + 2 * len(tables)) * LINE
+        for count, title, tables in zip(rows, titles, groups, strict=True)
+    ]
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     blocks = figure.subfigures(len(groups), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for block, group, title in zip(blocks, groups, titles, strict=True):
+    for block, tables, title, count in zip(blocks, groups, titles, rows, strict=True):
         block.suptitle(title, fontsize=10)
-        _draw_tables(block, _table_curves(group, names), is_single)
+        axes = block.subplots(count, columns, squeeze=False).ravel()
+        for ax, draw in zip(axes, (draw_norms, draw_cosines, draw_spectra), strict=False):
+            draw(ax, tables)
+        maps = axes[3 : 3 + len(tables)]
+        for ax, one in zip(maps, tables, strict=True):
+            draw_map(ax, one.table, f": {one.name}" if columns == 3 else "")
+        for ax in axes[3 + len(tables) :]:
+            ax.remove()
+        block.colorbar(maps[0].images[0], ax=maps, label="cosine similarity", shrink=0.7)
     return figure
-
-
-def _table_title(name: str, table: TableReport) -> str:
-    part = f" ({table.part})" if table.part else ""
-    front = f"{table.offset} offset rows + " if table.offset else ""
-    size = f"{front}{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
-    return printable(f"{name}{part}: {table.name}, {size}")
 
 
 def _table_curves(group: Sequence[Shown], names: dict[int, str]) -> list[TableCurves]:
@@ -561,23 +549,12 @@ def _table_curves(group: Sequence[Shown], names: dict[int, str]) -> list[TableCu
     return found
 
 
-def _draw_tables(block: "SubFigure", tables: Sequence[TableCurves], is_single: bool) -> None:
-    """Draw the panels that the tables share, and their maps: behind these, or below them where there are several."""
-    lines = -(-len(tables) // SHARED)
-    ratios: dict[str, Any] = (
-        {"width_ratios": (SHARED, 1.1)} if is_single else {"height_ratios": (1 + 0.1 * len(tables), lines)}
-    )
-    shared, own = block.subfigures(1 if is_single else 2, 2 if is_single else 1, **ratios)
-    for axes, draw in zip(shared.subplots(1, SHARED), (draw_norms, draw_cosines, draw_spectra), strict=True):
-        draw(axes, tables)
-    maps = own.subplots(lines, min(len(tables), SHARED), squeeze=False).ravel()
-    for axes in maps[len(tables) :]:
-        axes.remove()
-    images = [
-        draw_map(axes, one.table, "" if is_single else f": {one.name}") for axes, one in zip(maps, tables, strict=False)
-    ]
-    place = "bottom" if is_single else "right"
-    own.colorbar(images[0], ax=maps[: len(tables)], label="cosine similarity", location=place, shrink=0.8)
+def _table_title(one: TableCurves, width: int) -> str:
+    table = one.table
+    part = f" ({table.part})" if table.part else ""
+    front = f"{table.offset} offset rows + " if table.offset else ""
+    size = f"{front}{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
+    return textwrap.fill(f"{one.name.strip()}{part}: {printable(table.name)}, {size}", width)
 
 
 def draw_norms(axes: "Axes", tables: Sequence[TableCurves]) -> None:
@@ -657,18 +634,17 @@ def draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
     _add_legend(axes, PERIODS)
 
 
-def draw_map(axes: "Axes", table: TableReport, whose: str) -> "AxesImage":
+def draw_map(axes: "Axes", table: TableReport, whose: str) -> None:
     """Draw the cosines between a table's positions, evenly spaced ones where there are many, as a heat map."""
     cosines, step = sampled_cosines(table.values[table.offset :])
     # The middle of a square is at the position that it stands for.
     low, high = -step / 2, len(cosines) * step - step / 2
-    image = axes.imshow(cosines, cmap=MAP, vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
+    axes.imshow(cosines, cmap=MAP, vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
     label = "position" if step == 1 else f"position (1 in {step} drawn)"
     axes.set(title=f"Cosine between positions{whose}", xlabel=label, ylabel=label)
     axes.grid(visible=False)
     # What has no cosine is left out of the map, and shows what is behind it.
     axes.patch.set(facecolor="white", hatch="xxxx")
-    return image
 
 
 def sampled_cosines(table: NDArray[Any]) -> tuple[Floats, int]:

@@ -3,17 +3,17 @@
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report.comparison_panels import TRAINABLE, Plot, comparison_panels, lead_count, trained_words
 from ctxextend.report.figures import COLOURS, DASHES, THEME, printable, render
-from ctxextend.report.numbers import Figures, estimate_text, perplexity_text, side, signed_text, twice
+from ctxextend.report.numbers import estimate_text, perplexity_text, recall_text, side, signed_text
 from ctxextend.report.saving import check_place, check_suffix, save
 from ctxextend.version import __version__
 
@@ -164,69 +164,64 @@ class Column:
 
 def _columns(comparison: Comparison) -> list[Column]:
     """Return the columns that hold anything."""
-    before, is_loss = comparison.max_len_before, comparison.metric == LOSS
-    columns: list[tuple[str, str, Callable[[Row], Cell]]] = []
-    if is_loss:
-        meaning = "mean loss over all positions, in nats per token, ± 2 standard errors"
-        columns += [
-            ("perplexity", "e to the power of the loss, ± 2 standard errors", lambda row: _score(row.final, is_loss)),
-            ("loss", meaning, lambda row: _score(row.final, is_loss=False)),
+    rows, before = comparison.rows, comparison.max_len_before
+    finals = [row.final for row in rows]
+    scores = [Cell(estimate_text(one.score), one.score.mean) for one in finals]
+    score_text = perplexity_text if comparison.metric == LOSS else estimate_text
+    if comparison.metric == LOSS:
+        perplexities = [Cell(perplexity_text(one.score), one.score.mean) for one in finals]
+        columns = [
+            Column("perplexity", "e to the power of the loss, ± 2 standard errors", perplexities),
+            Column("loss", "mean loss over all positions, in nats per token, ± 2 standard errors", scores),
         ]
     else:
+        retrievals = [one.evaluation.retrieval for one in finals]
+        recalls = [found.ways.get(MODEL) if found else None for found in retrievals]
+        percents = [Cell(recall_text(one), one.recall) if one else Cell("") for one in recalls]
         meaning = "mean of 1 / rank of the document that a query was cut from, ± 2 standard errors; more is better"
-        recall = "share of queries whose own document came first, ± 2 standard errors"
-        columns += [
-            ("reciprocal rank", meaning, lambda row: _score(row.final, is_loss)),
-            ("recall@1, %", recall, _recall),
+        columns = [
+            Column("reciprocal rank", meaning, scores),
+            Column("recall@1, %", "share of queries whose own document came first, ± 2 standard errors", percents),
         ]
     columns += [
-        (
+        Column(
             "behind the best",
             "how much worse than the best, paired by window or query, ± 2 standard errors; level: within them",
-            lambda row: _change(row.final.behind, _mark(row.final), 0.0),
+            [Cell(signed_text(one.behind), one.behind.mean if one.behind else 0.0, _mark(one)) for one in finals],
         ),
-        (
+        Column(
             "against the original",
             f"loss minus that of the original in pieces of {before:,} tokens that overlap by half, paired by token, "
             "± 2 standard errors; below 0 is better",
-            lambda row: _change(_against_original(row.final)),
+            [_change(_against_original(one)) for one in finals],
         ),
-        (
+        Column(
             "short texts",
             f"loss minus the original's on texts that it can read at once ({before:,} tokens), paired, ± 2 standard "
             "errors: what texts pay that fitted before",
-            lambda row: _change(row.final.short),
+            [_change(one.short) for one in finals],
         ),
-        (
+        Column(
             "untrained",
             "the same without any training",
-            lambda row: _score(row.untrained, is_loss, _mark(row.untrained)) if row.trained else Cell(""),
+            [
+                Cell(score_text(row.untrained.score), row.untrained.score.mean, _mark(row.untrained))
+                if row.trained
+                else Cell("")
+                for row in rows
+            ],
         ),
-        (
+        Column(
             "learned rows",
             "whether every learned row stays as it is before any training",
-            lambda row: Cell("kept" if row.keeps_learned_rows else "moved", float(not row.keeps_learned_rows)),
+            [Cell("kept" if row.keeps_learned_rows else "moved", float(not row.keeps_learned_rows)) for row in rows],
         ),
     ]
-    found = [Column(head, meaning, [cell(row) for row in comparison.rows]) for head, meaning, cell in columns]
-    return [column for column in found if any(cell.text or cell.mark for cell in column.cells)]
+    return [column for column in columns if any(cell.text or cell.mark for cell in column.cells)]
 
 
-def _score(outcome: Outcome, is_loss: bool, mark: str = "") -> Cell:
-    text = perplexity_text(outcome.score) if is_loss else estimate_text(outcome.score)
-    return Cell(text, outcome.score.mean, mark)
-
-
-def _recall(row: Row) -> Cell:
-    retrieval = row.final.evaluation.retrieval
-    found = retrieval.ways.get(MODEL) if retrieval else None
-    if found is None:
-        return Cell("")
-    return Cell(Figures(unicode=True).percent(found.recall, twice(found.recall_error)), found.recall)
-
-
-def _change(difference: Estimate | None, mark: str = "", otherwise: float | None = None) -> Cell:
-    return Cell(signed_text(difference), difference.mean if difference else otherwise, mark)
+def _change(difference: Estimate | None) -> Cell:
+    return Cell(signed_text(difference), difference.mean if difference else None)
 
 
 def _mark(outcome: Outcome) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate, Recall
 
-__all__ = ["Figures", "estimate_text", "percent_text", "perplexity_text", "side", "signed_text", "twice"]
+__all__ = ["Figures", "estimate_text", "percent_text", "perplexity_text", "recall_text", "side", "signed_text", "twice"]
 
 # Standard errors that a difference must be away from zero to be told as one.
 BEYOND = 2.0
@@ -120,6 +120,11 @@ def signed_text(difference: Estimate | None) -> str:
 def perplexity_text(loss: Estimate) -> str:
     """Return a perplexity with two standard errors."""
     return Figures(unicode=True).number(loss.perplexity, loss.perplexity * twice(loss.error))
+
+
+def recall_text(recall: Recall) -> str:
+    """Return the share of queries whose own document came first, in percent with two standard errors."""
+    return Figures(unicode=True).percent(recall.recall, twice(recall.recall_error))
 
 
 def percent_text(share: float | None) -> str:
