@@ -77,6 +77,18 @@ def test_demo_prints_one_json_object_and_writes_the_page_where_it_is_told() -> N
     assert not Path("ctxextend-demo.html").exists()
 
 
+@pytest.mark.usefixtures("quick", "silent")
+def test_demo_without_the_extra_says_how_to_get_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctxextend.report.html.can_report", lambda: False)
+    done = demo()
+    assert done.exit_code == 0
+    assert "pip install 'ctxextend[plot]'" in done.stderr
+    assert not list(Path().iterdir())
+    refused = demo("--report", "page.html")
+    assert refused.exit_code == 1
+    assert refused.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
+
+
 def test_demo_refuses_a_page_without_a_place_before_any_work() -> None:
     assert demo("--report", "page.txt").exit_code == 2
     done = demo("--report", "none/page.html", "-o", "kept")

@@ -65,7 +65,9 @@ def compare(
     batch_size: options.StepBatch = None,
     precision: options.PrecisionName = "auto",
     seed: options.Seed = 0,
-    report: Annotated[Path | None, options.report_file(False, "Write a page that a browser opens.")] = None,
+    report: Annotated[
+        Path | None, options.report_file(False, "Write a page that a browser opens; needs ctxextend[plot].")
+    ] = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
     revision: options.Revision = None,

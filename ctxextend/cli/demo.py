@@ -35,9 +35,12 @@ def demo(
     """
     from ctxextend.comparison.compare import ComparisonInterrupted
     from ctxextend.demo import compare_demo, run_demo
+    from ctxextend.report.html import can_report
 
     sink = Output(as_json, quiet)
-    page = report or (output.parent if output else Path()) / REPORT
+    page = report
+    if page is None and can_report():
+        page = (output.parent if output else Path()) / REPORT
     options.check_report(page)
     sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")
     with TemporaryDirectory() as temporary:
@@ -64,7 +67,7 @@ def demo(
     _show(sink, shown, found, output)
     if failures:
         raise failures[0]
-    sink.note(f"Open {page} in a browser.")
+    sink.note(f"Open {page} in a browser." if page else "For a page of this: pip install 'ctxextend[plot]'")
 
 
 def _show(sink: Output, shown: "Demo", found: "Comparison", output: Path | None) -> None:

@@ -17,7 +17,7 @@ from ctxextend.report.numbers import estimate_text, perplexity_text, recall_text
 from ctxextend.report.saving import check_place, check_suffix, save
 from ctxextend.version import __version__
 
-__all__ = ["check_report", "check_report_suffix", "verdict", "write_report"]
+__all__ = ["can_report", "check_report", "check_report_suffix", "verdict", "write_report"]
 
 FORMATS = (".html", ".htm")
 KINDS = {
@@ -45,6 +45,11 @@ def check_report_suffix(path: Path) -> None:
     check_suffix(path, FORMATS, "pages")
 
 
+def can_report() -> bool:
+    """Whether the extra `plot` is installed, which reports are made with."""
+    return all(map(importlib.util.find_spec, ("matplotlib", "jinja2")))
+
+
 def check_report(path: Path) -> None:
     """Refuse a report that cannot be made or has no place to go, before there is any work in it.
 
@@ -52,7 +57,7 @@ def check_report(path: Path) -> None:
         OutputError: What is in the way, and what to do.
     """
     check_report_suffix(path)
-    if not all(map(importlib.util.find_spec, ("matplotlib", "jinja2"))):
+    if not can_report():
         raise OutputError(
             "Reports are made by matplotlib and Jinja2, which are not installed.", "pip install 'ctxextend[plot]'"
         )
