@@ -1,20 +1,20 @@
-"""The words in which a family is described; what they mean for one checkpoint is said in `architecture`."""
+"""The terms in which a family is described; `lookup` applies them to the config of one checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Buffer", "Family", "Offset", "Part", "Pin", "Requirement", "Table"]
+__all__ = ["Buffer", "Family", "Part", "Pin", "PositionScheme", "PositionTable", "Requirement", "ReservedRows"]
 
 
 @dataclass(frozen=True)
-class Offset:
-    """The rule for the rows in front of position 0.
+class ReservedRows:
+    """The rule for the rows before position 0.
 
     Attributes:
         rows: Rows that are always there.
-        config_key: Key whose value counts as further rows; None where the offset is constant.
-        inside_key: True where the length in the config counts the offset rows (514 rows, 512 positions).
+        config_key: Key whose value counts as further rows; None where the number is constant.
+        inside_key: True where the length in the config counts the reserved rows (514 rows, 512 positions).
     """
 
     rows: int = 0
@@ -28,10 +28,10 @@ class Buffer:
 
     Attributes:
         name: Its tensor, without the model's prefix; ``*`` stands for a layer's number.
-        content: What it holds: ``arange`` counts along the last axis, from the offset on where that is on top of the
-            key; ``zeros`` along the last axis; ``causal`` is a lower triangle in the last two; ``rows`` is zeros as
-            long as the table.
-        is_kept: True where transformers saves it and misses it: it is made anew at the new size. Elsewhere only old
+        content: What it holds: ``arange`` counts along the last axis, from the number of reserved rows on where these
+            are on top of the key; ``zeros`` along the last axis; ``causal`` is a lower triangle in the last two;
+            ``rows`` is zeros as long as the table.
+        is_kept: True where transformers saves it and misses it: it is created again at the new size. Elsewhere only old
             files hold it, and it is dropped.
     """
 
@@ -41,7 +41,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Table:
+class PositionTable:
     """One learned position table.
 
     Attributes:
@@ -49,11 +49,11 @@ class Table:
         config_key: The key that states its length.
         aliases: Other names of that key, which transformers obeys too.
         unused_keys: Keys that state the same length and that transformers no longer reads.
-        offset: The rows in front of position 0.
+        reserved: The rows before position 0.
         buffers: Its position buffers.
         part: What it is called where a model has several tables: encoder, decoder, text, …; else empty.
         clamps: True where transformers reads a text that is too long, every token past the end at the last position.
-        ahead: Rows behind the last position that are read too, and so no positions.
+        ahead: Rows behind the last position that are read too, and so are no positions.
         multiple_of: A key whose value (of a list, the largest) must divide the length; None where any length will do.
         unless: A key and its value with which any length will do all the same.
     """
@@ -62,7 +62,7 @@ class Table:
     config_key: str
     aliases: tuple[str, ...] = ()
     unused_keys: tuple[str, ...] = ()
-    offset: Offset = Offset()
+    reserved: ReservedRows = ReservedRows()
     buffers: tuple[Buffer, ...] = ()
     part: str = ""
     clamps: bool = False
@@ -72,18 +72,33 @@ class Table:
 
 
 @dataclass(frozen=True)
+class PositionScheme:
+    """What a model uses instead of a learned position table.
+
+    Attributes:
+        uses: What it uses, in words.
+        advice: How to make such a model read longer texts.
+        reads_tokens: Whether it reads texts at all.
+    """
+
+    uses: str
+    advice: str
+    reads_tokens: bool = True
+
+
+@dataclass(frozen=True)
 class Requirement:
     """A value that a key must have for the table to be in use.
 
     Attributes:
         key: The key of the config.
         value: What it must be; a config that leaves the key out has it.
-        instead: What the model uses elsewhere, and what to do: "what: advice".
+        instead: What the model uses with any other value.
     """
 
     key: str
     value: Any
-    instead: str
+    instead: PositionScheme
 
 
 @dataclass(frozen=True)
@@ -111,10 +126,10 @@ class Part:
     Attributes:
         name: What it is called: encoder, decoder, text, ….
         config_key: The key that holds its config; empty where it reads the outer one.
-        prefixes: What stands in front of its tensors' names.
+        prefixes: The possible prefixes of its tensors' names.
         model_type: Its family where its config names none.
         overrides: Keys that hold another such config, whose values transformers prefers.
-        is_any: Whether its config may name any other family; elsewhere its own is meant, whatever the config says.
+        is_any: Whether its config may name any other family; elsewhere `model_type` holds, whatever the config says.
         is_head: Whether it is a model with a head, whose base model has a name of its own.
         tokenizer: The folder of its own tokenizer; empty where it reads what the model's tokenizer gives, None where it
             reads no text.
@@ -138,7 +153,7 @@ class Family:
 
     Attributes:
         model_type: As in config.json.
-        prefixes: What may stand in front of every tensor name: first that of the base class, then with a head.
+        prefixes: The possible prefixes of every tensor name: first that of the base class, then with a head.
         tables: Its position tables, the one that reads the tokenizer's texts first.
         defaults: Values that transformers takes for config keys that are left out.
         requires: Values that keys must have for the tables to be in use.
@@ -150,7 +165,7 @@ class Family:
 
     model_type: str
     prefixes: tuple[str, ...] = ("",)
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PositionTable, ...] = ()
     defaults: Mapping[str, int] = field(default_factory=dict)
     requires: tuple[Requirement, ...] = ()
     parts: tuple[Part, ...] = ()
