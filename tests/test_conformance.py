@@ -16,7 +16,7 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import UnsupportedModelError, extend_model, inspect, resize, verify
-from ctxextend.families.lookup import Architecture, Place, find_architecture, is_known
+from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, is_known
 from ctxextend.families.registry import FAMILIES
 from ctxextend.plan.find_tables import find_tables
 from tests import pico, tiny, zoo
@@ -174,7 +174,7 @@ def check_followers(model_type: str, model_class: Any, config: Any) -> None:
     """Demand that every parameter which follows a length is a table of the registry, or known to be something else."""
     known: set[str] = set()
     if model_type in FAMILIES:
-        known = {name for place in architecture_of(model_type, config).places for name in place.names}
+        known = {name for place in architecture_of(model_type, config).locations for name in place.names}
     for follower in tiny.followers(model_class, config):
         line = f"{model_type} {follower.key} {follower.name}"
         assert follower.name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
@@ -192,14 +192,14 @@ def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
     """Demand that every name under which the registry is shown is one that some class has."""
     held = frozenset[str]().union(*(one.names for one in built))
     config = built[0].config.to_dict() | {"model_type": model_type}
-    assert {place.usual_name for place in find_architecture(config).places} <= held
+    assert {place.usual_name for place in find_architecture(config).locations} <= held
 
 
 def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> list[Any]:
     """Resize a small model of each class that has its tables under other names than those before; return them."""
     conforming: dict[frozenset[str], Any] = {}
     for one in built if model_type in FAMILIES else []:
-        places = architecture_of(model_type, one.config).places
+        places = architecture_of(model_type, one.config).locations
         tables = one.names.intersection(name for place in places for name in place.names)
         if tables and tables not in conforming:
             conforming[tables] = one.model_class
@@ -225,8 +225,8 @@ class Small:
         for _, part in tiny.parts(config):
             if pad is not None and isinstance(getattr(part, "pad_token_id", None), int):
                 part.pad_token_id = pad
-        leads: dict[str, Place] = {}
-        for place in architecture_of(model_type, config).places:
+        leads: dict[str, TableLocation] = {}
+        for place in architecture_of(model_type, config).locations:
             leads.setdefault(place.config_key, place)
         for key, place in leads.items():
             tiny.set_value(config, tuple(key.split(".")), place.key_value(self.old))
@@ -237,7 +237,7 @@ class Small:
         self.found = find_tables(self.architecture, names, model_type)
 
     @cached_property
-    def readers(self) -> list[tuple[Place, str, zoo.Reader, list[int]]]:
+    def readers(self) -> list[tuple[TableLocation, str, zoo.Reader, list[int]]]:
         """Each table that a text alone reaches, with what reads it and the rows that were read."""
         reached = []
         for place, name in self.found:
@@ -272,7 +272,7 @@ def check_offsets(small: Small) -> None:
         last = len(small.model.get_parameter(name)) - 1
         padding = getattr(small.model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
         # A row that torch takes for padding has no gradient.
-        assert rows[0] == place.offset + (padding == place.offset), (name, rows, place.offset)
+        assert rows[0] == place.reserved_rows + (padding == place.reserved_rows), (name, rows, place.reserved_rows)
         assert last - place.table.ahead <= rows[-1] <= last, (name, rows, last)
         reached.add(name)
     unread = {name for _, name in small.found if not name.endswith(NOT_READ)} - reached
@@ -312,7 +312,9 @@ def check_proof(folder: Path) -> None:
     assert all(table.new_rows for table in inspection.tables)
 
 
-def check_past_the_old_end(small: Small, place: Place, reader: zoo.Reader, length: int, new: torch.Tensor) -> None:
+def check_past_the_old_end(
+    small: Small, place: TableLocation, reader: zoo.Reader, length: int, new: torch.Tensor
+) -> None:
     """Demand that the original fails there, or, where transformers clamps positions, gives something else."""
     if place.table.clamps:
         assert not torch.equal(*overlap(reader.run(small.model, length), new))
@@ -324,7 +326,7 @@ def check_past_the_old_end(small: Small, place: Place, reader: zoo.Reader, lengt
             reader.run(small.model, place.positions(len(small.model.get_parameter(place_name(small, place)))) + 1)
 
 
-def place_name(small: Small, place: Place) -> str:
+def place_name(small: Small, place: TableLocation) -> str:
     return next(name for found, name in small.found if found.part == place.part)
 
 

@@ -8,12 +8,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.lookup import OPENINGS, Place, find_architecture
+from ctxextend.families.lookup import FAMILIES_HINT, TableLocation, find_architecture
 from ctxextend.families.registry import FAMILIES
+from ctxextend.families.schema import PositionScheme
+from ctxextend.families.unsupported import POSITION_SCHEMES
 
 
-def place(model_type: str, **config: Any) -> Place:
-    return find_architecture({"model_type": model_type, **config}).places[0]
+def place(model_type: str, **config: Any) -> TableLocation:
+    return find_architecture({"model_type": model_type, **config}).locations[0]
 
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
@@ -33,18 +35,19 @@ def test_families_parts_are_those_that_transformers_takes_by_default(model_type:
         assert getattr(CONFIG_MAPPING[model_type](), part.config_key).model_type == part.model_type
 
 
-def test_families_and_refusals_name_every_type_of_transformers_once() -> None:
-    listed = [*FAMILIES, *(model_type for refusals, _ in OPENINGS for model_type in refusals)]
-    assert sorted(listed) == sorted(CONFIG_MAPPING.keys())
+def test_every_type_of_transformers_is_in_the_registry_or_unsupported() -> None:
+    assert {*FAMILIES, *POSITION_SCHEMES} == set(CONFIG_MAPPING.keys())
 
 
-def test_refusals_say_what_is_used_and_what_to_do() -> None:
-    for refusals, _ in OPENINGS:
-        for model_type in refusals:
-            with pytest.raises(UnsupportedModelError) as caught:
-                find_architecture({"model_type": model_type})
-            assert re.fullmatch(rf"This {re.escape(model_type)} model [a-z].*[^.:]\.", caught.value.message)
-            assert re.match(r"[A-Z].*\. `ctxextend families` lists", caught.value.hint or "")
+@pytest.mark.parametrize("scheme", dict.fromkeys(POSITION_SCHEMES.values()), ids=lambda scheme: scheme.uses[:20])
+def test_unsupported_types_say_what_is_used_and_what_to_do(scheme: PositionScheme) -> None:
+    for model_type in {name for name in POSITION_SCHEMES if POSITION_SCHEMES[name] == scheme} - {*FAMILIES}:
+        with pytest.raises(UnsupportedModelError) as caught:
+            find_architecture({"model_type": model_type})
+        assert re.fullmatch(rf"This {re.escape(model_type)} model has no learned [a-z].*[^.:]\.", caught.value.message)
+        assert caught.value.hint == f"{scheme.advice} {FAMILIES_HINT}"
+    assert re.fullmatch(r"[A-Z].*\w\.", scheme.advice)
+    assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_refusals_say_what_is_used_and_what_to_do() -> None:
         ({"model_type": "bloom"}, "it uses ALiBi"),
         ({"model_type": "t5"}, "it uses relative"),
         ({"model_type": "mamba"}, "it uses no position embeddings"),
-        ({"model_type": "vit"}, "no learned table over token positions: its table is over patches of an image"),
+        ({"model_type": "vit"}, "no learned table over token positions: it uses at most positions of patches"),
         ({"model_type": "pegasus"}, "it uses fixed sinusoids"),
         ({"model_type": "marian"}, "it uses fixed sinusoids"),
         ({"model_type": "fsmt"}, "it uses fixed sinusoids"),
@@ -87,7 +90,7 @@ def test_find_architecture_names_what_a_model_uses_instead(config: dict[str, Any
 def test_find_architecture_wants_a_model_type() -> None:
     with pytest.raises(CheckpointError, match=r"names no model_type.*--family gpt2"):
         find_architecture({})
-    assert find_architecture({}, model_type="gpt2").places[0].config_key == "n_positions"
+    assert find_architecture({}, model_type="gpt2").locations[0].config_key == "n_positions"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_place_buffer_finds_position_ids_with_and_without_prefix(prefix: str) ->
     ],
 )
 def test_place_offset_follows_the_family_s_rule(model_type: str, pad: dict[str, int], offset: int) -> None:
-    assert place(model_type, **pad).offset == offset
+    assert place(model_type, **pad).reserved_rows == offset
 
 
 @pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
@@ -159,12 +162,16 @@ def test_find_architecture_puts_parts_together() -> None:
     architecture = find_architecture(
         {"model_type": "encoder-decoder", "encoder": {"model_type": "roberta"}, "decoder": {"model_type": "gpt2"}}
     )
-    encoder, decoder = architecture.places
-    assert (encoder.part, encoder.config_key, encoder.offset) == ("encoder", "encoder.max_position_embeddings", 2)
-    assert (decoder.part, decoder.config_key, decoder.offset) == ("decoder", "decoder.n_positions", 0)
+    encoder, decoder = architecture.locations
+    assert (encoder.part, encoder.config_key, encoder.reserved_rows) == (
+        "encoder",
+        "encoder.max_position_embeddings",
+        2,
+    )
+    assert (decoder.part, decoder.config_key, decoder.reserved_rows) == ("decoder", "decoder.n_positions", 0)
     assert "decoder.transformer.wpe.weight" in decoder.names
     rag = find_architecture({"model_type": "rag"})
-    assert [found.part for found in rag.places] == ["question_encoder", "generator.encoder", "generator.decoder"]
+    assert [found.part for found in rag.locations] == ["question_encoder", "generator.encoder", "generator.decoder"]
     video = place("sam3_video")
     assert video.config_key == "detector_config.text_config.max_position_embeddings"
 
@@ -206,7 +213,7 @@ def test_find_architecture_looks_no_deeper_than_models_go() -> None:
     config: dict[str, Any] = {"model_type": "bart"}
     for _ in range(40):
         config = {"model_type": "rag", "generator": config}
-    assert len(find_architecture(config).places) < 20
+    assert len(find_architecture(config).locations) < 20
 
 
 def test_find_architecture_takes_a_fixed_part_for_what_it_is() -> None:

@@ -7,6 +7,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import table
+from ctxextend.json_output import to_json
 
 __all__ = ["families"]
 
@@ -39,4 +40,4 @@ def families(
     sink, found = Output(as_json), list_families(model_types)
     rows = [(one.model_type, one.part, one.offset, one.config_key, one.table, "; ".join(one.notes)) for one in found]
     sink.screen(list(table(HEADER, rows, left=range(len(HEADER)))))
-    sink.result("families", {"families": [one.as_dict() for one in found]})
+    sink.result("families", {"families": to_json(found)})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
-from ctxextend.families.lookup import Place
+from ctxextend.families.lookup import TableLocation
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
@@ -140,7 +140,7 @@ class ModelFiles:
         return self.opened.checkpoint
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TableLocation:
         """What the registry knows of the table that reads its texts."""
         return self.opened.tables[0].place
 

@@ -9,7 +9,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.jsontext import load_object
 from ctxextend.checkpoints.limits import StatedLimit, stated_limits
 from ctxextend.checkpoints.tensorfile import TensorEntry
-from ctxextend.families.lookup import Architecture, Place, nested
+from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.schema import Buffer
 
 __all__ = ["Limit", "Measured", "find_limits", "readers", "with_mends"]
@@ -51,7 +51,7 @@ class Measured:
         rows: Its rows.
     """
 
-    place: Place
+    place: TableLocation
     name: str
     file: str
     rows: int

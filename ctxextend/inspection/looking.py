@@ -9,7 +9,7 @@ import numpy as np
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.errors import RecipeError
-from ctxextend.families.lookup import Place, nested
+from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.inspection.clients import client_limits
 from ctxextend.inspection.limits import Measured, find_limits, readers, with_mends
 from ctxextend.inspection.reports import Inspection, TableReport
@@ -96,7 +96,7 @@ def inspect_subject(ref: CheckpointRef, part: str | None = None) -> Inspection:
     return Inspection(*names, parameters, *made, reports, tuple(limits), tuple(clients), tuple(notes))
 
 
-def _measured(checkpoint: Checkpoint, place: Place, name: str) -> Measured:
+def _measured(checkpoint: Checkpoint, place: TableLocation, name: str) -> Measured:
     shape, _, file = describe_table(checkpoint, name)
     check_rows(place, shape[0], name, has_config=False)
     return Measured(place, name, file, shape[0])
@@ -140,13 +140,13 @@ def _parameters(checkpoint: Checkpoint, tables: list[Measured]) -> int:
 def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | None, parameters: int) -> TableReport:
     place, file = found.place, checkpoint.holder(found.name)
     entry, values = file.entries[found.name], read_floats(file, found.name)
-    behind = values[place.offset :]
+    behind = values[place.reserved_rows :]
     stats = measure(behind)
     new_rows, old = _new_rows(found, written)
     repeated = find_repetition(behind)
     lengths = {length for length in (old, repeated.period) if length}
     with np.errstate(invalid="ignore", over="ignore"):
-        offset_norms = np.linalg.norm(values[: place.offset].astype(np.float64), axis=1)
+        offset_norms = np.linalg.norm(values[: place.reserved_rows].astype(np.float64), axis=1)
     return TableReport(
         name=found.name,
         part=place.part,
@@ -154,7 +154,7 @@ def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | No
         config_key=place.config_key,
         rows=found.rows,
         positions=found.positions,
-        offset=place.offset,
+        offset=place.reserved_rows,
         hidden_size=entry.shape[1],
         dtype=entry.dtype,
         bytes=entry.size,
@@ -174,12 +174,12 @@ def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[Row
     """Return the rows that a resize made and the positions there were before, where the recipe beside it says so."""
     before, after = written.rows.get(found.name, (0, 0)) if written else (0, 0)
     place = found.place
-    if written is None or after != found.rows or before <= place.offset:
+    if written is None or after != found.rows or before <= place.reserved_rows:
         return None, None
     if after <= before:
         return (), None
     options = written.settings.options
-    start = place.offset + options.kept_of(before - place.offset)
+    start = place.reserved_rows + options.kept_of(before - place.reserved_rows)
     return (((start, found.rows),), place.positions(before)) if start < found.rows else (None, None)
 
 

@@ -71,7 +71,7 @@ def _plan(entry: TensorEntry, table: TablePlan, buffer: Buffer) -> BufferPlan:
         )
     for axis in axes:
         shape[axis] = length
-    start = 0 if table.place.table.offset.inside_key else table.offset
+    start = 0 if table.place.table.reserved.inside_key else table.offset
     return BufferPlan(entry.name, buffer.content, tuple(shape), entry.dtype, start)
 
 

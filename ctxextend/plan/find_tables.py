@@ -15,12 +15,12 @@ from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import (
     FAMILIES_HINT,
     Architecture,
-    Place,
+    TableLocation,
     by_hand,
     find_architecture,
     is_known,
     nested,
-    refused,
+    unsupported_error,
 )
 from ctxextend.families.registry import FAMILIES
 from ctxextend.recipe import CheckpointRef, flag_words
@@ -60,7 +60,7 @@ class FoundTable(NamedTuple):
         name: Its tensor in the model.
     """
 
-    place: Place
+    place: TableLocation
     name: str
 
 
@@ -156,7 +156,7 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
         UnsupportedModelError: There is none, and parts of it have none.
     """
     found = list[FoundTable]()
-    for place in architecture.places:
+    for place in architecture.locations:
         matches = [name for name in place.names if name in names]
         if len(matches) > 1:
             raise CheckpointError(
@@ -164,10 +164,10 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
                 "Save the model again with save_pretrained, which writes one.",
             )
         found += [FoundTable(place, name) for name in matches]
-    if not found and architecture.refusals:
-        raise refused(architecture.family.model_type, architecture.refusals)
+    if not found and architecture.unsupported:
+        raise unsupported_error(architecture.family.model_type, architecture.unsupported)
     if not found:
-        wanted = " or ".join(dict.fromkeys(name for place in architecture.places for name in place.names))
+        wanted = " or ".join(dict.fromkeys(name for place in architecture.locations for name in place.names))
         raise CheckpointError(
             f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
             "Check that model_type in config.json, or --family, and the weights belong together.",
@@ -210,7 +210,7 @@ def describe_table(checkpoint: Checkpoint, name: str) -> Description:
     return _shape(file, name), file.entries[name].dtype, checkpoint.relative(file)
 
 
-def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -> None:
+def check_rows(place: TableLocation, rows: int, name: str, *, has_config: bool = True) -> None:
     """Refuse a table that is not as long as the config says.
 
     Raises:
@@ -230,8 +230,8 @@ def check_rows(place: Place, rows: int, name: str, *, has_config: bool = True) -
     if place.positions(rows) < 1:
         behind = f", {place.table.ahead} behind the last" if place.table.ahead else ""
         raise CheckpointError(
-            f"{name} has {rows} rows, and {place.offset} of them stand in front of position 0{behind}.",
-            f"Check {place.table.offset.config_key or 'the offset'}.",
+            f"{name} has {rows} rows, and {place.reserved_rows} of them stand in front of position 0{behind}.",
+            f"Check {place.table.reserved.config_key or 'the offset'}.",
         )
 
 
@@ -246,7 +246,7 @@ def _shape(file: WeightsFile, name: str) -> tuple[int, int]:
 
 
 def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
-    """Return the families in a model that is itself refused: it may hold any, where transformers lets it."""
+    """Return the families in a model that is itself unsupported_error: it may hold any, where transformers lets it."""
     if not isinstance(model_type, str) or model_type in FAMILIES:
         return []
     nested_types = (value.get("model_type") for value in config.values() if isinstance(value, Mapping))
@@ -278,14 +278,14 @@ def _at_home(checkpoint: Checkpoint, architecture: Architecture) -> Architecture
         return architecture
     places = tuple(
         replace(place, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in place.prefixes))
-        for place in architecture.places
+        for place in architecture.locations
     )
     if not any(name in checkpoint.names for place in places for name in place.names):
         raise _no_table(checkpoint, places)
-    return replace(architecture, places=places)
+    return replace(architecture, locations=places)
 
 
-def _no_table(checkpoint: Checkpoint, places: tuple[Place, ...]) -> CheckpointError:
+def _no_table(checkpoint: Checkpoint, places: tuple[TableLocation, ...]) -> CheckpointError:
     modules = tuple(name.removesuffix("weight") for place in places for name in place.names)
     if any(name.startswith(modules) for name in checkpoint.names):
         return CheckpointError(

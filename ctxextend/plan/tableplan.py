@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ctxextend.errors import ResizeError
-from ctxextend.families.lookup import Place
+from ctxextend.families.lookup import TableLocation
 from ctxextend.plan.find_tables import Description, FoundTable, OpenedModel, below, check_rows, describe_table, of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
@@ -44,7 +44,7 @@ class TablePlan:
     offset: int
     hidden_size: int
     dtype: str
-    place: Place
+    place: TableLocation
     is_mended: bool = False
 
     @property
@@ -110,7 +110,7 @@ def plan_found(
                 max_len_after=place.positions(rows),
                 rows_before=shape[0],
                 rows_after=rows,
-                offset=place.offset,
+                offset=place.reserved_rows,
                 hidden_size=shape[1],
                 dtype=dtype,
                 place=place,
@@ -123,7 +123,7 @@ def plan_found(
     return tuple(plans)
 
 
-def rows_after(found: Sequence[FoundTable], place: Place, to: int) -> int:
+def rows_after(found: Sequence[FoundTable], place: TableLocation, to: int) -> int:
     """Return a table's rows at a new length; every table that shares its key must have so many positions at least."""
     return place.rows(max(other.key_value(to) for other, _ in found if other.config_key == place.config_key))
 
@@ -145,7 +145,7 @@ def _sharing(found: Sequence[FoundTable], chosen: list[FoundTable]) -> list[Foun
     return [item for item in found if item[0].config_key in keys and item not in chosen]
 
 
-def _free_part(found: Sequence[FoundTable], place: Place) -> str:
+def _free_part(found: Sequence[FoundTable], place: TableLocation) -> str:
     """Return the smallest part around a table that can change alone; empty where only the whole model can."""
     path = place.part.split(".")
     parts = (".".join(path[:depth]) for depth in range(len(path), 0, -1))
@@ -190,7 +190,7 @@ def check_length(settings: Resize, plan: TablePlan) -> None:
         )
 
 
-def _step(place: Place) -> int:
+def _step(place: TableLocation) -> int:
     key, unless = place.table.multiple_of, place.table.unless
     if key is None or (unless and place.stated(unless[0]) == unless[1]):
         return 1
