@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
-from ctxextend.cli import resize as resize_command
 from ctxextend.cli.app import app_of
 from ctxextend.cli.output import printable
 from ctxextend.json_output import to_json
@@ -45,7 +44,7 @@ def test_resize_last_line_names_only_commands_that_exist() -> None:
     command = [sys.executable, "-m", "ctxextend", "resize", "tiny-gpt2", "--to", "512", "--output", "x"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     last = done.stderr.splitlines()[-1]
-    for name in resize_command.NEXT_COMMANDS:
+    for name in re.findall(r"ctxextend (\w+)", last):
         assert run(name, "--help").exit_code == 0
     assert "ctxextend inspect x; to prove: ctxextend verify tiny-gpt2 x; to train: ctxextend train x" in last
     python = re.search(r"python -c (\"[^\"]*\")", last)
@@ -386,8 +385,6 @@ def test_resize_by_bands_of_all_rows_leaves_short_texts_as_they_were() -> None:
     assert done.exit_code == 0
     assert "with bands, texts that fitted before give exactly what they gave" in done.stderr
     assert "128 of 128 learned rows are bit-equal" in run("verify", "tiny-gpt2", "tiny-gpt2-256").stdout
-    (Path("tiny-gpt2-256") / "ctxextend.yaml").unlink()
-    assert "Proved" in run("verify", "tiny-gpt2", "tiny-gpt2-256").stdout
     refused = run("resize", "tiny-gpt2", "--to", "256", "--method", "bands", "--keep-first", "200", "--dry-run")
     assert "Use at most 128." in refused.stderr
 

@@ -16,8 +16,6 @@ from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, is_other_pro
 from ctxextend.errors import CtxextendError, VerificationError
 from ctxextend.version import __version__
 
-__all__ = ["COMMANDS", "app_of", "main"]
-
 # In the order of the help; each is the function of that name in the module of that name.
 COMMANDS = ("resize", "train", "inspect", "verify", "evaluate", "compare", "run", "families", "methods", "demo")
 

@@ -12,8 +12,6 @@ from typer.core import TyperCommand
 
 from ctxextend.cli.output import in_colour, terminal_width
 
-__all__ = ["Command", "sections", "summary", "write_help"]
-
 # Typer puts a default that is given in words into parentheses.
 WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
 

@@ -1,6 +1,5 @@
 """`ctxextend compare`."""
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,14 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c, screen_of_stdout
-from ctxextend.errors import OutputError
+from ctxextend.cli.output import Output, ignore_ctrl_c, screen_of_stdout, show_measured, written_files
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
-
-__all__ = ["compare", "show_comparison", "write_files"]
 
 compared = partial(typer.Option, rich_help_panel="What to compare")
 
@@ -98,8 +94,7 @@ def compare(
     if methods is not None and not named:
         raise typer.BadParameter("--methods names none: leave it out for all of them.")
     sink = Output(as_json, quiet)
-    options.check_plot(plot)
-    options.check_report(report)
+    options.check_files(plot, report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags)
         settings = Compare.from_flags(
@@ -125,9 +120,25 @@ def compare(
             found = compare_model(open_model(ref, typed=("compare",)), settings, progress)
     except ComparisonInterrupted as stop:
         ignore_ctrl_c()
-        _show(sink, stop.comparison, report, plot)
-        raise typer.Exit(INTERRUPTED) from None
-    _show(sink, found, report, plot)
+        found = stop.comparison
+    # Files first: a reader of stdout may go away, and a file that cannot be written stops nothing.
+    failures = write_comparison(sink, found, report, plot)
+    show_comparison(sink, found)
+    show_measured(sink, "compare", found, failures)
+
+
+def write_comparison(sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None) -> list[str]:
+    """Write the report and the figure; return why one could not be."""
+    from ctxextend.report.comparison_panels import plot_comparison
+    from ctxextend.report.html import write_report
+
+    if not found.rows:
+        return []
+    asked = {
+        "report": (report, lambda path: write_report(found, path)),
+        "figure": (plot, lambda path: plot_comparison(found, path)),
+    }
+    return written_files(sink, asked)
 
 
 def show_comparison(sink: Output, found: "Comparison") -> None:
@@ -139,36 +150,3 @@ def show_comparison(sink: Output, found: "Comparison") -> None:
         sink.warning(warning)
     sink.screen(list(comparison_lines(found, screen_of_stdout())))
     sink.note(f"Compared in {found.seconds:.0f} s.")
-
-
-def _show(sink: Output, found: "Comparison", report: Path | None, plot: Path | None) -> None:
-    # Files first: a reader of stdout may go away, and a file that cannot be written stops nothing.
-    failures = list(write_files(sink, found, report, plot)) if found.rows else []
-    show_comparison(sink, found)
-    sink.result("compare", found, [*found.warnings, *map(str, failures)])
-    if not found.complete:
-        sink.note("Stopped: what is shown was measured until then.")
-    for failure in failures:
-        sink.note(f"Error: {failure}")
-    if failures:
-        raise typer.Exit(1)
-
-
-def write_files(
-    sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None
-) -> Iterator[OutputError]:
-    """Write the page and the figure; yield why one could not be, since what was found must be printed all the same."""
-    from ctxextend.report.comparison_panels import plot_comparison
-    from ctxextend.report.html import write_report
-
-    asked: list[tuple[str, Path | None, Callable[[Comparison, Path], None]]] = [
-        ("report", report, write_report),
-        ("figure", plot, plot_comparison),
-    ]
-    for what, path, write in asked:
-        if path is not None:
-            try:
-                write(found, path)
-                sink.note(f"The {what} is in {path}.")
-            except OutputError as error:
-                yield error

@@ -9,8 +9,6 @@ from ctxextend.comparison.comparison_result import LOSS, Comparison, Row
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import Figures
 
-__all__ = ["comparison_lines"]
-
 WHAT_IS_TRAINED = {"new": "the new rows", "positions": "the position table", "all": "everything"}
 
 

@@ -2,20 +2,15 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.compare import show_comparison, write_files
+from ctxextend.cli.compare import show_comparison, write_comparison
 from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c
+from ctxextend.errors import OutputError
 from ctxextend.json_output import to_json
-
-if TYPE_CHECKING:
-    from ctxextend.comparison.comparison_result import Comparison
-    from ctxextend.demo import Demo
-
-__all__ = ["demo"]
 
 REPORT = "ctxextend-demo.html"
 
@@ -41,7 +36,7 @@ def demo(
     page = report
     if page is None and can_report():
         page = (output.parent if output else Path()) / REPORT
-    options.check_report(page)
+    options.check_files(report=page)
     sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")
     with TemporaryDirectory() as temporary:
         shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force)
@@ -61,16 +56,14 @@ def demo(
             found = compare_demo(progress)
     except ComparisonInterrupted as stop:
         ignore_ctrl_c()
-        _show(sink, shown, stop.comparison, output)
-        raise typer.Exit(INTERRUPTED) from None
-    failures = list(write_files(sink, found, page))
-    _show(sink, shown, found, output)
-    if failures:
-        raise failures[0]
-    sink.note(f"Open {page} in a browser." if page else "For a page of this: pip install 'ctxextend[plot]'")
-
-
-def _show(sink: Output, shown: "Demo", found: "Comparison", output: Path | None) -> None:
+        found, failures = stop.comparison, []
+    else:
+        failures = write_comparison(sink, found, page)
     show_comparison(sink, found)
     values = shown.as_dict() | {"output": str(output) if output else None, "comparison": to_json(found)}
     sink.result("demo", values, found.warnings)
+    if not found.complete:
+        raise typer.Exit(INTERRUPTED)
+    if failures:
+        raise OutputError(failures[0])
+    sink.note(f"Open {page} in a browser." if page else "For a page of this: pip install 'ctxextend[plot]'")

@@ -1,18 +1,12 @@
 """`ctxextend evaluate`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ctxextend.cli import options
-from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c, screen_of_stdout
-from ctxextend.errors import OutputError
+from ctxextend.cli.output import Output, ignore_ctrl_c, screen_of_stdout, show_measured, written_files
 
 if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import Evaluation
-
-__all__ = ["evaluate", "show_evaluation"]
 
 
 def evaluate(
@@ -73,16 +67,20 @@ def evaluate(
     from ctxextend.recipe import CheckpointRef, Evaluate
 
     sink = Output(as_json, quiet)
-    options.check_plot(plot)
+    options.check_files(plot)
     ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
     try:
         with sink.progress("Reading", of="tokens") as progress:
             found = evaluate_checkpoint(ref, settings, progress)
     except EvaluationInterrupted as stop:
         ignore_ctrl_c()
-        _show(sink, stop.evaluation, plot)
-        raise typer.Exit(INTERRUPTED) from None
-    _show(sink, found, plot)
+        found = stop.evaluation
+    # Before the figure: if that cannot be written, what took hours to measure was at least seen.
+    show_evaluation(sink, found)
+    from ctxextend.report.figures import plot_evaluation
+
+    failures = written_files(sink, {"figure": (plot, lambda path: plot_evaluation(found, path))})
+    show_measured(sink, "evaluate", found, failures)
 
 
 def show_evaluation(sink: Output, found: "Evaluation") -> None:
@@ -93,23 +91,3 @@ def show_evaluation(sink: Output, found: "Evaluation") -> None:
     for warning in found.warnings:
         sink.warning(warning)
     sink.screen(list(evaluation_lines(found, screen_of_stdout())))
-
-
-def _show(sink: Output, found: "Evaluation", plot: Path | None) -> None:
-    # Before the figure: if that cannot be written, what took hours to measure was at least seen.
-    show_evaluation(sink, found)
-    failures = []
-    if plot is not None:
-        from ctxextend.report.figures import plot_evaluation
-
-        try:
-            plot_evaluation(found, plot)
-            sink.note(f"The figure is in {plot}.")
-        except OutputError as error:
-            failures.append(str(error))
-    sink.result("evaluate", found, [*found.warnings, *failures])
-    if not found.complete:
-        sink.note("Stopped: what is shown was measured until then.")
-    if failures:
-        sink.note(f"Error: {failures[0]}")
-        raise typer.Exit(1)

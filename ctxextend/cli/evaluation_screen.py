@@ -21,8 +21,6 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.report.numbers import Figures, side
 from ctxextend.tables.stats import describe_range
 
-__all__ = ["evaluation_lines"]
-
 # Characters of a bar at most, and of what is beside one and its figure.
 BAR = 32
 BESIDE = 11

@@ -9,8 +9,6 @@ from ctxextend.cli.output import Output
 from ctxextend.cli.tables import table
 from ctxextend.json_output import to_json
 
-__all__ = ["families"]
-
 HEADER = ("model type", "part", "offset rows", "config key", "table", "notes")
 
 

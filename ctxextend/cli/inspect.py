@@ -13,8 +13,6 @@ from ctxextend.errors import ResizeError
 if TYPE_CHECKING:
     from ctxextend.inspection.reports import Inspection
 
-__all__ = ["inspect"]
-
 ROWS = re.compile(r"(?P<start>-?\d+|):(?P<stop>-?\d+|)|(?P<one>\d+)")
 
 
@@ -59,7 +57,7 @@ def inspect(
     from ctxextend.recipe import CheckpointRef
 
     sink, chosen = Output(as_json, quiet), _read_rows(rows)
-    options.check_plot(plot)
+    options.check_files(plot)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     found = [inspect_subject(ref, part) for ref in refs]
     for note in dict.fromkeys(note for inspection in found for note in inspection.notes):

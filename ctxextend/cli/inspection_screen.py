@@ -12,8 +12,6 @@ from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
 from ctxextend.inspection.reports import Inspection, TableReport
 from ctxextend.tables.stats import describe_range, describe_rows
 
-__all__ = ["inspection_lines", "row_lines"]
-
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
 # What is in front of a model's name, and beside several of them.
 LOOK_AT = "Look at, in "

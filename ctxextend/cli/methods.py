@@ -10,8 +10,6 @@ from ctxextend.cli.tables import labelled
 if TYPE_CHECKING:
     from ctxextend.tables.method_facts import Method
 
-__all__ = ["methods"]
-
 MARGIN = 16
 
 

@@ -179,7 +179,7 @@ def usage_errors() -> Iterator[None]:
     """Turn what the flags alone show to be wrong into a usage error."""
     try:
         yield
-    except ResizeError as error:
+    except (ResizeError, OutputError) as error:
         raise typer.BadParameter(str(error)) from error
 
 
@@ -200,38 +200,22 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
         return settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
-def check_plot(plot: Path | None) -> None:
-    """Refuse a figure that cannot be before a model is read for it.
+def check_files(plot: Path | None = None, report: Path | None = None) -> None:
+    """Refuse a figure or a report that cannot be before a model is read for it.
 
     Raises:
         BadParameter: Its ending is no format.
-        OutputError: It cannot be written, or matplotlib is not installed.
-    """
-    if plot is None:
-        return
-    from ctxextend.report.saving import check_figure, check_suffix
-
-    try:
-        check_suffix(plot)
-    except OutputError as error:
-        raise typer.BadParameter(str(error)) from error
-    check_figure(plot)
-
-
-def check_report(report: Path | None) -> None:
-    """Refuse a page that cannot be before a model is read for it.
-
-    Raises:
-        BadParameter: Its ending is not that of a page.
         OutputError: It cannot be written, or the extra plot is not installed.
     """
-    if report is None:
-        return
-    from ctxextend.report.html import check_report as check_made
-    from ctxextend.report.html import check_report_suffix
+    if plot is not None:
+        from ctxextend.report.saving import check_figure, check_suffix
 
-    try:
-        check_report_suffix(report)
-    except OutputError as error:
-        raise typer.BadParameter(str(error)) from error
-    check_made(report)
+        with usage_errors():
+            check_suffix(plot)
+        check_figure(plot)
+    if report is not None:
+        from ctxextend.report.html import check_report, check_report_suffix
+
+        with usage_errors():
+            check_report_suffix(report)
+        check_report(report)

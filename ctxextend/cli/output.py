@@ -5,11 +5,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
 
 from ctxextend.checkpoints.redaction import hidden
 from ctxextend.errors import OutputError, RecipeError
@@ -19,23 +21,8 @@ from ctxextend.progress import Progress, no_progress
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "FAILED_CHECK",
-    "INTERRUPTED",
-    "SCHEMA_VERSION",
-    "STYLES",
-    "Output",
-    "Pieces",
-    "Screen",
-    "ignore_ctrl_c",
-    "in_colour",
-    "is_other_process",
-    "nowhere",
-    "print_styled",
-    "printable",
-    "screen_of_stdout",
-    "terminal_width",
-]
+    from ctxextend.comparison.comparison_result import Comparison
+    from ctxextend.evaluation.evaluation_result import Evaluation
 
 SCHEMA_VERSION = 1
 
@@ -203,6 +190,40 @@ def _say(*lines: str) -> None:
 def nowhere() -> TextIO:
     """Return a stream that takes everything and keeps nothing."""
     return Path(os.devnull).open("w")
+
+
+def written_files(sink: Output, files: Mapping[str, tuple[Path | None, Callable[[Path], None]]]) -> list[str]:
+    """Write figures and reports; return why one could not be, since what was measured must be printed all the same.
+
+    Args:
+        sink: Told where they are.
+        files: By what each is: its path, where it is asked for, and what writes it there.
+    """
+    failures = []
+    for what, (path, write) in files.items():
+        if path is not None:
+            try:
+                write(path)
+                sink.note(f"The {what} is in {path}.")
+            except OutputError as error:
+                failures.append(str(error))
+    return failures
+
+
+def show_measured(sink: Output, command: str, found: "Evaluation | Comparison", failures: Sequence[str]) -> None:
+    """Print as JSON what was measured, and say what could not be measured or written.
+
+    Raises:
+        Exit: It was stopped by Ctrl-C, or a file could not be written.
+    """
+    sink.result(command, found, [*found.warnings, *failures])
+    for failure in failures:
+        sink.note(f"Error: {failure}")
+    if not found.complete:
+        sink.note("Stopped: what is shown was measured until then.")
+        raise typer.Exit(INTERRUPTED)
+    if failures:
+        raise typer.Exit(1)
 
 
 def printable(text: str) -> str:

@@ -15,8 +15,6 @@ import numpy as np
 from ctxextend.cli.output import Pieces
 from ctxextend.tables.stats import needs_log_scale
 
-__all__ = ["Curve", "draw", "is_logarithmic", "key_marks", "shared_mark"]
-
 # Of a line, the part that reserved rows may take at most: a fourth.
 FRONT = 4
 

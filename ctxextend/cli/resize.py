@@ -1,5 +1,6 @@
 """`ctxextend resize`."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -17,16 +18,6 @@ from ctxextend.tables.method_facts import MethodName, ScopeName
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration
     from ctxextend.plan.plan import ResizePlan, ResizeResult
-    from ctxextend.recipe import CheckpointRef
-
-__all__ = ["NEXT_COMMANDS", "calibration_text", "resize", "settings_text", "show_plan"]
-
-# What to type next, by the command.
-NEXT_COMMANDS = {
-    "inspect": "to look: ctxextend inspect {output}{variant}{described}",
-    "verify": "to prove: ctxextend verify {source} {output}{origin}{described}",
-    "train": "to train: ctxextend train {output} --data TEXT --steps 200",
-}
 
 CHOSEN = "chosen from the table"
 
@@ -171,22 +162,33 @@ def resize(
         recipe = replace(recipe, resize=plan.settings)
         trained = run_training(sink, recipe, output, force=force, resume=resume, told=plan.warnings)
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
-        shown = {"output": str(trained.output), "bytes_written": size, "seconds": round(trained.seconds, 3)}
-        shown |= {"dry_run": False, "verified": False, "train": trained.as_dict()} | also
-        sink.result("resize", plan.as_dict() | shown, trained.warnings)
+        values = _values(plan, trained.output, bytes_written=size, seconds=trained.seconds)
+        sink.result("resize", values | {"train": trained.as_dict()} | also, trained.warnings)
     else:
         result = _execute(sink, plan, output, force=force, verify=verify)
-        _show_result(sink, result, also, verified=verify)
+        _show_result(sink, result)
+        written, seconds = result.bytes_written, result.seconds
+        values = _values(plan, result.output, bytes_written=written, seconds=seconds, verified=verify)
+        sink.result("resize", values | {"choices": result.choices} | also, result.warnings)
+        sink.note(_next_steps(result))
+
+
+def _values(
+    plan: "ResizePlan", output: Path, *, bytes_written: int = 0, seconds: float = 0.0, **done: bool
+) -> dict[str, Any]:
+    """Return a plan, and what became of it, in the words of ``--json``."""
+    written = {"output": str(output), "bytes_written": bytes_written, "seconds": round(seconds, 3)}
+    return plan.as_dict() | written | {"dry_run": False, "verified": False} | done
 
 
 def _read_repeat(text: str | None) -> tuple[int, int] | None:
     """Read A:B."""
     if text is None:
         return None
-    ends = text.split(":")
-    if len(ends) != 2 or not all(end.isascii() and end.isdigit() for end in ends):
+    ends = re.fullmatch("([0-9]+):([0-9]+)", text)
+    if ends is None:
         raise typer.BadParameter(f"--repeat {text} is no stretch of rows: write A:B for rows A to B-1.")
-    return int(ends[0]), int(ends[1])
+    return int(ends[1]), int(ends[2])
 
 
 def _check_training(train: list[str] | None, steps: int | None, others: dict[str, Any], *, verify: bool) -> None:
@@ -277,8 +279,7 @@ def show_plan(
     sink.data(_plan_text(plan, folder))
     choices = plan.choices()
     sink.note(*choices)
-    values = plan.as_dict() | {"output": str(folder), "bytes_written": 0, "seconds": 0.0}
-    return values | {"dry_run": True, "verified": False, "choices": list(choices)}, warnings
+    return _values(plan, folder, dry_run=True) | {"choices": choices}, warnings
 
 
 def _plan_text(plan: "ResizePlan", output: Path) -> str:
@@ -339,7 +340,8 @@ def settings_text(step: str, settings: dict[str, Any]) -> str:
     return "\n".join(f"{'' if number else step:<10}{line}" for number, line in enumerate(given))
 
 
-def _show_result(sink: Output, result: "ResizeResult", also: dict[str, Any], *, verified: bool) -> None:
+def _show_result(sink: Output, result: "ResizeResult") -> None:
+    """Print what became of a plan, and the new folder."""
     plan = result.plan
     for warning in result.warnings[len(plan.warnings) :]:
         sink.warning(warning)
@@ -352,24 +354,25 @@ def _show_result(sink: Output, result: "ResizeResult", also: dict[str, Any], *, 
         sink.note(f"left out: {', '.join(omitted)}")
     sink.note(f"{result.bytes_written:,} bytes in {result.seconds:.1f} s")
     sink.data(str(result.output))
-    values = plan.as_dict() | {
-        "output": str(result.output),
-        "bytes_written": result.bytes_written,
-        "seconds": round(result.seconds, 3),
-        "dry_run": False,
-        "verified": verified,
-        "choices": list(result.choices),
-    }
-    sink.result("resize", values | also, result.warnings)
-    sink.note(_next_steps(result))
 
 
 def _next_steps(result: "ResizeResult") -> str:
     """Say what the output is worth, and what to type next."""
+    from ctxextend.recipe import flag_words
+
+    def typed(**flags: Any) -> str:
+        return "".join(f" {shlex.quote(word)}" for word in flag_words(flags))
+
     checkpoint, ref, name = result.plan.checkpoint, result.plan.ref, str(result.output)
-    output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
-    words = {"source": shlex.quote(ref.source), "output": output, **_reference_flags(ref)}
-    steps = [text.format(**words) for text in NEXT_COMMANDS.values()]
+    source, output = shlex.quote(ref.source), shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
+    origin = typed(revision=ref.revision, subfolder=ref.subfolder, variant=ref.variant)
+    described = typed(family=ref.model_type, table=ref.table, **{"config-key": ref.config_key})
+    described += typed(offset=ref.reserved_rows or None)
+    steps = [
+        f"to look: ctxextend inspect {output}{typed(variant=ref.variant)}{described}",
+        f"to prove: ctxextend verify {source} {output}{origin}{described}",
+        f"to train: ctxextend train {output} --data TEXT --steps 200",
+    ]
     is_own = ref.table is not None or ref.model_type is not None or "auto_map" in checkpoint.config
     if checkpoint.has_config and not checkpoint.is_adapter and not is_own:
         model_class, variant = checkpoint.model_class or "AutoModel", checkpoint.stored.variant
@@ -380,18 +383,3 @@ def _next_steps(result: "ResizeResult") -> str:
         steps.append(f"to load: python -c {quoted}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"
-
-
-def _reference_flags(ref: "CheckpointRef") -> dict[str, str]:
-    """Return the flags that say which part of the source was taken and what it is, as they are typed."""
-    from ctxextend.recipe import flag_words
-
-    flags: dict[str, dict[str, Any]] = {
-        "origin": {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant},
-        "variant": {"variant": ref.variant},
-        "described": {
-            **{"family": ref.model_type, "table": ref.table, "config-key": ref.config_key},
-            "offset": ref.reserved_rows or None,
-        },
-    }
-    return {name: shlex.join(["", *flag_words(values)])[2:] for name, values in flags.items()}

@@ -15,8 +15,6 @@ from ctxextend.cli.train import losses_text, show_interrupted
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunPlan, RunResult
 
-__all__ = ["run"]
-
 
 def run(
     recipe: Annotated[

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ctxextend.cli.output import Pieces, printable
 
-__all__ = ["Cell", "end_of", "flowed", "labelled", "sentence", "table", "wrapped"]
-
 # A text, or one with the name of its style.
 Cell = str | tuple[str, str]
 

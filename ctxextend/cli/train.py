@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
     from ctxextend.training.reports import TrainingInterrupted, TrainResult
 
-__all__ = ["losses_text", "run_training", "show_interrupted", "train"]
-
 TEACHES = "What it was made of: it tells which rows are new, and teaches encoders without a head."
 
 

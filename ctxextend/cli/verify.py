@@ -12,8 +12,6 @@ from ctxextend.cli.output import FAILED_CHECK, Output, Pieces, printable, termin
 if TYPE_CHECKING:
     from ctxextend.verification.checks import Check
 
-__all__ = ["verify"]
-
 # Lines of evidence that are shown of one claim; --json gives all.
 SHOWN = 12
 # Columns in front of the evidence.
