@@ -61,7 +61,13 @@ class UnsupportedModelError(CtxextendError):
 
 
 class ResizeError(CtxextendError):
-    """A length, a method or a flag that cannot be served."""
+    """A length, a method or a flag that cannot be served.
+
+    Attributes:
+        others: What else is wrong with the same settings.
+    """
+
+    others: tuple["ResizeError", ...] = ()
 
 
 class OutputError(CtxextendError):

@@ -14,9 +14,10 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
+from ctxextend.provenance import table_hashes
 from ctxextend.recipe import CheckpointRef, Recipe
+from ctxextend.recipe_file import RecipeFile, read_recipe
 from ctxextend.text_data import check_texts
-from ctxextend.writtenrun import WrittenRun, read_run_file
 
 if TYPE_CHECKING:
     from ctxextend.training.reports import TrainResult
@@ -187,7 +188,7 @@ class RunPlan:
         return replace(ref, source=folder, revision=None, subfolder=None)
 
 
-def plan_run(written: WrittenRun) -> RunPlan:
+def plan_run(written: RecipeFile) -> RunPlan:
     """See that a run's source is what its recipe says, and plan its resize; nothing is written.
 
     Raises:
@@ -195,9 +196,10 @@ def plan_run(written: WrittenRun) -> RunPlan:
         CheckpointError: The source is no longer what it was when the recipe was written.
     """
     recipe, resized = written.recipe, None
-    if recipe.resize is not None or written.hashes:
+    hashes = table_hashes(written.provenance)
+    if recipe.resize is not None or hashes:
         checkpoint = open_reference(recipe.checkpoint)
-        check_tables(checkpoint, recipe.checkpoint, written.hashes, "when this recipe was written")
+        check_tables(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
         if recipe.resize is not None:
             model = identify_model(checkpoint, recipe.checkpoint, typed=recipe.typed)
             resized = plan_model(model, recipe.resize)
@@ -229,7 +231,7 @@ def run(
     if isinstance(recipe, Recipe):
         if changes:
             raise RecipeError("Changes are made to what a file says.", "Give the Recipe as it should be.")
-        written = WrittenRun(recipe)
+        written = RecipeFile(recipe)
     else:
-        written = read_run_file(os.fspath(recipe), changes)
+        written = read_recipe(os.fspath(recipe), changes)
     return plan_run(written).execute(output, force=force, resume=resume)

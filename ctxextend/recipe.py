@@ -2,8 +2,8 @@
 
 import math
 import operator
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ctxextend.errors import ResizeError
@@ -133,18 +133,23 @@ class Resize:
             object.__setattr__(self, name, _number(getattr(self, name)))
         if self.repeat is not None:
             object.__setattr__(self, "repeat", _span(self.repeat))
+        faults = []
         if isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 1:
-            raise ResizeError(f"--to {self.to!r} is no length.", "Give a whole number of token positions, 1 or more.")
-        if self.to >= MOST_POSITIONS:
-            raise ResizeError("--to is more positions than any table can have.", "Give a smaller --to.")
-        _ = self.options
+            hint = "Give a whole number of token positions, 1 or more."
+            faults.append(ResizeError(f"--to {self.to!r} is no length.", hint))
+        elif self.to >= MOST_POSITIONS:
+            faults.append(ResizeError("--to is more positions than any table can have.", "Give a smaller --to."))
+        try:
+            _ = self.options
+        except ResizeError as error:
+            faults.append(error)
+        _refuse(faults)
 
     @property
     def options(self) -> MethodOptions:
         """The method and its flags, checked."""
-        method = self.method or DEFAULT_METHOD
-        own = self.scope, self.alpha, self.seed, self.sigma, self.repeat, self.gain
-        return MethodOptions(method, self.keep_first, self.drop_last, *own)
+        flags = {field.name: getattr(self, field.name) for field in fields(MethodOptions)}
+        return MethodOptions(**flags | {"method": self.method or DEFAULT_METHOD})
 
     @property
     def typed(self) -> tuple[str, ...]:
@@ -200,20 +205,20 @@ class Evaluate:
     text_field: str = "text"
 
     def __post_init__(self) -> None:
+        faults = [
+            *(_wrong_count("length", value, LEAST_LENGTH) for value in self.length),
+            *(_wrong_count(name, getattr(self, name), 1) for name in ("tokens", "batch_size")),
+            _wrong_count("seed", self.seed, 0),
+            _wrong_name("precision", self.precision, PRECISIONS),
+            *(_wrong_name("measure", name, MEASURES) for name in self.measure),
+        ]
         if self.alone and self.original is not None:
-            raise ResizeError("--alone leaves out the original that --original names.", "Leave one of them out.")
+            why = "--alone leaves out the original that --original names."
+            faults.append(ResizeError(why, "Leave one of them out."))
         if self.alone and "retrieval" in self.measure:
-            raise ResizeError(
-                "--alone leaves out the original that --measure retrieval needs.", "Leave one of them out."
-            )
-        for value in self.length:
-            _check_count("length", value, LEAST_LENGTH)
-        for name in ("tokens", "batch_size"):
-            _check_count(name, getattr(self, name), 1)
-        _check_count("seed", self.seed, 0)
-        _check_name("precision", self.precision, PRECISIONS)
-        for name in self.measure:
-            _check_name("measure", name, MEASURES)
+            why = "--alone leaves out the original that --measure retrieval needs."
+            faults.append(ResizeError(why, "Leave one of them out."))
+        _refuse(faults)
 
 
 @dataclass(frozen=True)
@@ -269,30 +274,35 @@ class Train:
     keep_code: bool = False
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise ResizeError("No text to train on was named.", "Name some: --data book.txt.")
-        for name in ("seq_len", "window"):
-            _check_count(name, getattr(self, name), LEAST_LENGTH)
-        for name in ("steps", "batch_size", "micro_batch", "eval_every", "save_every"):
-            _check_count(name, getattr(self, name), 1)
-        _check_count("seed", self.seed, 0)
-        _check_rate("lr", self.lr, above=True)
-        _check_rate("weight_decay", self.weight_decay, above=False)
-        _check_name("trainable", self.trainable, TRAINABLE)
-        _check_name("precision", self.precision, PRECISIONS)
-        _check_name("dtype", self.dtype, PRECISIONS[1:])
+        counts = ("steps", "batch_size", "micro_batch", "eval_every", "save_every")
+        faults = [
+            None if self.data else ResizeError("No text to train on was named.", "Name some: --data book.txt."),
+            *(_wrong_count(name, getattr(self, name), LEAST_LENGTH) for name in ("seq_len", "window")),
+            *(_wrong_count(name, getattr(self, name), 1) for name in counts),
+            _wrong_count("seed", self.seed, 0),
+            _wrong_rate("lr", self.lr, above=True),
+            _wrong_rate("weight_decay", self.weight_decay, above=False),
+            _wrong_name("trainable", self.trainable, TRAINABLE),
+            _wrong_name("precision", self.precision, PRECISIONS),
+            _wrong_name("dtype", self.dtype, PRECISIONS[1:]),
+        ]
+        if not any(faults):
+            faults = self._conflicts()
+        _refuse(faults)
+
+    def _conflicts(self) -> list[ResizeError | None]:
+        """Return what is wrong with several values together, each of which may be right."""
+        conflicts = list[ResizeError | None]()
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
-            raise ResizeError(
-                f"--window {self.window} is more than the {self.seq_len} positions of --seq-len.",
-                "Make the window shorter, or leave it out.",
-            )
+            why = f"--window {self.window} is more than the {self.seq_len} positions of --seq-len."
+            conflicts.append(ResizeError(why, "Make the window shorter, or leave it out."))
         if self.window_skip and self.window is None:
-            raise ResizeError("--window-skip says how a window is cut, and --window is not given.", "Add --window.")
+            why = "--window-skip says how a window is cut, and --window is not given."
+            conflicts.append(ResizeError(why, "Add --window."))
         if self.micro_batch is not None and self.batch_size % self.micro_batch:
-            raise ResizeError(
-                f"--batch-size {self.batch_size} is no multiple of --micro-batch {self.micro_batch}.",
-                "Make it one: a step takes whole micro-batches.",
-            )
+            why = f"--batch-size {self.batch_size} is no multiple of --micro-batch {self.micro_batch}."
+            conflicts.append(ResizeError(why, "Make it one: a step takes whole micro-batches."))
+        return conflicts
 
 
 @dataclass(frozen=True)
@@ -361,22 +371,31 @@ def _span(value: Any) -> tuple[int, int]:
     return found
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise ResizeError(f"{_flag(name)} {value!r} is no count.", f"Give a whole number, {least} or more.")
+def _wrong_count(name: str, value: Any, least: int) -> ResizeError | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+        return None
+    return ResizeError(f"{_flag(name)} {value!r} is no count.", f"Give a whole number, {least} or more.")
 
 
-def _check_rate(name: str, value: Any, *, above: bool) -> None:
-    if value is None:
-        return
+def _wrong_rate(name: str, value: Any, *, above: bool) -> ResizeError | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or value < 0 or (above and value == 0):
-        raise ResizeError(f"{_flag(name)} {value!r} is no rate.", "Give a number above 0, such as 0.001.")
+    if value is None or (is_number and (value > 0 or (value == 0 and not above))):
+        return None
+    return ResizeError(f"{_flag(name)} {value!r} is no rate.", "Give a number above 0, such as 0.001.")
 
 
-def _check_name(name: str, value: str | None, known: tuple[str, ...]) -> None:
-    if value is not None and value not in known:
-        raise ResizeError(f"There is no {_flag(name)} {value}.", f"There are {', '.join(known)}.")
+def _wrong_name(name: str, value: str | None, known: tuple[str, ...]) -> ResizeError | None:
+    if value is None or value in known:
+        return None
+    return ResizeError(f"There is no {_flag(name)} {value}.", f"There are {', '.join(known)}.")
+
+
+def _refuse(faults: Iterable[ResizeError | None]) -> None:
+    """Raise the first of the faults, which carries the others."""
+    found = [fault for fault in faults if fault is not None]
+    if found:
+        found[0].others = tuple(found[1:])
+        raise found[0]
 
 
 def _flag(name: str) -> str:

@@ -20,9 +20,9 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
+from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.methods import METHODS
 from ctxextend.training.learning import Learner
-from ctxextend.writtenrun import read_run
 from tests import pico
 from tests.pico import Pico
 from tests.trainings import make_encoder, make_source, write_book
@@ -186,7 +186,7 @@ def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
     )
     assert (found.steps, found.trainable, found.seq_len) == (2, trainable, TO)
     for row in found.rows:
-        made = ctxextend.run(read_run(row.recipe, "the row's recipe").recipe, row.method).output
+        made = ctxextend.run(parse_recipe(row.recipe, "the row's recipe").recipe, row.method).output
         assert made is not None
         measured = ctxextend.evaluate(
             made, texts, original=source, tokens=256, measure=["position", "context"], precision="fp32"
@@ -205,7 +205,7 @@ def test_compare_trains_an_encoder_on_what_its_original_gives(tmp_path: Path) ->
     flags: dict[str, Any] = {"steps": 2, "trainable": "all", "lr": 0.01, "batch_size": 2}
     found = ctxextend.compare(source, TO, "book.txt", eval_data=texts, methods=["copy", "linear"], tokens=768, **flags)
     for row in found.rows:
-        made = ctxextend.run(read_run(row.recipe, "the row's recipe").recipe, row.method).output
+        made = ctxextend.run(parse_recipe(row.recipe, "the row's recipe").recipe, row.method).output
         assert made is not None
         assert row.trained is not None
         assert found_by(row.trained.evaluation) == found_by(

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself: a package, or one module of it.
 LAYERS = [
-    *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints", "plainyaml"),
-    *("recipe", "recipetext", "writtenrecipe", "writtenrun", "plan", "models/load", "inspection"),
+    *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
+    *("recipe", "recipe_file", "provenance", "plan", "models/load", "inspection"),
     *("verification", "models", "text_data", "evaluation", "report/saving", "report/numbers", "report/figures"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
@@ -24,9 +24,7 @@ ALLOWED = {
     "tables": set(),
     "families": set(),
     "checkpoints": {"filelock", "huggingface_hub", "ml_dtypes", "torch", "yaml"},
-    "recipetext": {"yaml"},
-    "plainyaml": {"yaml"},
-    "writtenrecipe": {"yaml"},
+    "provenance": {"yaml"},
     "recipe_file": {"pydantic", "yaml"},
     "plan": {"ml_dtypes"},
     "models": {"ml_dtypes", "torch", "transformers"},

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.recipe import CheckpointRef, Recipe, Resize
+from ctxextend.provenance import Provenance, learned_before
+from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.tables.apply import MethodOptions, learned_rows, resize_table, still_learned
 from ctxextend.tables.methods import METHODS
-from ctxextend.writtenrecipe import WrittenRecipe, learned_by
 
 A, B, C, D = np.eye(4, dtype=np.float32)
 
@@ -46,15 +46,14 @@ def test_still_learned_follows_rows_through_several_resizes() -> None:
     assert still_learned(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
 
 
-def written(before: int, after: int, method: str = "copy") -> WrittenRecipe:
+def written(before: int, after: int, method: str = "copy") -> Provenance:
     tables = [{"name": "wpe", "rows_before": before, "rows_after": after}]
-    settings = Resize(after - 2, method)
-    return WrittenRecipe(Recipe(CheckpointRef("x"), settings), settings, provenance={"tables": tables})
+    return Provenance(CheckpointRef("x"), Resize(after - 2, method), values={"provenance": {"tables": tables}})
 
 
 def test_learned_by_reads_recipes_the_oldest_first() -> None:
     chain = (written(8, 8), written(6, 8), written(4, 6))
-    learned = learned_by(chain, "wpe", 2, 8)
+    learned = learned_before(chain, "wpe", 2, 8)
     assert learned is not None
     assert learned.tolist() == [True] * 2 + [False] * 4
 
@@ -68,5 +67,5 @@ def test_learned_by_reads_recipes_the_oldest_first() -> None:
         ((written(2, 6),), "wpe", 8),  # nothing behind the rows in front of position 0
     ],
 )
-def test_learned_by_tells_nothing_where_recipes_do_not(chain: tuple[WrittenRecipe, ...], table: str, most: int) -> None:
-    assert learned_by(chain, table, 2, most) is None
+def test_learned_by_tells_nothing_where_recipes_do_not(chain: tuple[Provenance, ...], table: str, most: int) -> None:
+    assert learned_before(chain, table, 2, most) is None

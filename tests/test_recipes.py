@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ctxextend import list_families
 from ctxextend.cli.app import app_of
-from ctxextend.writtenrun import read_run_file
+from ctxextend.recipe_file import read_recipe
 from tests import pico
 from tests.words import add_tokenizer, text_of
 
@@ -121,7 +121,7 @@ def test_every_recipe_is_run() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_says_what_it_is_and_has_no_fault(name: str) -> None:
-    asked = read_run_file(RECIPES[name]).recipe
+    asked = read_recipe(RECIPES[name]).recipe
     assert asked.output == name
     comment = RECIPES[name].read_text().split("source: ")[0].splitlines()
     assert all(line.startswith("#") for line in comment)

@@ -47,11 +47,11 @@ def run(
     in a recipe starts where the command is run.
     """
     from ctxextend.pipeline import RunInterrupted, plan_run
+    from ctxextend.recipe_file import read_recipe
     from ctxextend.training.reports import TrainingInterrupted
-    from ctxextend.writtenrun import read_run_file
 
     sink = Output(as_json, quiet, silent=is_other_process())
-    plan = plan_run(read_run_file(recipe, changes or ()))
+    plan = plan_run(read_recipe(recipe, changes or ()))
     sink.note(*(plan.resize.notes if plan.resize else ()))
     for warning in plan.warnings:
         sink.warning(warning)

@@ -39,7 +39,7 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Recipe
-from ctxextend.recipetext import plain_text, recipe_values
+from ctxextend.recipe_file import recipe_values, yaml_text
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 __all__ = [
@@ -399,7 +399,7 @@ def _recipe(plan: ResizePlan, settings: Compare) -> str:
     source, ref = plan.checkpoint.source, plan.ref
     if source.kind == "hub":
         ref = replace(ref, revision=source.revision)
-    return plain_text(recipe_values(Recipe(ref, plan.settings, settings.train)))
+    return yaml_text(recipe_values(Recipe(ref, plan.settings, settings.train)))
 
 
 def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:

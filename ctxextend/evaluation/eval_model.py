@@ -16,8 +16,8 @@ from ctxextend.families.lookup import TableLocation
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef
-from ctxextend.writtenrecipe import written_recipe
 
 if TYPE_CHECKING:
     import torch
@@ -284,13 +284,13 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
 def _base(checkpoint: Checkpoint) -> tuple[CheckpointRef | None, Mapping[str, str]]:
     """Return the base checkpoint by the recipe beside a checkpoint, and the hashes of the base's tables."""
     try:
-        written = written_recipe(checkpoint)
+        written = read_provenance(checkpoint)
     except RecipeError:  # a file of that name that is none of ours says nothing
         return None, {}
     if written is None:
         return None, {}
     first = written.chain[-1]
-    return first.recipe.checkpoint, first.hashes
+    return first.base, first.hashes
 
 
 def _device_and_dtype(precision: str) -> tuple[Any, str]:

@@ -14,9 +14,9 @@ from ctxextend.inspection.clients import client_limits
 from ctxextend.inspection.limits import Measured, find_limits, readers, with_mends
 from ctxextend.inspection.reports import Inspection, TableReport
 from ctxextend.plan.find_tables import check_rows, describe_table, of_part, open_model
+from ctxextend.provenance import Provenance, read_provenance
 from ctxextend.recipe import CheckpointRef, flag_words
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
-from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
 
 __all__ = ["inspect", "inspect_subject"]
 
@@ -85,7 +85,7 @@ def inspect_subject(ref: CheckpointRef, part: str | None = None) -> Inspection:
     ]
     written, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
     try:
-        written = written_recipe(checkpoint)
+        written = read_provenance(checkpoint)
         written = written and written.chain[-1]
     except RecipeError as error:
         notes.append(error.message)
@@ -137,7 +137,7 @@ def _parameters(checkpoint: Checkpoint, tables: list[Measured]) -> int:
     )
 
 
-def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | None, parameters: int) -> TableReport:
+def _report(checkpoint: Checkpoint, found: Measured, written: Provenance | None, parameters: int) -> TableReport:
     place, file = found.place, checkpoint.holder(found.name)
     entry, values = file.entries[found.name], read_floats(file, found.name)
     behind = values[place.reserved_rows :]
@@ -170,7 +170,7 @@ def _report(checkpoint: Checkpoint, found: Measured, written: WrittenRecipe | No
     )
 
 
-def _new_rows(found: Measured, written: WrittenRecipe | None) -> tuple[tuple[RowRange, ...] | None, int | None]:
+def _new_rows(found: Measured, written: Provenance | None) -> tuple[tuple[RowRange, ...] | None, int | None]:
     """Return the rows that a resize made and the positions there were before, where the recipe beside it says so."""
     before, after = written.rows.get(found.name, (0, 0)) if written else (0, 0)
     place = found.place

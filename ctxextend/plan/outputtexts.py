@@ -12,7 +12,7 @@ from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
 from ctxextend.checkpoints.redaction import hidden
 from ctxextend.plan.changes import CARD_FILE, Changes
 from ctxextend.recipe import RECIPE_FILE, Recipe
-from ctxextend.recipetext import recipe_text
+from ctxextend.recipe_file import recipe_text
 from ctxextend.tables.method_facts import UNCHANGED
 from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__

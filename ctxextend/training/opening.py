@@ -15,12 +15,12 @@ from ctxextend.evaluation.eval_model import EvalModel, ModelFiles, check_tables,
 from ctxextend.plan.cautions import cautions_of_files
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import plan_recipe, table_hash
+from ctxextend.provenance import learned_before, read_provenance
 from ctxextend.recipe import LEAST_LENGTH, RECIPE_FILE, CheckpointRef, Recipe, Train
 from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces, shared
 from ctxextend.training.packing import check_enough, open_tokens, pack, split
 from ctxextend.training.work import Work
-from ctxextend.writtenrecipe import learned_by, written_recipe
 
 __all__ = ["Opened", "Original", "Texts", "fitted_settings", "open_texts", "open_trained"]
 
@@ -173,14 +173,14 @@ def _original(recipe: Recipe, files: ModelFiles) -> Original | None:
     if recipe.train is not None and recipe.train.original is not None:
         return Original(CheckpointRef(recipe.train.original))
     try:
-        written = written_recipe(files.checkpoint)
+        written = read_provenance(files.checkpoint)
     except RecipeError:  # a file of that name that is none of ours says nothing
         return None
     if written is None:
         return None
     first = written.chain[-1]
-    ref = recipe.checkpoint if recipe.resize is not None else first.recipe.checkpoint
-    learned = learned_by(written.chain, files.table, files.reserved_rows, files.rows)
+    ref = recipe.checkpoint if recipe.resize is not None else first.base
+    learned = learned_before(written.chain, files.table, files.reserved_rows, files.rows)
     return Original(ref, first.hashes, learned)
 
 

@@ -16,7 +16,7 @@ from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.plan.find_tables import open_model, open_reference
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef, Recipe, Train
-from ctxextend.recipetext import REF_KEYS, TABLE_KEYS
+from ctxextend.recipe_file import REF_KEYS, TABLE_KEYS
 from ctxextend.report.figures import plot_training
 from ctxextend.text_data import check_texts, path_names
 from ctxextend.training.devices import Devices

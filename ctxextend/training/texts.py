@@ -10,12 +10,12 @@ from ctxextend.checkpoints.jsontext import read_bytes
 from ctxextend.errors import RecipeError
 from ctxextend.plan.changes import CARD_FILE
 from ctxextend.plan.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printable
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE, Recipe
-from ctxextend.recipetext import plain_text, recipe_text, recipe_values
+from ctxextend.recipe_file import recipe_text, recipe_values, yaml_text
 from ctxextend.training.opening import Opened
 from ctxextend.training.reports import TrainResult, counted
 from ctxextend.version import __version__
-from ctxextend.writtenrecipe import plain_values, written_recipe
 
 __all__ = ["LOG_FILE", "output_texts"]
 
@@ -63,17 +63,16 @@ def _recipe(asked: Recipe, opened: Opened, result: TrainResult, hashes: tuple[st
         table["sha256_after"] = hashes[1] if table["name"] == opened.files.table else table["sha256_after"]
     values = recipe_values(asked)
     steps = {name: values[name] for name in ("train", "evaluate") if name in values}
-    return plain_text(before | steps | {"provenance": provenance | {"trained": trained}})
+    return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}})
 
 
 def _source_recipe(opened: Opened) -> dict[str, Any]:
     """Return the recipe that lies beside what was trained, as plain values; empty where there is none of ours."""
     try:
-        if written_recipe(opened.files.checkpoint) is None:
-            return {}
+        found = read_provenance(opened.files.checkpoint)
     except RecipeError:
         return {}
-    return plain_values(opened.files.checkpoint.text(RECIPE_FILE))
+    return {} if found is None else dict(found.values)
 
 
 def _provenance(opened: Opened, hashes: tuple[str, str], before: Mapping[str, Any]) -> dict[str, Any]:

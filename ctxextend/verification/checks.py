@@ -7,7 +7,7 @@ from ctxextend.json_output import json_key, not_in_json
 
 if TYPE_CHECKING:
     from ctxextend.plan.plan import ResizePlan
-    from ctxextend.writtenrecipe import WrittenRecipe
+    from ctxextend.provenance import Provenance
 
 __all__ = ["Check", "ExpectedResize", "Verification"]
 
@@ -28,7 +28,7 @@ class ExpectedResize:
     trainable: str | None
     how: str
     notes: tuple[str, ...] = ()
-    chain: "tuple[WrittenRecipe, ...]" = ()
+    chain: "tuple[Provenance, ...]" = ()
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import read_floats
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.plan.tableplan import TablePlan
+from ctxextend.provenance import learned_before
 from ctxextend.tables.apply import learned_rows, nonfinite_rows
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.checks import Check, ExpectedResize
-from ctxextend.writtenrecipe import learned_by
 
 __all__ = ["check_tables", "compare_table"]
 
@@ -109,7 +109,7 @@ def _wrong_rows(expected: ExpectedResize, compared: TableComparison) -> Iterator
 def _were_learned(expected: ExpectedResize, compared: TableComparison) -> Mask:
     """Return which rows after the reserved ones were learned, by the recipes or else by the rows themselves."""
     table = compared.table
-    learned = learned_by(expected.chain, table.name, table.offset, table.rows_after)
+    learned = learned_before(expected.chain, table.name, table.offset, table.rows_after)
     if learned is not None and len(learned) == table.rows_after - table.offset:
         return learned
     return learned_rows(compared.before[table.offset :], compared.expected[table.offset :])

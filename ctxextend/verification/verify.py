@@ -17,13 +17,13 @@ from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, Resiz
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
+from ctxextend.provenance import Provenance, read_provenance
 from ctxextend.recipe import CheckpointRef, Resize, flag_words
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, Verification
 from ctxextend.verification.side_files import check_files
 from ctxextend.verification.table_rows import check_tables, compare_table
 from ctxextend.verification.tensors import check_tensors
-from ctxextend.writtenrecipe import WrittenRecipe, written_recipe
 
 __all__ = ["check_output", "verify", "verify_resized"]
 
@@ -182,7 +182,7 @@ def find_expected_resize(base: Checkpoint, ref: CheckpointRef, resized: Checkpoi
     """
     recipe, why_tried = None, "No recipe lies beside it."
     try:
-        recipe = written_recipe(resized)
+        recipe = read_provenance(resized)
     except RecipeError as error:
         why_tried = f"{error.message}."
     model = _identify_base(base, ref, recipe, resized)
@@ -212,9 +212,7 @@ def find_expected_resize(base: Checkpoint, ref: CheckpointRef, resized: Checkpoi
     return _try_methods(model, resized, (f"{[*reasons, why_tried][0]} Every method was tried.", *notes))
 
 
-def _identify_base(
-    base: Checkpoint, ref: CheckpointRef, recipe: WrittenRecipe | None, resized: Checkpoint
-) -> OpenedModel:
+def _identify_base(base: Checkpoint, ref: CheckpointRef, recipe: Provenance | None, resized: Checkpoint) -> OpenedModel:
     """Recognise the base, by the recipe where neither the base nor the user says what it is."""
     typed = ("verify", resized.source.reference)
     try:
@@ -222,7 +220,7 @@ def _identify_base(
     except CtxextendError:
         if recipe is None or ref.table is not None or ref.model_type is not None:
             raise
-        named = recipe.recipe.checkpoint
+        named = recipe.base
         described = named.model_type, named.table, named.config_key, named.reserved_rows
         with suppress(CtxextendError):
             stated = CheckpointRef(ref.source, ref.revision, ref.subfolder, ref.variant, *described)

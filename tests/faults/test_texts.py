@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -17,9 +17,8 @@ from safetensors.numpy import load_file, save_file
 from ctxextend import inspect, plan_resize, resize, verify
 from ctxextend.checkpoints.card import model_card
 from ctxextend.errors import CheckpointError, CtxextendError, OutputError, RecipeError, ResizeError
-from ctxextend.plainyaml import DEEPEST, MOST_VALUES
-from ctxextend.writtenrecipe import read_recipe
-from ctxextend.writtenrun import read_run_file
+from ctxextend.provenance import parse_provenance
+from ctxextend.recipe_file import read_recipe
 from tests import pico, trainings
 from tests.faults.limits import examples, within
 from tests.faults.mutations import VALUES, mutate_text
@@ -255,12 +254,12 @@ def test_recipes_of_every_kind_are_read_or_refused(kind: str) -> None:
         Path("recipe.yaml").write_text(text)
         with within(3):
             try:
-                str(read_run_file("recipe.yaml").recipe)
+                str(read_recipe("recipe.yaml").recipe)
             except (RecipeError, ResizeError) as error:
                 assert len(str(error)) < 2_000
         with within(3):
             try:
-                str(read_recipe(text, "beside").recipe)
+                str(parse_provenance(text, "beside"))
             except RecipeError as error:
                 assert len(str(error)) < 2_000
     assert not Path("canary").exists()
@@ -276,24 +275,6 @@ def test_the_command_refuses_a_hostile_recipe(kind: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def recipes() -> Iterator[str]:
-    """Recipes that hold as much as they may, and then more."""
-    yield "source: tiny-gpt2\nevaluate:\n  data: [" + "x," * (MOST_VALUES - 8) + "]"
-    yield "source: tiny-gpt2\nevaluate:\n  data: [" + "x," * (MOST_VALUES + 1)
-    yield "source: tiny-gpt2\nresize: {to: 256}\nprovenance: " + "{a: " * (DEEPEST - 2) + "1" + "}" * (DEEPEST - 2)
-    yield "source: tiny-gpt2\nresize: {to: 256}\nprovenance: " + "{a: " * DEEPEST + "1" + "}" * DEEPEST
-
-
-def test_read_run_reads_what_is_large_and_refuses_what_is_too_large() -> None:
-    for text, is_read in zip(recipes(), (True, False, True, False), strict=True):
-        Path("recipe.yaml").write_text(text)
-        if is_read:
-            assert read_run_file("recipe.yaml").recipe.checkpoint.source == "tiny-gpt2"
-        else:
-            with pytest.raises(RecipeError, match="nested too deep|more than 10,000 values"):
-                read_run_file("recipe.yaml")
-
-
 @given(random=st.randoms(use_true_random=False), how=st.sampled_from(["run", "beside"]))
 @settings(max_examples=examples(30), deadline=None, derandomize=True)
 def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: Random, how: str) -> None:
@@ -304,9 +285,9 @@ def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: R
     with within(3):
         try:
             if how == "run":
-                str(read_run_file("recipe.yaml").recipe)
+                str(read_recipe("recipe.yaml").recipe)
             else:
-                str(read_recipe(mutated.decode("utf-8", "replace"), "beside").recipe)
+                str(parse_provenance(mutated.decode("utf-8", "replace"), "beside"))
         except (RecipeError, ResizeError):
             pass
 

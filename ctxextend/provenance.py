@@ -1,0 +1,184 @@
+"""The recipe that lies beside an output: how that came about."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, get_origin
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
+from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Resize
+from ctxextend.recipe_file import MAX_CHARACTERS, NOT_PLAIN, REF_KEYS, TABLE_KEYS, PlainLoader, value_type
+from ctxextend.tables.apply import still_learned
+from ctxextend.tables.methods import METHODS
+
+__all__ = ["Provenance", "learned_before", "parse_provenance", "read_provenance", "table_hashes"]
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How an output came about, as the recipe beside it says.
+
+    Attributes:
+        base: The checkpoint that it was made of.
+        settings: How that was resized; where it was only trained, to the length that it had.
+        trainable: What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
+        values: The whole of the file, as plain values.
+        before: The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.
+    """
+
+    base: CheckpointRef
+    settings: Resize
+    trainable: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    before: "Provenance | None" = None
+
+    @property
+    def chain(self) -> "tuple[Provenance, ...]":
+        """This and those before it, the newest first, each with all that was trained since then."""
+        if self.before is None:
+            return (self,)
+        most = max(self.trainable, self.before.trainable, key=lambda name: TRAINABLE.index(name) if name else -1)
+        return (self, *replace(self.before, trainable=most).chain)
+
+    @property
+    def method(self) -> str | None:
+        """The method that made the rows; None where it names none that there is."""
+        method = self._facts.get("method")
+        return method if isinstance(method, str) and method in (*METHODS, TRUNCATE) else None
+
+    @property
+    def rows(self) -> Mapping[str, tuple[int, int]]:
+        """The rows that each table had before and had then, as far as it says so, by the table's name."""
+        rows: dict[str, Any] = {
+            name: (table.get("rows_before"), table.get("rows_after")) for name, table in _tables(self._facts).items()
+        }
+        return {name: counts for name, counts in rows.items() if all(map(_is_count, counts))}
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """The SHA-256 that each table had before, as far as it says so, by the table's name."""
+        return table_hashes(self._facts)
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        return self.values.get("provenance") or {}
+
+
+def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
+    """Read the recipe that lies beside a checkpoint's weights; None where there is none.
+
+    Raises:
+        RecipeError: It cannot be read.
+    """
+    if RECIPE_FILE not in checkpoint.copied:
+        return None
+    try:
+        return parse_provenance(checkpoint.text(RECIPE_FILE), str(checkpoint.root / RECIPE_FILE))
+    except CheckpointError as error:
+        raise RecipeError(error.message, error.hint) from error
+
+
+def parse_provenance(text: str, name: str) -> Provenance:
+    """Read the recipe that lies beside an output. Anybody may have written it.
+
+    Args:
+        text: YAML.
+        name: What to call it in messages.
+
+    Raises:
+        RecipeError: It is no YAML, or no recipe with a resize or a training.
+    """
+    try:
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"it holds {len(text):,} characters, which no recipe needs")
+        return _provenance(yaml.load(text, PlainLoader))
+    except (*NOT_PLAIN, CtxextendError) as error:
+        message = f"{name} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
+        raise RecipeError(message, "Make the output again, or move that file away.") from None
+
+
+def _provenance(values: Any) -> Provenance:
+    """Build it from plain values; raise whatever those of another kind bring about."""
+    train, facts, resize = (values.get(key) for key in ("train", "provenance", "resize"))
+    trainable = None
+    if train is not None:
+        trainable = train["trainable"]
+        if trainable not in TRAINABLE:
+            raise ValueError(f"train.trainable is none of {', '.join(TRAINABLE)}")
+    if resize is None and train is not None:
+        resize = {"to": facts["max_len"]}  # what was only trained has the length that it had
+    base = {name: values.get(key) for key, name in REF_KEYS.items()}
+    base |= {name: resize[key] for key, name in TABLE_KEYS.items() if key in resize}
+    settings = {key: value for key, value in resize.items() if key not in TABLE_KEYS}
+    before = (facts or {}).get("source_recipe")
+    return Provenance(
+        _checked(CheckpointRef, base),
+        _checked(Resize, settings),
+        trainable,
+        values,
+        None if before is None else _provenance(before),
+    )
+
+
+def _checked(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Build settings, whose values must be of the types of the fields; `recipe_file` says so more kindly, and later."""
+    given = {name: value for name, value in values.items() if value is not None}
+    for known in fields(kind):  # type: ignore[arg-type]
+        wanted = value_type(known)
+        allowed = {float: (int, float)}.get(wanted, list if get_origin(wanted) is tuple else wanted)
+        if known.name in given and not isinstance(given[known.name], allowed):
+            raise TypeError(f"{known.name} is a {type(given[known.name]).__name__}")
+        if wanted is int and known.name in given and not _is_count(given[known.name]):
+            raise ValueError(f"{known.name} is no count")
+    return kind(**given)
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a whole number of which a computer can hold so many."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def table_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 that each table had before, as far as a file's ``provenance`` says so, by the table's name."""
+    found = {name: table.get("sha256_before") for name, table in _tables(facts).items()}
+    return {name: value for name, value in found.items() if isinstance(value, str) and SHA256.fullmatch(value)}
+
+
+def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    tables = facts.get("tables")
+    listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
+    return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
+
+
+def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
+    """Return which rows of a table were learned before it was first resized.
+
+    Args:
+        chain: How it came about, the newest resize first.
+        table: The table.
+        reserved_rows: Its rows before position 0.
+        most: Rows that it has at most; more are not believed.
+
+    Returns:
+        Shape (positions,), true for learned rows; None where the recipes do not say how many rows there were.
+    """
+    oldest_first = chain[::-1]
+    rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
+    if not rows or not all(reserved_rows < count <= most for counts in rows for count in counts):
+        return None
+    steps = [
+        (after - reserved_rows, resize.settings.options) for (_, after), resize in zip(rows, oldest_first, strict=True)
+    ]
+    try:
+        return still_learned(rows[0][0] - reserved_rows, steps)
+    except ResizeError:  # no such resize was ever made
+        return None
