@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate
     from ctxextend.evaluation.evaluation_result import Evaluation
     from ctxextend.families.lookup import FamilyTable, list_families
-    from ctxextend.inspection.clients import ClientLimit
-    from ctxextend.inspection.limits import Limit
-    from ctxextend.inspection.looking import inspect
-    from ctxextend.inspection.reports import Inspection, TableReport
+    from ctxextend.inspection.inspect import inspect
+    from ctxextend.inspection.stated_limits import ClientLimit, Limit
+    from ctxextend.inspection.table_report import Inspection, TableReport
     from ctxextend.models.extend import extend_model
     from ctxextend.pipeline import RunInterrupted, RunResult, run
     from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_resize, resize
@@ -106,14 +105,14 @@ _HOMES = {
     "Evaluation": "ctxextend.evaluation.evaluation_result",
     "EvaluationInterrupted": "ctxextend.evaluation.evaluate",
     "evaluate": "ctxextend.evaluation.evaluate",
-    "ClientLimit": "ctxextend.inspection.clients",
+    "ClientLimit": "ctxextend.inspection.stated_limits",
     "Check": "ctxextend.verification.checks",
     "Verification": "ctxextend.verification.checks",
     "verify": "ctxextend.verification.verify",
-    "Inspection": "ctxextend.inspection.reports",
-    "Limit": "ctxextend.inspection.limits",
-    "TableReport": "ctxextend.inspection.reports",
-    "inspect": "ctxextend.inspection.looking",
+    "Inspection": "ctxextend.inspection.table_report",
+    "Limit": "ctxextend.inspection.stated_limits",
+    "TableReport": "ctxextend.inspection.table_report",
+    "inspect": "ctxextend.inspection.inspect",
     "FamilyTable": "ctxextend.families.lookup",
     "Method": "ctxextend.tables.method_facts",
     "list_families": "ctxextend.families.lookup",

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ def to_json(value: Any) -> Any:
     """Return a result as plain values that `json.dumps` takes.
 
     A dataclass becomes an object of its fields, in their order, without those marked with `not_in_json`, then of the
-    properties that its class names in ``json_properties``: their names, or a mapping from keys to them. Numpy values
-    become Python's, arrays and tuples lists, paths strings. JSON has no number that is not finite: those become null.
+    properties that its class names in ``json_properties``: their names, or a mapping from keys to them, with dots where
+    a property has properties. Numpy values become Python's, arrays and tuples lists, paths strings. JSON has no number
+    that is not finite: those become null.
 
     Args:
         value: A result, or anything a result holds.
@@ -35,7 +37,7 @@ def to_json(value: Any) -> Any:
         keys = {key: name for name, key in marked.items() if key}
         properties = getattr(value, "json_properties", ())
         keys |= properties if isinstance(properties, Mapping) else {name: name for name in properties}
-        return {key: to_json(getattr(value, name)) for key, name in keys.items()}
+        return {key: to_json(attrgetter(name)(value)) for key, name in keys.items()}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset | set):

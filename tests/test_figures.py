@@ -22,8 +22,8 @@ from typer.testing import CliRunner, Result
 from ctxextend import resize
 from ctxextend.cli.app import app_of
 from ctxextend.errors import OutputError
-from ctxextend.inspection.looking import inspect
-from ctxextend.inspection.reports import Inspection
+from ctxextend.inspection.inspect import inspect
+from ctxextend.inspection.table_report import Inspection
 from ctxextend.report import figures, saving
 from ctxextend.report.figures import plot_tables, sampled_cosines
 from tests import pico
@@ -86,7 +86,7 @@ def test_plot_tables_gives_the_same_bytes_whatever_the_process_has_set(tmp_path:
     code = (
         "import matplotlib; matplotlib.rcParams['font.size'] = 30\n"
         "from pathlib import Path\n"
-        "from ctxextend.inspection.looking import inspect\n"
+        "from ctxextend.inspection.inspect import inspect\n"
         "from ctxextend.report.figures import plot_tables\n"
         f"plot_tables([inspect('tiny-gpt2')], Path({str(tmp_path / 'there.svg')!r}))\n"
         "import sys; assert 'matplotlib.pyplot' not in sys.modules\n"

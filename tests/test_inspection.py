@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import CtxextendError, Inspection, TableReport, inspect, resize
 from ctxextend.cli.app import app_of
+from ctxextend.json_output import to_json
 from tests import pico, test_layers, test_nanogpt
 
 MakePico = Callable[..., pico.Pico]
@@ -28,6 +29,10 @@ def run(*arguments: object) -> Result:
 def only(found: Inspection) -> TableReport:
     (table,) = found.tables
     return table
+
+
+def origins(table: TableReport) -> list[str]:
+    return [row["origin"] for row in table.row_figures(slice(None))]
 
 
 def same_table(found: Inspection, source: pico.Pico) -> bool:
@@ -54,7 +59,7 @@ def test_inspect_describes_the_table(make_pico: MakePico) -> None:
     assert table.norms == pytest.approx(np.linalg.norm(weight, axis=1))
     assert np.array_equal(table.values, weight)
     assert (found.method, table.new_rows) == (None, None)
-    assert {table.origin(row) for row in range(16)} == {""}
+    assert set(origins(table)) == {""}
 
 
 def test_inspect_keeps_offset_rows_apart(make_pico: MakePico) -> None:
@@ -64,7 +69,7 @@ def test_inspect_keeps_offset_rows_apart(make_pico: MakePico) -> None:
     assert (table.rows, table.positions, table.offset) == (18, 16, 2)
     assert table.offset_norms == pytest.approx(np.linalg.norm(weight[:2], axis=1))
     assert table.stats.norms == pytest.approx(np.linalg.norm(weight[2:], axis=1))
-    assert [table.origin(row) for row in range(3)] == ["offset", "offset", ""]
+    assert origins(table)[:3] == ["offset", "offset", ""]
 
 
 def test_inspect_counts_no_buffer_as_parameters(make_pico: MakePico) -> None:
@@ -98,7 +103,7 @@ def test_inspect_tells_new_rows_from_learned_ones(
     assert found.method == settings["method"]
     assert [position for position in range(40) if table.is_new(position)] == list(new)
     old, offset = only(inspect(source.folder)).values, table.offset
-    kept = [row for row in range(offset, 16 + offset) if table.origin(row) == "learned"]
+    kept = [row for row in range(offset, 16 + offset) if origins(table)[row] == "learned"]
     assert all(np.array_equal(table.values[row], old[row]) for row in kept)
 
 
@@ -106,7 +111,7 @@ def test_inspect_tells_new_rows_from_learned_ones(
 def test_inspect_of_a_table_that_did_not_grow_has_no_new_rows(to: int, make_pico: MakePico) -> None:
     table = only(inspect(resize(make_pico("gpt2").folder, to=to, output="out").output))
     assert table.new_rows == ()
-    assert {table.origin(row) for row in range(to)} == {"learned"}
+    assert set(origins(table)[:to]) == {"learned"}
 
 
 @pytest.mark.parametrize("text", ["", "[", "source: x\nresize: {to: 3}\n", "source: x\nresize: {to: -1}\n"])
@@ -330,7 +335,7 @@ def test_inspect_shows_several_models_with_their_own_figures(make_pico: MakePico
 def test_inspect_json_agrees_with_the_library(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     values = json.loads(run(source, "--json").stdout)
-    assert values["models"] == [json.loads(json.dumps(inspect(source).as_dict()))]
+    assert values["models"] == [json.loads(json.dumps(to_json(inspect(source))))]
     table = values["models"][0]["tables"][0]
     assert (len(table["norms"]), len(table["neighbour_cosines"])) == (18, 15)
     assert table["norm"]["median"] == pytest.approx(np.median(table["norms"][2:]))

@@ -19,7 +19,7 @@ from ctxextend.cli.app import app_of
 from ctxextend.cli.command import sections, summary
 from ctxextend.cli.inspection_screen import inspection_lines
 from ctxextend.cli.output import Screen, print_styled
-from ctxextend.inspection.looking import inspect
+from ctxextend.inspection.inspect import inspect
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

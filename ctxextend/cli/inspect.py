@@ -11,7 +11,7 @@ from ctxextend.cli.output import Output, screen_of_stdout
 from ctxextend.errors import ResizeError
 
 if TYPE_CHECKING:
-    from ctxextend.inspection.reports import Inspection
+    from ctxextend.inspection.table_report import Inspection
 
 ROWS = re.compile(r"(?P<start>-?\d+|):(?P<stop>-?\d+|)|(?P<one>\d+)")
 
@@ -53,13 +53,15 @@ def inspect(
     flags = locals()
     # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from ctxextend.inspection.looking import inspect_subject
+    from ctxextend.inspection.inspect import inspect_model
+    from ctxextend.json_output import to_json
+    from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
     sink, chosen = Output(as_json, quiet), _read_rows(rows)
     options.check_files(plot)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
-    found = [inspect_subject(ref, part) for ref in refs]
+    found = [inspect_model(open_model(ref), part) for ref in refs]
     for note in dict.fromkeys(note for inspection in found for note in inspection.notes):
         sink.note(note)
     if plot is not None:
@@ -68,7 +70,7 @@ def inspect(
         plot_tables(found, plot)
         sink.note(f"The figure is in {plot}.")
     _show(sink, found, chosen, width)
-    values = [inspection.as_dict() for inspection in found]
+    values = [to_json(inspection) for inspection in found]
     if chosen is not None:
         for value, inspection in zip(values, found, strict=True):
             value["rows"] = {table.name: table.row_figures(chosen) for table in inspection.tables}

@@ -7,9 +7,8 @@ import numpy as np
 from ctxextend.cli.output import Pieces, Screen
 from ctxextend.cli.plots import Curve, draw, is_logarithmic, key_marks, shared_mark
 from ctxextend.cli.tables import Cell, end_of, flowed, labelled, table, wrapped
-from ctxextend.inspection.clients import ClientLimit
-from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
-from ctxextend.inspection.reports import Inspection, TableReport
+from ctxextend.inspection.stated_limits import ClientLimit
+from ctxextend.inspection.table_report import Inspection, Shown, TableReport, short_names, tables_by_part
 from ctxextend.tables.stats import describe_range, describe_rows
 
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey
-from ctxextend.inspection.comparing import Shown, short_names, tables_by_part
-from ctxextend.inspection.reports import Inspection, TableReport
+from ctxextend.inspection.table_report import Inspection, Shown, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import twice
 from ctxextend.report.saving import check_figure, save
 from ctxextend.tables.stats import needs_log_scale

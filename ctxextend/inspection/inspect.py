@@ -1,0 +1,173 @@
+"""Inspect a checkpoint: open it, measure its tables, and collect everything that states their length."""
+
+import math
+import os
+import shlex
+from collections.abc import Sequence
+
+import numpy as np
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.weights import read_floats
+from ctxextend.errors import RecipeError
+from ctxextend.families.lookup import nested
+from ctxextend.inspection.stated_limits import StoredTable, client_limits, find_limits
+from ctxextend.inspection.table_report import Inspection, TableReport
+from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
+from ctxextend.provenance import Provenance, read_provenance
+from ctxextend.recipe import CheckpointRef, flag_words
+from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
+
+__all__ = ["inspect", "inspect_model"]
+
+
+# What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing.
+INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
+DEFAULT_DEVIATION = 0.02
+# That of torch.nn.Embedding.
+TORCH_DEVIATION = 1.0
+
+
+def inspect(
+    reference: str | os.PathLike[str],
+    *,
+    part: str | None = None,
+    table: str | None = None,
+    config_key: str | None = None,
+    offset: int = 0,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    family: str | None = None,
+) -> Inspection:
+    """Look at a checkpoint's position tables and at everything that states their length.
+
+    The headers and the tables are read, and nothing else of the weights; torch is imported for torch files alone. A
+    config that disagrees with its table is shown, not refused.
+
+    Args:
+        reference: As in `plan_resize`, like all others but `part`.
+        part: Which of a model's tables; None is all.
+        table: As in `plan_resize`.
+        config_key: As in `plan_resize`.
+        offset: As in `plan_resize`.
+        revision: As in `plan_resize`.
+        subfolder: As in `plan_resize`.
+        variant: As in `plan_resize`.
+        family: As in `plan_resize`.
+
+    Raises:
+        SourceError: Nothing is at that reference, or it cannot be reached.
+        CheckpointError: A file is missing or malformed, or it holds no such table.
+        UnsupportedModelError: The model has no learned position table that is known here.
+        ResizeError: The model has no such part, or flags have no meaning together.
+    """
+    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family, table, config_key, offset)
+    return inspect_model(open_model(ref), part)
+
+
+def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
+    """Inspect a checkpoint that is open already; see `inspect`.
+
+    Raises:
+        CheckpointError: As `inspect`.
+        ResizeError: As `inspect`.
+    """
+    checkpoint = model.checkpoint
+    tables = []
+    for place, name in model.tables:
+        (rows, _), _, file = describe_table(checkpoint, name)
+        check_rows(place, rows, name, has_config=False)
+        tables.append(StoredTable(place, name, file, rows))
+    names_chosen = {name for _, name in of_part(model.tables, part)}
+    chosen = [table for table in tables if table.name in names_chosen]
+    limits = find_limits(model, chosen, {table.name: _fix_command(model.ref, table, tables) for table in tables})
+    recipe, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
+    try:
+        written = read_provenance(checkpoint)
+        recipe = written.chain[-1] if written else None
+    except RecipeError as error:
+        notes.append(error.message)
+    parameters = sum(
+        math.prod(entry.shape)
+        for file in checkpoint.weights
+        for entry in file.entries.values()
+        if not any(table.place.buffer(entry.name) for table in tables)
+    )
+    return Inspection(
+        source=model.ref.source,
+        folder=str(checkpoint.root),
+        family=model.architecture.family.model_type,
+        parameters=parameters,
+        method=recipe.method if recipe else None,
+        trainable=recipe.trainable if recipe else None,
+        tables=tuple(_report(checkpoint, table, recipe, parameters) for table in chosen),
+        limits=limits,
+        clients=tuple(client_limits(checkpoint, limits, chosen)),
+        notes=tuple(notes),
+    )
+
+
+def _fix_command(ref: CheckpointRef, table: StoredTable, tables: Sequence[StoredTable]) -> str | None:
+    """Return the command that makes everything agree with a table.
+
+    None where tables that have their length by one key have another: then nothing in the folder can say it.
+    """
+    sharing = (other for other in tables if other.place.config_key == table.place.config_key)
+    if len({other.place.key_value(other.positions) for other in sharing}) > 1:
+        return None
+    with_part = len({other.positions for other in tables}) > 1
+    flags = {
+        **{"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant, "family": ref.model_type},
+        **{"part": table.place.part or None if with_part else None, "to": table.positions},
+        **{"table": ref.table, "offset": ref.reserved_rows or None, "config-key": ref.config_key},
+    }
+    return shlex.join(["ctxextend", "resize", ref.source, *flag_words(flags), "--mend-limits"])
+
+
+def _report(checkpoint: Checkpoint, table: StoredTable, recipe: Provenance | None, parameters: int) -> TableReport:
+    place, file = table.place, checkpoint.holder(table.name)
+    entry, values = file.entries[table.name], read_floats(file, table.name)
+    positions = values[place.reserved_rows :]
+    stats, repetition = measure(positions), find_repetition(positions)
+    new_rows, old_length = _new_rows(table, recipe)
+    # The initialiser's standard deviation, as far as the config or torch tells.
+    configs = [nested(checkpoint.config, place.path), checkpoint.config]
+    stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZERS)
+    known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
+    deviations = tuple(dict.fromkeys((*known, DEFAULT_DEVIATION, TORCH_DEVIATION)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        offset_norms = np.linalg.norm(values[: place.reserved_rows].astype(np.float64), axis=1)
+    return TableReport(
+        name=table.name,
+        part=place.part,
+        file=table.file,
+        config_key=place.config_key,
+        rows=table.rows,
+        positions=table.positions,
+        offset=place.reserved_rows,
+        hidden_size=entry.shape[1],
+        dtype=entry.dtype,
+        bytes=entry.size,
+        share=math.prod(entry.shape) / parameters,
+        new_rows=new_rows,
+        offset_norms=offset_norms,
+        stats=stats,
+        outliers=find_outliers(stats.norms, stats.cosines),
+        repetition=repetition,
+        seams=find_seams(stats, {length for length in (old_length, repetition.period) if length}),
+        untrained=find_untrained_rows(positions, stats, deviations),
+        values=values,
+    )
+
+
+def _new_rows(table: StoredTable, recipe: Provenance | None) -> tuple[tuple[RowRange, ...] | None, int | None]:
+    """Return the rows that a resize made and the positions there were before, where the recipe beside it says so."""
+    before, after = recipe.rows.get(table.name, (0, 0)) if recipe else (0, 0)
+    offset = table.place.reserved_rows
+    if recipe is None or after != table.rows or before <= offset:
+        return None, None
+    if after <= before:
+        return (), None
+    start = offset + recipe.settings.options.kept_of(before - offset)
+    return (((start, table.rows),), table.place.positions(before)) if start < table.rows else (None, None)

@@ -1,0 +1,318 @@
+"""Every place in a checkpoint that states a length, who obeys it, and what a user of each library gets."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.jsontext import load_object
+from ctxextend.checkpoints.limits import StatedLimit, stated_limits
+from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.plan.find_tables import OpenedModel
+
+__all__ = ["ClientLimit", "Limit", "StoredTable", "client_limits", "find_limits"]
+
+TRANSFORMERS = "transformers"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+TOKENIZERS = "tokenizers"
+NOBODY = "none"
+# Who obeys each kind of limit that side files state.
+CLIENTS = {
+    "tokenizer": TRANSFORMERS,
+    "sentence": SENTENCE_TRANSFORMERS,
+    "truncation": TOKENIZERS,
+    "padding": TOKENIZERS,
+    "generation": "transformers generate",
+}
+# The keys by which transformers and sentence-transformers cut.
+CUTTING_KEYS = ("model_max_length", "max_len", "max_seq_length")
+
+# The names of sentence-transformers' own config, in the order in which it looks for them; it obeys the first.
+SENTENCE_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+# What a folder holds that AutoTokenizer can load.
+TOKENIZER_FILES = {
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
+    "sentencepiece.bpe.model",
+}
+# Under these keys transformers' configs answer to the name by which sentence-transformers asks for the length.
+ASKED_FOR = ("max_position_embeddings", "n_positions")
+
+NOT_LOADED = "the model does not load"
+# Stands behind a key that the config leaves out, so that transformers' default holds.
+LEFT_OUT = " (left out)"
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A table as it is in the file, whatever the config says of it.
+
+    Attributes:
+        place: Where the registry has it.
+        name: Its tensor.
+        file: The file that holds it, below the checkpoint's root.
+        rows: Its rows.
+    """
+
+    place: TableLocation
+    name: str
+    file: str
+    rows: int
+
+    @property
+    def positions(self) -> int:
+        """Its usable positions."""
+        return self.place.positions(self.rows)
+
+    @property
+    def fate_beyond(self) -> str:
+        """What becomes of positions beyond its end."""
+        return "share the last position" if self.place.table.clamps else "fail"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One place that states a length.
+
+    Attributes:
+        file: Path below the checkpoint's root.
+        key: The path of keys with dots, or a tensor's name.
+        value: What stands there: a number, a tensor's length, a padding strategy, or other values as text; None where
+            nothing does.
+        tokens: How many token positions that means; None where it sets no limit.
+        client: Who obeys it.
+        table: The table that it is about.
+        agrees: Whether it agrees with that table.
+        why: What follows where it does not; else empty.
+        mend: The command that mends it; None where nothing needs to be.
+    """
+
+    file: str
+    key: str
+    value: Any
+    tokens: int | None
+    client: str
+    table: str
+    agrees: bool
+    why: str = ""
+    mend: str | None = None
+
+    def __post_init__(self) -> None:
+        is_padding = isinstance(self.value, dict) and self.tokens is not None
+        if not (self.value is None or isinstance(self.value, int) or is_padding):
+            object.__setattr__(self, "value", str(self.value))  # JSON has no infinity, which 1e400 is read as
+
+    @property
+    def stops_loading(self) -> bool:
+        """Whether no model can be made of config and weights because of it."""
+        return self.why.endswith(NOT_LOADED)
+
+
+@dataclass(frozen=True)
+class ClientLimit:
+    """What a user of one client gets.
+
+    Attributes:
+        client: ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone.
+        tokens: How many tokens of a text it reads; None where it cuts nowhere, 0 where the model does not load.
+        decided_by: The place that decides it.
+        beyond: What becomes of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares
+            that), ``not cut``, or ``not loaded``.
+    """
+
+    client: str
+    tokens: int | None
+    decided_by: str
+    beyond: str
+
+
+def find_limits(
+    model: OpenedModel, tables: Sequence[StoredTable], commands: Mapping[str, str | None]
+) -> tuple[Limit, ...]:
+    """Return every place that states a length, those in the config first.
+
+    Args:
+        model: The checkpoint.
+        tables: Those of its tables that are looked at.
+        commands: For each table, by its name, the command that makes every limit agree with it.
+
+    Raises:
+        CheckpointError: A file is not valid JSON.
+    """
+    checkpoint = model.checkpoint
+    by_key: dict[str, Limit] = {}
+    for table in tables if checkpoint.has_config else ():
+        for limit in _config_limits(model, table):
+            if limit.key not in by_key or not limit.agrees:  # of tables that share a key, the one that disagrees
+                by_key[limit.key] = limit
+    limits = list(by_key.values())
+    for table in tables:
+        limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name, agrees=True))
+        limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # those of all layers as one
+    for tokenizer, table in _readers(tables).items():
+        limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
+    return tuple(limit if limit.agrees else replace(limit, mend=commands[limit.table]) for limit in limits)
+
+
+def _readers(tables: Sequence[StoredTable]) -> dict[str, StoredTable]:
+    """Return the first table that reads each tokenizer's texts, by the tokenizer's folder."""
+    found: dict[str, StoredTable] = {}
+    for table in tables:
+        if table.place.tokenizer is not None:
+            found.setdefault(table.place.tokenizer, table)
+    return found
+
+
+def _config_limits(model: OpenedModel, table: StoredTable) -> Iterator[Limit]:
+    checkpoint, place = model.checkpoint, table.place
+
+    def limit_of(key: str, value: Any, client: str) -> Limit:
+        is_length = isinstance(value, int) and not isinstance(value, bool)
+        agrees = is_length and place.rows(value) == table.rows
+        tokens = place.positions(place.rows(value)) if is_length else None
+        why = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if client != NOBODY else "nothing reads it"
+        return Limit(checkpoint.config_file, key, value, tokens, client, table.name, agrees, "" if agrees else why)
+
+    for path in place.length_paths:
+        value = nested(checkpoint.config, path)
+        if value is not None:
+            yield limit_of(".".join(path), value, TRANSFORMERS if path == place.obeyed_path else NOBODY)
+    default = place.family.defaults.get(place.table.config_key)
+    if place.stated(place.obeyed_key) is None and default is not None:
+        limit = limit_of(f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)
+        yield replace(limit, value=None) if limit.agrees else limit
+    for key in model.architecture.family.raised:
+        value = checkpoint.config.get(key)
+        if isinstance(value, int):
+            why = "" if value == table.positions else _consequence(value, table)
+            yield Limit(checkpoint.config_file, key, value, value, TRANSFORMERS, table.name, not why, why)
+
+
+def _buffer_limits(checkpoint: Checkpoint, table: StoredTable) -> Iterator[Limit]:
+    """Yield the tensors that are sized by the length."""
+    wanted = table.place.key_value(table.positions)
+    for file in checkpoint.weights:
+        for entry in file.entries.values():
+            buffer = table.place.buffer(entry.name)
+            if buffer is None or not entry.shape:  # old files hold scalars too
+                continue
+            length = entry.shape[0 if buffer.content == "rows" else -1]
+            name = re.sub(r"\.\d+\.", ".*.", entry.name) if "*" in buffer.name else entry.name
+            tokens = length - (wanted - table.positions)
+            client = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
+            why = "" if length == wanted else f"{table.name} has {table.rows} rows"
+            yield Limit(checkpoint.relative(file), name, length, tokens, client, table.name, not why, why)
+
+
+def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: StoredTable) -> Limit:
+    client = CLIENTS[stated.kind]
+    if client == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
+        client = NOBODY
+    tokens, positions = stated.tokens, table.positions
+    may_be_less = stated.kind in ("padding", "generation")
+    agrees = tokens == positions or (may_be_less and (tokens is None or tokens < positions))
+    if agrees:
+        why = ""
+    elif client == NOBODY:
+        why = "nothing reads it"
+    elif stated.kind == "padding":
+        beyond = f"those beyond the table's {positions} {table.fate_beyond}"
+        why = f"every text is padded to {tokens} tokens, and {beyond}"
+    else:
+        why = _consequence(tokens, table)
+    return Limit(stated.file, ".".join(stated.path), stated.value, tokens, client, table.name, agrees, why)
+
+
+def _consequence(tokens: int | None, table: StoredTable) -> str:
+    """Say what a limit that is not the table's does to texts."""
+    positions, beyond = table.positions, table.fate_beyond
+    if tokens is None:
+        return f"texts of more than {positions} tokens are not cut, and {beyond}"
+    if tokens < positions:
+        return f"texts are cut at {tokens}, and the table has {positions} positions"
+    return f"the table has {positions} positions: texts of {positions + 1} to {tokens} tokens {beyond}"
+
+
+def _sentence_config(checkpoint: Checkpoint) -> str | None:
+    """Return the config that sentence-transformers obeys, the first that says anything.
+
+    None where it obeys none: that needs a modules.json.
+    """
+    if "modules.json" not in checkpoint.copied:
+        return None
+    paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
+    return next((path for path in paths if path in checkpoint.copied and load_object(checkpoint.root / path)), None)
+
+
+# ---- what a user of each library gets
+
+
+def client_limits(
+    checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[StoredTable]
+) -> Iterator[ClientLimit]:
+    """Yield what each client makes of a text, by the files that it obeys.
+
+    transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
+    ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, offset rows
+    included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore. Where no
+    file of the tokenizer states a padding token, and no modules.json makes it a sentence encoder, the second is left
+    out: it would fail at every text.
+
+    Args:
+        checkpoint: The checkpoint.
+        limits: From `find_limits`.
+        tables: Those of its tables that are looked at.
+    """
+    for tokenizer, table in _readers(tables).items():
+        folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
+        names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
+        own = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
+        cutting = {limit.client: limit for limit in own if limit.key in CUTTING_KEYS}
+        tokenizer_limit, sentence_limit = cutting.get(TRANSFORMERS), cutting.get(SENTENCE_TRANSFORMERS)
+        if names & TOKENIZER_FILES:
+            obstacle = next((limit for limit in limits if limit.stops_loading), None)
+            yield _client_limit(TRANSFORMERS, tokenizer_limit, table, obstacle)
+            if not tokenizer and _can_pad(checkpoint, folders):
+                limit = sentence_limit or _smaller_limit(tokenizer_limit, own, table)
+                yield _client_limit(SENTENCE_TRANSFORMERS, limit, table, obstacle)
+        if "tokenizer.json" in names:
+            truncation = next((limit for limit in own if limit.key == "truncation.max_length"), None)
+            if truncation:
+                yield ClientLimit(TOKENIZERS, truncation.tokens, f"{truncation.file} {truncation.key}", "cut")
+            else:
+                yield ClientLimit(TOKENIZERS, None, "tokenizer.json, which states no truncation", "not cut")
+
+
+def _client_limit(client: str, limit: Limit | None, table: StoredTable, obstacle: Limit | None) -> ClientLimit:
+    if obstacle is not None:
+        return ClientLimit(client, 0, f"{obstacle.file} {obstacle.key}", "not loaded")
+    if limit is None or limit.tokens is None or limit.tokens > table.positions:
+        beyond = "last position" if table.place.table.clamps else "fails"
+        return ClientLimit(client, table.positions, f"{table.file} {table.name}", beyond)
+    return ClientLimit(client, limit.tokens, f"{limit.file} {limit.key}", "cut")
+
+
+def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
+    """Whether sentence-transformers can read texts: it pads them all, and GPT-2's tokenizer has nothing to pad with."""
+    stating = ("tokenizer_config.json", "special_tokens_map.json")
+    paths = (path for path in map(PurePosixPath, checkpoint.copied) if path.name in stating and path.parent in folders)
+    return "modules.json" in checkpoint.copied or any(
+        load_object(checkpoint.root / path).get("pad_token") is not None for path in paths
+    )
+
+
+def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: StoredTable) -> Limit | None:
+    """Return the smaller of the tokenizer's limit and the config's own number, which counts offset rows too."""
+    place = table.place
+    stated = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
+    if not place.path and place.table.config_key in ASKED_FOR:
+        keys = (place.obeyed_key, f"{place.obeyed_key}{LEFT_OUT}")
+        for limit in [limit for limit in limits if limit.key in keys][:1]:
+            number = place.family.defaults.get(place.obeyed_key) if limit.value is None else limit.value
+            if isinstance(number, int):
+                stated.append(replace(limit, tokens=number))
+    return min(stated, key=lambda limit: limit.tokens or 0, default=None)

@@ -1,0 +1,228 @@
+"""What `inspect` finds: position tables with their figures, and everything in the folder that states their length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.inspection.stated_limits import ClientLimit, Limit
+from ctxextend.json_output import not_in_json, to_json
+from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
+
+__all__ = ["Inspection", "Shown", "TableReport", "short_names", "tables_by_part"]
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One position table and its figures.
+
+    Rows count from the tensor's first, offset rows included; positions from the first row behind those.
+
+    Attributes:
+        name: Its tensor in the checkpoint.
+        part: What it is called where there are several: encoder, decoder, text, …; else empty.
+        file: The file that holds it, below the checkpoint's root.
+        config_key: The key of config.json that states its length, with dots where configs are nested.
+        rows: Its rows: offset + positions, and in few families some behind the last position.
+        positions: Usable positions.
+        offset: Rows before position 0.
+        hidden_size: Columns.
+        dtype: As safetensors spells it.
+        bytes: Its size in the file.
+        share: Its share of all parameters of the checkpoint, 0 to 1.
+        new_rows: The rows that a resize made, where the checkpoint says so; None where it does not.
+        offset_norms: Norms of the offset rows, shape (offset,), float64.
+        stats: Figures of the rows behind the offset.
+        outliers: Positions that stand out, each with what stands out; see `find_outliers`.
+        repetition: Rows that are there more than once, by their positions.
+        seams: Positions at which it jumps, by the older length whose multiples they are; see `find_seams`.
+        untrained: Positions that look as an initialiser left them, each with its standard deviation.
+        values: The rows themselves, offset rows included, shape (rows, hidden_size), in the file's dtype.
+    """
+
+    name: str
+    part: str
+    file: str
+    config_key: str
+    rows: int
+    positions: int
+    offset: int
+    hidden_size: int
+    dtype: str
+    bytes: int
+    share: float
+    new_rows: tuple[RowRange, ...] | None
+    offset_norms: NDArray[np.float64] = field(metadata=not_in_json)
+    stats: TableStats = field(metadata=not_in_json)
+    outliers: dict[int, str] = field(metadata=not_in_json)
+    repetition: Repetition = field(metadata=not_in_json)
+    seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
+    untrained: dict[int, float] = field(metadata=not_in_json)
+    values: NDArray[Any] = field(metadata=not_in_json)
+
+    json_properties: ClassVar = {
+        "norms": "norms",
+        "neighbour_cosines": "stats.cosines",
+        "norm": "norm_summary",
+        "neighbour_cosine": "cosine_summary",
+        "effective_rank": "stats.effective_rank",
+        "components_for_95_percent": "components_for_95_percent",
+        "components": "stats.components",
+        "mean_row_norm": "stats.mean_norm",
+        "outliers": "outlier_rows",
+        "zero_rows": "zero_rows",
+        "nonfinite_rows": "nonfinite_rows",
+        "untrained_rows": "untrained_rows",
+        "tiling": "tiling",
+        "duplicates": "duplicates",
+        "seams": "seam_positions",
+    }
+
+    @cached_property
+    def norms(self) -> NDArray[np.float64]:
+        """The norm of every row, offset rows included, shape (rows,), float64."""
+        return np.concatenate([self.offset_norms, self.stats.norms])
+
+    @property
+    def norm_summary(self) -> dict[str, float | None]:
+        """Least, middle and greatest norm of the rows behind the offset, and their coefficient of variation."""
+        return {**_summary(self.stats.finite_norms), "variation": self.stats.norm_variation}
+
+    @property
+    def cosine_summary(self) -> dict[str, float | None]:
+        """Least, middle and greatest cosine of neighbours, and the row with the least."""
+        cosines, worst = self.stats.cosines, self.stats.worst_neighbours
+        return {**_summary(cosines[~np.isnan(cosines)]), "worst_row": None if worst is None else worst + self.offset}
+
+    @property
+    def components_for_95_percent(self) -> int:
+        """How many principal components hold 95 % of the variance."""
+        return self.stats.components_for(0.95)
+
+    @property
+    def outlier_rows(self) -> list[dict[str, Any]]:
+        """Rows that stand out, each with why."""
+        return [{"row": position + self.offset, "why": why} for position, why in self.outliers.items()]
+
+    @property
+    def zero_rows(self) -> list[int]:
+        """Rows that are zero throughout."""
+        return [position + self.offset for position in self.stats.zeros]
+
+    @property
+    def nonfinite_rows(self) -> list[int]:
+        """Rows that hold a NaN or an infinity."""
+        return [position + self.offset for position in self.stats.nonfinite]
+
+    @property
+    def untrained_rows(self) -> list[RowRange]:
+        """Ranges of rows that look as an initialiser left them."""
+        return row_ranges(position + self.offset for position in self.untrained)
+
+    @property
+    def tiling(self) -> dict[str, float] | None:
+        """The rows that repeat with a period; None where there is none."""
+        found = self.repetition
+        if not found.period:
+            return None
+        start, stop = found.start + self.offset, found.stop + self.offset
+        return {"period": found.period, "start": start, "stop": stop, "copies": found.copies}
+
+    @property
+    def duplicates(self) -> list[list[int]]:
+        """Groups of other rows that are equal."""
+        return [[position + self.offset for position in group] for group in self.repetition.groups]
+
+    @property
+    def seam_positions(self) -> list[dict[str, Any]]:
+        """The positions at which it jumps, by the older length."""
+        return [{"length": length, "positions": positions} for length, positions in self.seams.items()]
+
+    def is_new(self, position: int) -> bool:
+        """Whether a resize made the row of a position, as far as the checkpoint says."""
+        return any(start <= position + self.offset < stop for start, stop in self.new_rows or ())
+
+    def row_figures(self, rows: slice) -> list[dict[str, Any]]:
+        """Return the figures of single rows as plain values; rows count from the tensor's first."""
+        behind_seam = {position for positions in self.seams.values() for position in positions}
+        found = []
+        for row in range(*rows.indices(self.rows)):
+            position = row - self.offset
+            remarks = {
+                "holds NaN or infinity": position in self.stats.nonfinite,
+                "all zero": position in self.stats.zeros,
+                "untrained by the look of it": position in self.untrained,
+                "behind a seam": position in behind_seam,
+                self.outliers.get(position, ""): position in self.outliers,
+            }
+            origin = "new" if self.is_new(position) else "learned"
+            has_next = 0 <= position < len(self.stats.cosines)
+            figures = {
+                "row": row,
+                "position": position if 0 <= position < self.positions else None,
+                "norm": self.norms[row],
+                "cosine_to_next": self.stats.cosines[position] if has_next else None,
+                "origin": "offset" if position < 0 else "" if self.new_rows is None else origin,
+                "remarks": [remark for remark, holds in remarks.items() if holds],
+            }
+            found.append(to_json(figures))
+        return found
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a checkpoint.
+
+    Attributes:
+        source: As the user named it.
+        folder: Where it is on this machine.
+        family: The model type.
+        parameters: How many numbers all of its tensors hold, position buffers left out.
+        method: What made the table's rows, where the checkpoint says so; else None.
+        trainable: What was then trained, where it says so: ``new`` rows, ``positions`` or ``all``; else None.
+        tables: Its position tables.
+        limits: Every place that states a length.
+        clients: What a user of each client gets.
+        notes: What needs saying of how the reference was understood.
+    """
+
+    source: str
+    folder: str
+    family: str
+    parameters: int
+    method: str | None
+    trainable: str | None
+    tables: tuple[TableReport, ...]
+    limits: tuple[Limit, ...]
+    clients: tuple[ClientLimit, ...]
+    notes: tuple[str, ...]
+
+
+# A table of one model, and the model.
+Shown = tuple[Inspection, TableReport]
+
+
+def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
+    """Return what each model is called, by its `id`: the end of its path, where that tells them apart."""
+    short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
+    names = short if len(set(short)) == len(short) else [inspection.source for inspection in inspections]
+    return {id(inspection): name for inspection, name in zip(inspections, names, strict=True)}
+
+
+def tables_by_part(inspections: Sequence[Inspection]) -> list[list[Shown]]:
+    """Return the tables, those of several models that are the same part together."""
+    groups: dict[str, list[Shown]] = {}
+    for inspection in inspections:
+        for table in inspection.tables:
+            groups.setdefault(table.part, []).append((inspection, table))
+    return list(groups.values())
+
+
+def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
+    if not values.size:
+        return dict.fromkeys(("min", "median", "mean", "max"))
+    figures = {"min": values.min(), "median": np.median(values), "mean": values.mean(), "max": values.max()}
+    return {name: float(figure) for name, figure in figures.items()}
