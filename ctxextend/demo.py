@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ctxextend.checkpoints.atomic_output import temporary_folder
 from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.siblings import scratch
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.comparison.compare import compare_model
 from ctxextend.comparison.compare_settings import Compare
@@ -116,7 +116,7 @@ def compare_demo(progress: Progress = no_progress) -> Comparison:
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
-    with scratch() as folder:
+    with temporary_folder() as folder:
         path = folder / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
         settings = Compare.from_flags(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO, TypeGuard
 
-from ctxextend.checkpoints.destination import MARKS
+from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.checkpoints.redaction import redacted
 from ctxextend.errors import CtxextendError, DataError
 
@@ -145,7 +145,9 @@ def _is_user_text(file: Path, folder: Path) -> bool:
         return False
     between = [folder / name for name in file.relative_to(folder).parents][:-1]
     return not any(
-        parent.name.startswith(".") or parent.suffix == ".training" or any((parent / mark).exists() for mark in MARKS)
+        parent.name.startswith(".")
+        or parent.suffix == ".training"
+        or any((parent / mark).exists() for mark in CHECKPOINT_MARKS)
         for parent in between
     )
 

@@ -144,17 +144,6 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
     assert set(values) == JSON_KEYS
 
 
-def test_resize_dry_run_says_what_a_disk_that_clones_will_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = ("resize", "tiny-gpt2", "--to", "512", "--dry-run")
-    for shared in (0, 4096):
-        monkeypatch.setattr("ctxextend.plan.plan.cloned", lambda folder, files, shared=shared: shared)
-        rest = plan_resize("tiny-gpt2", to=512).bytes_to_write - 4096
-        line = f"share     4,096 of them with the source, as this disk can; {rest:,} take room"
-        assert (line in run(*flags).stdout) == bool(shared)
-    values = json.loads(run(*flags, "--json").stdout)
-    assert 0 < values["bytes_shareable"] < values["bytes_to_write"]
-
-
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
@@ -278,14 +267,12 @@ def test_main_stops_without_a_traceback_before_it_has_begun() -> None:
 
 SLOW = """
 import sys, time
-from ctxextend.checkpoints import copying
-real = copying.finish
+from ctxextend.checkpoints import copy, rewrite
+real = copy.sync_file
 def slow(file, mode):
     print("writing", flush=True)
     time.sleep(20)
-copying.finish = slow
-import ctxextend.checkpoints.rewriting as rewriting
-rewriting.finish = slow
+copy.sync_file = rewrite.sync_file = slow
 from ctxextend.cli.app import main
 main()
 """

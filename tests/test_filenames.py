@@ -1,24 +1,8 @@
-"""Names of files against patterns: ours beside the standard library's."""
-
-from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from ctxextend.checkpoints.filenames import CODE, KNOWN, STALE, first_match, fits
-
-NAMES = st.text("ab.*?[]-", max_size=8)
-
-
-@given(NAMES, NAMES)
-@example("a", "a*a")  # what begins and ends it may not be the same character
-@example("aa", "a*a")
-@example("a.index.b", "*.index*.b")
-@example("model-1.bin", "model-?.bin")
-def test_fits_is_fnmatchcase(name: str, pattern: str) -> None:
-    assert fits(name, pattern) == fnmatchcase(name, pattern)
+from ctxextend.checkpoints.filenames import CODE, KNOWN, STALE, first_match
 
 
 @pytest.mark.parametrize(

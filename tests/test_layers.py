@@ -75,8 +75,8 @@ def test_modules_import_only_the_libraries_of_their_layer(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> None:
-    if package(module) == "training":
-        return  # whose modules are classes of torch; what imports them does so inside functions
+    if package(module) == "training" or module in ("checkpoints/pytorch_file.py", "checkpoints/nanogpt.py"):
+        return  # whose modules work on torch's objects; what imports them does so inside functions
     tree = ast.parse((PACKAGE / module).read_text())
     for node in tree.body:
         assert "ctxextend.training" not in str(getattr(node, "module", ""))

@@ -12,11 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-from ctxextend.checkpoints.pickles import load_pickle
-from ctxextend.checkpoints.records import Stored
+from ctxextend.checkpoints.pytorch_file import Unpickled, unpickle
 from ctxextend.errors import CheckpointError
 from tests import pico
-from tests.test_torchfile import open_torch_file
+from tests.test_pytorch_file import open_torch_file
 
 ARGUMENTS: dict[str, Any] = {
     **{"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 16, "bias": True, "vocab_size": 32, "dropout": 0.1},
@@ -118,7 +117,7 @@ def make(**changes: Any) -> tuple[NanoGpt, dict[str, Any]]:
 def convert(content: Any, folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Take it through a file, as a user does, and into a folder for transformers."""
     torch.save(content, folder / "ckpt.pt")
-    loaded = load_pickle(folder / "ckpt.pt")
+    loaded = unpickle(folder / "ckpt.pt")
     assert is_nanogpt(loaded.content)
     config, tensors = from_nanogpt(loaded)
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -180,7 +179,7 @@ def test_from_nanogpt_ties_a_head_that_equals_the_embeddings(change: str, tmp_pa
 
 def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
     _, content = make(vocab_size=50304, dropout=0)
-    config, tensors = from_nanogpt(Stored(Path("ckpt.pt"), content))
+    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
     assert config == {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -194,13 +193,13 @@ def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
         "vocab_size": 50304,
     }
     assert next(iter(tensors)) == "transformer.wte.weight"
-    assert from_nanogpt(Stored(Path("ckpt.pt"), make()[1]))[0]["eos_token_id"] is None
+    assert from_nanogpt(Unpickled(Path("ckpt.pt"), make()[1], (0, 0, 0)))[0]["eos_token_id"] is None
 
 
 def test_from_nanogpt_keeps_the_dtype_and_makes_biases_of_it() -> None:
     _, content = make(bias=False)
     content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
-    config, tensors = from_nanogpt(Stored(Path("ckpt.pt"), content))
+    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
     assert config["dtype"] == "bfloat16"
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     assert not tensors["transformer.h.1.mlp.c_fc.bias"].any()
@@ -209,7 +208,7 @@ def test_from_nanogpt_keeps_the_dtype_and_makes_biases_of_it() -> None:
 def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> None:
     _, content = make()
     old = {name: value for name, value in content["model_args"].items() if name not in ("bias", "dropout")}
-    config, tensors = from_nanogpt(Stored(Path("ckpt.pt"), content | {"model_args": old}))
+    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content | {"model_args": old}, (0, 0, 0)))
     assert config["resid_pdrop"] == 0
     assert tensors["transformer.ln_f.bias"].any()
 
@@ -239,7 +238,7 @@ def test_from_nanogpt_refuses_arguments_that_do_not_fit(arguments: dict[str, Any
     _, content = make()
     content["model_args"] |= arguments
     with pytest.raises(CheckpointError, match=message) as caught:
-        from_nanogpt(Stored(Path("ckpt.pt"), content))
+        from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
     assert caught.value.message.startswith("ckpt.pt")
 
 
@@ -257,7 +256,7 @@ def test_from_nanogpt_refuses_other_tensors(change: Callable[[Any], Any], messag
     _, content = make()
     change(content["model"])
     with pytest.raises(CheckpointError, match=message):
-        from_nanogpt(Stored(Path("ckpt.pt"), content))
+        from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
 
 
 @pytest.mark.parametrize(

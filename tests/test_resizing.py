@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.checkpoints.dtypes import numpy_dtype
+from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions, cast, nonfinite_rows, resize_table

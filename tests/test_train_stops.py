@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ctxextend.checkpoints.locks import hold
+from ctxextend.checkpoints.atomic_output import locked
 from ctxextend.training.reports import TrainingInterrupted
 from ctxextend.training.running import train as train_in_python
 from ctxextend.training.trainer import RunTrainer, Watch
@@ -124,7 +124,7 @@ def test_train_goes_on_with_more_steps_than_were_asked_for(gpt2: Path, monkeypat
 
 def test_train_refuses_to_work_where_another_run_does(gpt2: Path) -> None:
     Path("out.training").mkdir()
-    with hold(Path("out.training")):
+    with locked(Path("out.training")):
         done = begin(gpt2)
     assert done.exit_code == 1
     assert "Another run works in out.training just now." in done.stderr

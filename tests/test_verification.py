@@ -810,7 +810,7 @@ def test_resize_verify_proves_the_output_before_it_takes_its_name(sharded: Path)
 def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
     sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ctxextend.checkpoints.rewriting import rewrite as real
+    from ctxextend.checkpoints.rewrite import rewrite as real
 
     def damaging(file: Any, layout: Any, tensors: Any, destination: Path, progress: Any) -> None:
         real(file, layout, tensors, destination, progress)

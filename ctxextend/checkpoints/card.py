@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from ctxextend.checkpoints.jsontext import open_brackets
+from ctxextend.checkpoints.json_edit import open_brackets
 
 __all__ = ["model_card"]
 

@@ -1,10 +1,46 @@
-"""What is known of the files that lie in a model folder, by their names."""
+"""File names in a model folder: weights, stale files, code, and what a checkpoint commonly holds."""
 
-from collections.abc import Iterable, Sequence
+import os
+import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-__all__ = ["NOT_FETCHED", "NOT_OURS", "PLAIN", "STALE", "VARIANTS", "first_match", "fits", "is_code", "is_known"]
+__all__ = [
+    "CHECKPOINT_MARKS",
+    "CHECKPOINT_WEIGHTS",
+    "NANOGPT_FILE",
+    "NOT_FETCHED",
+    "NOT_OURS",
+    "PLAIN",
+    "READABLE",
+    "SAFETENSORS",
+    "SINGLE_FILE",
+    "STALE",
+    "VARIANTS",
+    "VARIANT_FILE",
+    "first_match",
+    "first_weights",
+    "is_code",
+    "is_known",
+    "output_name",
+    "shard_name",
+    "stays_inside",
+    "with_variant",
+]
+
+SINGLE_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ADAPTER_FILE = "adapter_model.safetensors"
+# In the order in which transformers and PEFT look for them.
+SAFETENSORS = (SINGLE_FILE, INDEX, ADAPTER_FILE)
+NAMES = (*SAFETENSORS, "pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+# What stands in front of the suffix of single files that transformers and PEFT find.
+FOUND = re.compile(r"model|model\.[^.]+|adapter_model")
+# Weights that can be read from a file of their own.
+READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+NANOGPT_FILE = "ckpt.pt"
+VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
 
 # A copy of the weights in another precision, and the copy that needs no name.
 VARIANTS = ("model.*.safetensors", "model.safetensors.index.*.json")
@@ -70,18 +106,23 @@ KNOWN = (
     *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
 
-# What stands for any one character.
-WILD = frozenset("?[")
-
 # The folders in which sentence-transformers keeps its modules, such as 1_Pooling, and what else they hold.
 MODULE_FOLDER = "[0-9]*_*"
 MODULE_FILES = ("pytorch_model.bin",)
 
 
+# What tells that a folder holds a checkpoint, and its weights.
+CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
+CHECKPOINT_WEIGHTS = (
+    *("adapter_model.safetensors", "model*.safetensors", "*/model*.safetensors"),
+    *("pytorch_model*.bin", "*/pytorch_model*.bin"),
+)
+
+
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint as it is written here commonly holds a file of that name."""
     if len(path.parts) == 2 and fnmatchcase(path.parts[0], MODULE_FOLDER):
-        return any(fits(path.name, pattern) for pattern in (*KNOWN, *MODULE_FILES))
+        return path.name in MODULE_FILES or first_match(PurePosixPath(path.name), KNOWN) is not None
     return first_match(path, KNOWN) is not None
 
 
@@ -91,27 +132,55 @@ def is_code(path: PurePosixPath) -> bool:
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
-    """Return the first pattern, written as those of `STALE`, that holds for a path; None where none does.
-
-    Upper and lower case are alike.
-    """
-    parts = [part.lower() for part in path.parts]
-    return next((pattern for pattern in patterns if _holds(pattern, parts)), None)
-
-
-def _holds(pattern: str, parts: Sequence[str]) -> bool:
-    if pattern.startswith("**/"):
-        return fits(parts[-1], pattern[3:])
-    if pattern.endswith("/*"):
-        return len(parts) > 1 and fits(parts[0], pattern[:-2])
-    return len(parts) == 1 and fits(parts[0], pattern.lower())
+    """Return the first pattern, written as those of `STALE`, that matches a path in any case; None if none does."""
+    first, name, depth = path.parts[0].lower(), path.name.lower(), len(path.parts)
+    for pattern in patterns:
+        if pattern.startswith("**/"):
+            is_match = fnmatchcase(name, pattern[3:])
+        elif pattern.endswith("/*"):
+            is_match = depth > 1 and fnmatchcase(first, pattern[:-2])
+        else:
+            is_match = depth == 1 and fnmatchcase(name, pattern.lower())
+        if is_match:
+            return pattern
+    return None
 
 
-def fits(name: str, pattern: str) -> bool:
-    """Whether a name matches a pattern, as by `fnmatchcase`, which compiles each: that takes longer than all else."""
-    begin, star, end = pattern.partition("*")
-    if "*" in end or not WILD.isdisjoint(pattern):
-        return fnmatchcase(name, pattern)
-    if not star:
-        return name == pattern
-    return len(name) >= len(begin) + len(end) and name.startswith(begin) and name.endswith(end)
+# ---- weights
+
+
+def first_weights(folder: Path, variant: str | None) -> str | None:
+    """Return the weights file or index that a folder is read by, whatever has that name; None where nothing has."""
+    names = [with_variant(name, variant) for name in NAMES]
+    if variant is None and not (folder / "config.json").is_file():
+        names.append(NANOGPT_FILE)
+    return next((name for name in names if os.path.lexists(folder / name)), None)
+
+
+def with_variant(name: str, variant: str | None) -> str:
+    """Return what a weights file or an index is called in a variant."""
+    if variant is None:
+        return name
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}.{variant}.{suffix}"
+
+
+def output_name(name: str) -> str:
+    """Return what a single weights file is called in the output, where transformers must find it."""
+    stem = name.rpartition(".")[0].removeprefix("pytorch_")
+    return f"{stem}.safetensors" if FOUND.fullmatch(stem) else SINGLE_FILE
+
+
+def shard_name(name: str) -> str:
+    """Return what a shard is called as safetensors: its index says where it is."""
+    path = PurePosixPath(name)
+    stem, _, suffix = path.name.rpartition(".")
+    return (
+        name if suffix == "safetensors" else (path.parent / f"{stem.removeprefix('pytorch_')}.safetensors").as_posix()
+    )
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a relative path cannot lead out of its folder."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return bool(name) and not path.is_absolute() and ".." not in path.parts and ":" not in name

@@ -1,30 +1,34 @@
-"""A model folder: its config, its weights in one file or in shards, and everything else in it."""
+"""A model folder: its config, its weights, and every other file, each copied to an output or left out for a reason."""
 
 import json
+import os
 import shlex
-from collections.abc import Mapping
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
-from ctxextend.checkpoints.contents import CODE, files_below, holds, leads_out, reason_to_omit, sort_files
-from ctxextend.checkpoints.copying import check_stamp, stamp
-from ctxextend.checkpoints.filenames import is_known
-from ctxextend.checkpoints.jsontext import check_depth, load_object, parse_json, read_text
-from ctxextend.checkpoints.noweights import model_class
-from ctxextend.checkpoints.source import Source
-from ctxextend.checkpoints.weightnames import NANOGPT_FILE, stays_inside
-from ctxextend.checkpoints.weights import Names, Weights, WeightsFile, find_weights
+from ctxextend.checkpoints.copy import Fingerprint, check_unchanged, file_fingerprint
+from ctxextend.checkpoints.filenames import NANOGPT_FILE, NOT_OURS, STALE, first_match, is_code, is_known, stays_inside
+from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoints.safetensors_file import TensorFile
+from ctxextend.checkpoints.source import OUTSIDE, Source, file_mode, holds, leads_out, not_a_file
+from ctxextend.checkpoints.weights import Weights, find_weights, model_class
 from ctxextend.errors import CheckpointError
 
-__all__ = ["ADAPTER_PREFIX", "Checkpoint", "WeightsFile", "open_checkpoint"]
+__all__ = ["ADAPTER_PREFIX", "CODE", "LINKED", "Checkpoint", "load_modules", "open_checkpoint"]
 
 CONFIG = "config.json"
-OTHER = "other weights, not rewritten"
 ADAPTER_CONFIG = "adapter_config.json"
 # What PEFT writes in front of the names of the base model's modules.
 ADAPTER_PREFIX = "base_model.model."
+
+# Why files are left out of an output.
+OTHER = "other weights, not rewritten"
+CODE = "code, which was not run"
+LINKED = "a linked folder"
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Checkpoint:
         made: Text files that the output needs and the source lacks, by their path below the root.
         copied: Every other file that belongs to it, config.json included, relative to the root.
         omitted: Files that are left out of an output, each with the reason.
-        stamps: Of every file that belongs to it the `stamp`, from before it was read.
+        fingerprints: Of every file that belongs to it, from before it was read.
         base: For what PEFT puts on top of a base model, the name of that; else None.
     """
 
@@ -51,7 +55,7 @@ class Checkpoint:
     made: Mapping[str, str]
     copied: tuple[str, ...]
     omitted: Mapping[str, str]
-    stamps: Mapping[str, tuple[int, int, int]]
+    fingerprints: Mapping[str, Fingerprint]
     base: str | None = None
 
     @property
@@ -71,7 +75,7 @@ class Checkpoint:
         return self.root if file is None or self.copied else self.root / file
 
     @property
-    def weights(self) -> tuple[WeightsFile, ...]:
+    def weights(self) -> tuple[TensorFile, ...]:
         """The files that hold its weights, in the order of their names."""
         return self.stored.files
 
@@ -81,22 +85,19 @@ class Checkpoint:
         return self.stored.index
 
     @cached_property
-    def names(self) -> Names:
-        """The names of all of its tensors."""
-        return Names(self.weights)
+    def names(self) -> Mapping[str, TensorFile]:
+        """Every tensor's name with the file that holds it, in the files' order."""
+        return {name: file for file in self.weights for name in file.entries}
 
-    def holder(self, name: str) -> WeightsFile:
-        """Return the file that holds the tensor of exactly that name."""
-        found = self.names.find(name)
-        if found is None:
-            raise KeyError(name)
-        return self.weights[found[0]]
+    def holder(self, name: str) -> TensorFile:
+        """Return the file that holds the tensor of exactly that name; raise KeyError if none does."""
+        return self.names[name]
 
-    def relative(self, file: WeightsFile) -> str:
+    def relative(self, file: TensorFile) -> str:
         """Return a weights file's path below the root."""
         return file.path.relative_to(self.root).as_posix()
 
-    def output_name(self, file: WeightsFile) -> str:
+    def output_name(self, file: TensorFile) -> str:
         """Return the path of the file that will hold these weights, below the output."""
         name = file.path.relative_to(self.root / self.model).as_posix()
         return (self.model / self.stored.outputs[name]).as_posix()
@@ -143,14 +144,14 @@ class Checkpoint:
     def with_code(self) -> "Checkpoint":
         """Return it with its code among the files that are copied."""
         omitted = {name: why for name, why in self.omitted.items() if why != CODE}
-        stamps = {name: found for name in self.code if (found := stamp(self.root / name))}
+        code = {name: found for name in self.code if (found := file_fingerprint(self.root / name))}
         copied = tuple(sorted((*self.copied, *self.code)))
-        return replace(self, copied=copied, omitted=omitted, stamps={**self.stamps, **stamps})
+        return replace(self, copied=copied, omitted=omitted, fingerprints={**self.fingerprints, **code})
 
     def check_unchanged(self) -> None:
-        """Raise CheckpointError where one of its files is no longer what it was when it was opened."""
-        for name, before in self.stamps.items():
-            check_stamp(self.root / name, before)
+        """Raise CheckpointError if one of its files changed since it was opened."""
+        for name, before in self.fingerprints.items():
+            check_unchanged(self.root / name, before)
 
 
 def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
@@ -171,64 +172,50 @@ def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
 
 
 def _open(source: Source, variant: str | None) -> Checkpoint:
-    root, early = source.folder, _stamps(source)
+    root = source.folder
+    # A file without a config may lie anywhere, and its neighbours are not looked at.
+    is_alone = source.file is not None and not (root / CONFIG).exists()
+    # Taken before any file is read: what changes from here on is noticed.
+    early = {} if is_alone else {name: file_fingerprint(root / name) for name, _ in _files_below(root)}
     model = _model_folder(source)
     config: Mapping[str, Any] | None = None
     if holds(source, root / model / CONFIG):
         config = load_object(root / model / CONFIG)
-    if config is None and holds(source, root / ADAPTER_CONFIG):
+    elif holds(source, root / ADAPTER_CONFIG):
         config = {}  # its base model lies outside of the folder, wherever the adapter says
-    alone = config is None and source.file is not None
-    if config is None and not alone and not holds(source, root / NANOGPT_FILE):
+    is_alone = config is None and source.file is not None
+    if config is None and not is_alone and not holds(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
     stored = find_weights(root / model, config, source, variant)
     used = {(model / name).as_posix() for name in stored.used}
-    copied, omitted = ((), {}) if alone else sort_files(source, model, used)
+    copied, omitted = ((), {}) if is_alone else _sort_files(source, model, used)
     if source.file is not None:
-        others = {name: OTHER for name in copied if _is_alike(PurePosixPath(name), PurePosixPath(source.file))}
+        suffix = PurePosixPath(source.file).suffix
+        others = {name: OTHER for name in copied if _is_other_weights(PurePosixPath(name), suffix)}
         copied, omitted = tuple(name for name in copied if name not in others), omitted | others
-    omitted |= {name: why for name in source.not_fetched if (why := reason_to_omit(PurePosixPath(name), model))}
-    stamps = {name: early.get(name) or _stamp(root / name) for name in (*sorted(used), *copied)}
-    made = _made(model, stored)
-    known = stored.config if config is None else config
-    base = _base(source) if any(name.startswith("adapter_model.") for name in stored.used) else None
-    return Checkpoint(source, model, known or {}, stored, made, copied, omitted, stamps, base)
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """Return the stamp of a file that came while its folder was read."""
-    if found := stamp(path):
-        return found
-    raise CheckpointError(f"{path} went away while its folder was read.", "Run the command again.")
-
-
-def _stamps(source: Source) -> dict[str, tuple[int, int, int]]:
-    """Return the stamp of every file in a folder, taken before any is read: what changes from here on is noticed."""
-    if source.file is not None and not (source.folder / CONFIG).exists():
-        return {}  # it may lie anywhere, and its neighbours are not looked at
-    names = (name for name, _ in files_below(source.folder))
-    return {name: found for name in names if (found := stamp(source.folder / name))}
-
-
-def _is_alike(path: PurePosixPath, file: PurePosixPath) -> bool:
-    """Whether a file is another of the kind of which the user named one."""
-    return len(path.parts) == 1 and path.suffix == file.suffix and not is_known(path)
-
-
-def _made(model: PurePosixPath, stored: Weights) -> dict[str, str]:
+    omitted |= {name: why for name in source.not_fetched if (why := _reason_by_name(PurePosixPath(name), model))}
+    fingerprints = {}
+    for name in (*sorted(used), *copied):
+        fingerprint = early.get(name) or file_fingerprint(root / name)
+        if fingerprint is None:
+            raise CheckpointError(f"{root / name} went away while its folder was read.", "Run the command again.")
+        fingerprints[name] = fingerprint
     made = {}
     if stored.config is not None:
         made[CONFIG] = json.dumps(stored.config, indent=2) + "\n"
     if stored.index_text is not None:
         made[(model / stored.index_name).as_posix()] = stored.index_text
-    return made
+    base = None
+    if any(name.startswith("adapter_model.") for name in stored.used):
+        adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else {}
+        base = str(adapter.get("base_model_name_or_path") or "its base model")
+    known = stored.config if config is None else config
+    return Checkpoint(source, model, known or {}, stored, made, copied, omitted, fingerprints, base)
 
 
-def _base(source: Source) -> str:
-    """Return the name of an adapter's base model."""
-    path = source.folder / ADAPTER_CONFIG
-    adapter = load_object(path) if holds(source, path) else {}
-    return str(adapter.get("base_model_name_or_path") or "its base model")
+def _is_other_weights(path: PurePosixPath, suffix: str) -> bool:
+    """Whether a file is another of the kind of which the user named one."""
+    return len(path.parts) == 1 and path.suffix == suffix and not is_known(path)
 
 
 def _model_folder(source: Source) -> PurePosixPath:
@@ -256,7 +243,6 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
         CheckpointError: It is not a JSON list of objects.
     """
     modules = parse_json(read_text(path), str(path))
-    check_depth([modules], str(path))
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Fetch the file again.")
     return modules
@@ -272,3 +258,58 @@ def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
     )
     hint = " ".join((*notes, advice))
     return CheckpointError(f"{folder} holds no config.json.", hint)
+
+
+# ---- which files are copied
+
+
+def _sort_files(source: Source, model: PurePosixPath, used: Collection[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Split a folder's files into those that are copied and those that are left out, with the reason.
+
+    Args:
+        source: The checkpoint.
+        model: The model's own folder, below the source's.
+        used: Files that are neither.
+
+    Raises:
+        OSError: A folder cannot be looked into.
+    """
+    root, copied, omitted = source.folder, list[str](), dict[str, str]()
+    for name, mode in _files_below(root):
+        path = PurePosixPath(name)
+        if name in used:
+            continue
+        kind = None if path.name in NOT_OURS else not_a_file(mode)
+        if kind is not None:
+            omitted[name] = LINKED if stat.S_ISDIR(mode) else kind
+        elif why := _reason_by_name(path, model):
+            omitted[name] = why
+        elif (root / path).is_symlink() and leads_out(root, root / path):
+            omitted[name] = OUTSIDE
+        elif is_code(path):
+            omitted[name] = CODE
+        else:
+            copied.append(name)
+    return tuple(copied), omitted
+
+
+def _reason_by_name(path: PurePosixPath, model: PurePosixPath) -> str | None:
+    """Return why a file of that name is no part of an output; None where it may be one."""
+    if path.name in NOT_OURS:
+        return f"{NOT_OURS[path.name]}, not part of the checkpoint"
+    below = [path, *([path.relative_to(model)] if model in path.parents else [])]
+    return next((STALE[pattern] for part in below if (pattern := first_match(part, STALE))), None)
+
+
+def _files_below(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield every file below the root, and every folder that is not walked into, with its mode, in sorted order."""
+    for folder, folders, files in os.walk(root, onerror=_raise):
+        here = Path(folder)
+        skipped = [name for name in folders if name in NOT_OURS or (here / name).is_symlink()]
+        folders[:] = sorted(set(folders) - set(skipped))
+        for name in sorted([*files, *skipped]):
+            yield (here / name).relative_to(root).as_posix(), file_mode(here / name)
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error

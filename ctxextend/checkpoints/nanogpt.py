@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ctxextend.checkpoints.records import Stored, read_stored
-from ctxextend.checkpoints.torchfile import find_tensors
+import torch
+
+from ctxextend.checkpoints.pytorch_file import Unpickled, find_tensors
 from ctxextend.errors import CheckpointError
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["NOTE", "from_nanogpt", "is_nanogpt"]
 
@@ -69,13 +67,13 @@ def is_nanogpt(content: Any) -> bool:
     return isinstance(arguments, dict) and "block_size" in arguments
 
 
-def from_nanogpt(stored: Stored) -> tuple[dict[str, Any], dict[str, "torch.Tensor"]]:
+def from_nanogpt(unpickled: Unpickled) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return a GPT-2 config and tensors for transformers that compute what nanoGPT's model computes.
 
     The file does not say which activation the model was trained with: `NOTE` says what is assumed.
 
     Args:
-        stored: What `load_pickle` returned, and `is_nanogpt` knows.
+        unpickled: From `unpickle`, and `is_nanogpt` knows its content.
 
     Returns:
         The content of config.json; and the tensors named, shaped and ordered as GPT2LMHeadModel saves them, Linear
@@ -84,11 +82,16 @@ def from_nanogpt(stored: Stored) -> tuple[dict[str, Any], dict[str, "torch.Tenso
     Raises:
         CheckpointError: An argument is missing or makes no sense, or the tensors are not those of such a model.
     """
-    content, path = stored.content, stored.path
+    content, path = unpickled.content, unpickled.path
     sizes = _sizes(content["model_args"], path)
     found = find_tensors(content["model"], path)
-    # Saving by hand may have parted what nanoGPT keeps as one tensor.
-    is_tied = HEAD not in found or _same(stored, found[HEAD], found.get(EMBEDDINGS))
+    head, embeddings = found.get(HEAD), found.get(EMBEDDINGS)
+    # Saving by hand may have split what nanoGPT keeps as one tensor.
+    is_tied = head is None or (
+        embeddings is not None
+        and (head.dtype, head.shape) == (embeddings.dtype, embeddings.shape)
+        and torch.equal(head, embeddings)
+    )
     tensors = {name: _converted(found, name, shape, sizes, path) for name, shape in _shapes(sizes, is_tied)}
     known = {*tensors, HEAD}
     strange = next((name for name in found if name not in known and not MASK.fullmatch(name)), None)
@@ -117,14 +120,6 @@ def _sizes(arguments: Mapping[str, Any], path: Path) -> _Sizes:
     return sizes
 
 
-def _same(stored: Stored, head: "torch.Tensor", embeddings: "torch.Tensor | None") -> bool:
-    import torch
-
-    if embeddings is None or (head.dtype, head.shape) != (embeddings.dtype, embeddings.shape):
-        return False
-    return torch.equal(read_stored(stored, head), read_stored(stored, embeddings))
-
-
 def _wrong(path: Path, name: str, value: Any, what: str) -> CheckpointError:
     return CheckpointError(f"{path}: model_args says {name} = {reprlib.repr(value)}, which is {what}.", HINT)
 
@@ -143,10 +138,8 @@ def _shapes(sizes: _Sizes, is_tied: bool) -> Iterator[tuple[str, tuple[int, ...]
 
 
 def _converted(
-    found: Mapping[str, "torch.Tensor"], name: str, shape: tuple[int, ...], sizes: _Sizes, path: Path
-) -> "torch.Tensor":
-    import torch
-
+    found: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...], sizes: _Sizes, path: Path
+) -> torch.Tensor:
     if name.endswith(".bias") and not sizes.bias:
         if name in found:
             raise CheckpointError(f"{path} holds {name}, but its model_args says bias = False.", HINT)

@@ -1,19 +1,41 @@
-"""From what a user types to a folder on this machine."""
+"""From what a user types to a folder on this machine, and which files in it may be opened."""
 
 import os
 import re
+import shlex
+import stat
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from ctxextend.checkpoints.filenames import NOT_FETCHED, NOT_OURS, PLAIN, VARIANTS
+from ctxextend.checkpoints.filenames import (
+    NOT_FETCHED,
+    NOT_OURS,
+    PLAIN,
+    READABLE,
+    SAFETENSORS,
+    VARIANTS,
+    stays_inside,
+    with_variant,
+)
 from ctxextend.checkpoints.hub import fetch, listed
 from ctxextend.checkpoints.redaction import redacted
-from ctxextend.checkpoints.weightnames import READABLE, SAFETENSORS, stays_inside, with_variant
-from ctxextend.errors import SourceError
+from ctxextend.errors import CheckpointError, SourceError
 
-__all__ = ["BUNDLED", "Source", "bundled_source", "resolve_source"]
+__all__ = [
+    "BUNDLED",
+    "IRREGULAR",
+    "OUTSIDE",
+    "Source",
+    "as_copied",
+    "bundled_source",
+    "file_mode",
+    "holds",
+    "leads_out",
+    "not_a_file",
+    "resolve_source",
+]
 
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
 
@@ -183,3 +205,69 @@ def _download(hub_id: str, revision: str | None, subfolder: str | None, variant:
     not_fetched = tuple(file for file in files if not (folder / file).exists())
     source = Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
     return _below(source, subfolder)
+
+
+# ---- which files may be opened
+
+OUTSIDE = "a link that leads out of the folder"
+IRREGULAR = "not a regular file"
+
+# A snapshot in the Hub's cache, whose files are links into the folder of blobs beside it.
+SNAPSHOT = re.compile(r"(?P<cache>.*/models--[^/]+)/snapshots/[^/]+(?:/.*)?")
+
+
+def holds(source: Source, path: Path) -> bool:
+    """Whether a checkpoint has a file, without following a link out of it or opening what is no file.
+
+    Args:
+        source: The checkpoint; the one file that a user named may be a link to anywhere.
+        path: The file, in the checkpoint's folder.
+
+    Returns:
+        False where nothing of that name exists.
+
+    Raises:
+        CheckpointError: It exists, and must not be read.
+        OSError: It cannot be looked at.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no system has
+        return False
+    if kind := not_a_file(file_mode(path)):
+        raise CheckpointError(f"{path} is {kind}.", "Put the file itself there, or fetch it again.")
+    is_named = source.file is not None and path == source.folder / source.file
+    if not is_named and leads_out(source.folder, path):
+        raise CheckpointError(f"{path} is {OUTSIDE}, and was not read.", as_copied(source.folder))
+    return True
+
+
+def as_copied(folder: Path) -> str:
+    """Say how to go on with a folder whose links lead out of it."""
+    command = shlex.join(["cp", "-rL", str(folder), f"{folder.name}-copied"])
+    return f"If you know who made it, copy the folder with all that links lead to: {command}"
+
+
+def leads_out(folder: Path, path: Path) -> bool:
+    """Whether a path below a folder leads elsewhere by a link: neither into it, nor to the blobs of the Hub's cache."""
+    inside = Path(os.path.realpath(folder))
+    cached = SNAPSHOT.fullmatch(inside.as_posix())
+    allowed = {inside, Path(cached["cache"]) / "blobs"} if cached else {inside}
+    return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
+
+
+def file_mode(path: Path) -> int:
+    """Return the mode of what a path leads to; 0 where its links lead nowhere, or in a circle."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
+
+
+def not_a_file(mode: int) -> str | None:
+    """Return what something is that is no regular file, by its mode; None for a regular file."""
+    if stat.S_ISREG(mode):
+        return None
+    if mode == 0:
+        return "a link that leads nowhere"
+    return "a folder" if stat.S_ISDIR(mode) else IRREGULAR

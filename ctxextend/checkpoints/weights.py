@@ -1,81 +1,38 @@
-"""The files that hold a checkpoint's weights: which they are, how they are read, and what they will be called."""
+"""The weights of a model folder: which files hold them, how they are read, and what they will be called."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ctxextend.checkpoints.contents import holds
-from ctxextend.checkpoints.headers import name_hash
-from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.checkpoints.noweights import no_weights
-from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file, read_tensor
-from ctxextend.checkpoints.weightnames import (
+from ctxextend.checkpoints.filenames import (
+    READABLE,
     SINGLE_FILE,
     VARIANT_FILE,
     first_weights,
     output_name,
     shard_name,
     stays_inside,
+    with_variant,
 )
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
+from ctxextend.checkpoints.source import Source, holds
 from ctxextend.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from ctxextend.checkpoints.source import Source
-    from ctxextend.checkpoints.torchfile import TorchFile
+    from ctxextend.checkpoints.pytorch_file import PytorchFile
 
-__all__ = ["Names", "Weights", "WeightsFile", "find_weights", "read_floats"]
+__all__ = ["Weights", "find_weights", "model_class"]
 
-
-# What reads torch files is imported where there is one: most checkpoints have none.
-WeightsFile: TypeAlias = "TensorFile | TorchFile"
-
-
-@dataclass(frozen=True)
-class Names(Collection[str]):
-    """The names of the tensors in all files, in the files' order; they are read where they are asked for.
-
-    Attributes:
-        files: The files.
-    """
-
-    files: tuple[WeightsFile, ...]
-
-    def __len__(self) -> int:
-        return sum(len(file.entries) for file in self.files)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for file in self.files for name in file.entries)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.find(name) is not None
-
-    def find(self, name: str) -> tuple[int, int] | None:
-        """Return which file holds a tensor, and its number there; None where none does."""
-        found = ((file, self.files[file].entries.number(name)) for file in self._candidates(name))
-        return next(((file, number) for file, number in found if number is not None), None)
-
-    def _candidates(self, name: str) -> list[int]:
-        if len(self.files) == 1:
-            return [0]
-        hashes, files = self._index
-        first, behind = (int(np.searchsorted(hashes, name_hash(name), side)) for side in ("left", "right"))
-        found: list[int] = files[first:behind].tolist()
-        return found
-
-    @cached_property
-    def _index(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """The hashes of all names, sorted, and the file that each is from."""
-        hashes = np.concatenate([file.entries.hashes for file in self.files])
-        files = np.repeat(np.arange(len(self.files)), [len(file.entries) for file in self.files])
-        order = np.argsort(hashes, kind="stable")
-        return hashes[order], files[order]
+WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
+# What other frameworks call their weights, and how transformers 4, the last that could, is told to read them.
+FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
 
 
 @dataclass(frozen=True)
@@ -93,7 +50,7 @@ class Weights:
         notes: What the user should know of how they were read.
     """
 
-    files: tuple[WeightsFile, ...]
+    files: tuple[TensorFile, ...]
     used: tuple[str, ...]
     outputs: Mapping[str, str]
     index: Mapping[str, Any] | None = None
@@ -109,12 +66,7 @@ class Weights:
         return found["variant"] if found else None
 
 
-def find_weights(
-    folder: Path,
-    config: Mapping[str, Any] | None,
-    source: "Source",
-    variant: str | None = None,
-) -> Weights:
+def find_weights(folder: Path, config: Mapping[str, Any] | None, source: Source, variant: str | None = None) -> Weights:
     """Find a folder's weights and read their headers; safetensors win over pickles, a single file over shards.
 
     Args:
@@ -128,47 +80,35 @@ def find_weights(
     """
     name = _index_of(folder, source) or source.file or first_weights(folder, variant)
     if name is None or not holds(source, folder / name):
-        raise no_weights(folder, config, variant, source)
-    ties = not _unties(config or {})
+        raise _no_weights(folder, config, variant, source)
+    inner = [value for value in (config or {}).values() if isinstance(value, Mapping)]
+    ties = not any(value.get("tie_word_embeddings") is False for value in (config or {}, *inner))
     if fnmatch(name, "*.index*.json"):
-        return _sharded(folder, name, source, ties)
-    if not name.endswith(".safetensors") and config is None:
-        return _alone(folder, name)
-    opened = _open(folder / name, ties)
-    return Weights((opened,), (name,), {name: output_name(name)}, notes=_notes((opened,)))
+        return _open_shards(folder, name, source, ties)
+    if name.endswith(".safetensors") or config is not None:
+        opened = _open(folder / name, ties)
+        return Weights((opened,), (name,), {name: output_name(name)}, notes=_notes((opened,)))
+    opened, made_config, notes = _open_pytorch(folder / name, ties)
+    return Weights(
+        (opened,), (name,), {name: output_name(name)}, config=made_config, notes=(*notes, *_notes((opened,)))
+    )
 
 
-def _unties(config: Mapping[str, Any]) -> bool:
-    """Whether a config, or one inside it, says that transformers ties nothing again."""
-    inner = (value for value in config.values() if isinstance(value, Mapping))
-    return config.get("tie_word_embeddings") is False or any(map(_unties, inner))
-
-
-def read_floats(file: WeightsFile, name: str) -> NDArray[Any]:
-    """Read one float tensor, its dtype as `numpy_dtype` gives it.
-
-    Raises:
-        CheckpointError: It holds no floats that can be interpolated, or the file cannot be read or shrank.
-    """
-    if isinstance(file, TensorFile):
-        return read_tensor(file, name)
-    from ctxextend.checkpoints.torchfile import read_torch_tensor
-
-    return read_torch_tensor(file, name)
-
-
-def _index_of(folder: Path, source: "Source") -> str | None:
+def _index_of(folder: Path, source: Source) -> str | None:
     """Return the index that lists the file that was named as one of its shards, or None."""
     known = ("model.safetensors.index*.json", "pytorch_model.bin.index*.json")
     indices = sorted(path.name for pattern in known for path in folder.glob(pattern)) if source.file else []
-    maps = {name: load_object(folder / name).get("weight_map") for name in indices if holds(source, folder / name)}
-    return next((name for name, map_ in maps.items() if isinstance(map_, dict) and source.file in map_.values()), None)
+    for name in indices:
+        weight_map = load_object(folder / name).get("weight_map") if holds(source, folder / name) else None
+        if isinstance(weight_map, dict) and source.file in weight_map.values():
+            return name
+    return None
 
 
-def _open(path: Path, ties: bool) -> WeightsFile:
+def _open(path: Path, ties: bool) -> TensorFile:
     if path.suffix == ".safetensors":
-        return open_tensor_file(path)
-    opened, config = _open_torch(path, ties)
+        return open_safetensors(path)
+    opened, config, _ = _open_pytorch(path, ties)
     if config is not None:
         raise CheckpointError(
             f"{path} is a checkpoint of nanoGPT, which says itself what a config would, and lies beside a config.json.",
@@ -177,66 +117,54 @@ def _open(path: Path, ties: bool) -> WeightsFile:
     return opened
 
 
-def _open_torch(path: Path, ties: bool) -> tuple["TorchFile", dict[str, Any] | None]:
-    """Read a torch file, and the config that one of nanoGPT's stands for."""
-    from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-    from ctxextend.checkpoints.pickles import load_pickle, status_of
-    from ctxextend.checkpoints.torchfile import find_tensors, torch_file
+def _open_pytorch(path: Path, ties: bool) -> tuple["PytorchFile", dict[str, Any] | None, tuple[str, ...]]:
+    """Read a PyTorch file; for one of nanoGPT's also return the config that it stands for, and a note."""
+    from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
+    from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_tensors, unpickle
 
-    status, stored = status_of(path), load_pickle(path)
-    converts = is_nanogpt(stored.content)
-    config, tensors = from_nanogpt(stored) if converts else (None, find_tensors(stored.content, path))
-    return torch_file(stored, tensors, status, ties=ties), config
-
-
-def _alone(folder: Path, name: str) -> Weights:
-    """Read a torch file that lies beside no config."""
-    from ctxextend.checkpoints.nanogpt import NOTE
-
-    opened, config = _open_torch(folder / name, ties=True)
-    notes = (NOTE,) if config is not None else ()
-    return Weights((opened,), (name,), {name: output_name(name)}, config=config, notes=(*notes, *_notes((opened,))))
+    unpickled = unpickle(path)
+    if is_nanogpt(unpickled.content):
+        config, tensors = from_nanogpt(unpickled)
+        return as_tensor_file(unpickled, tensors, ties=ties), config, (NOTE,)
+    return as_tensor_file(unpickled, find_tensors(unpickled.content, path), ties=ties), None, ()
 
 
-def _notes(files: tuple[WeightsFile, ...]) -> tuple[str, ...]:
-    read = [file for file in files if not isinstance(file, TensorFile) and not file.stored.is_mapped]
-    size = sum(file.size for file in read)
-    names = ", ".join(file.path.name for file in read)
+def _notes(files: tuple[TensorFile, ...]) -> tuple[str, ...]:
+    in_memory = [file for file in files if file.is_in_memory]
+    size = sum(file.size for file in in_memory)
+    names = ", ".join(file.path.name for file in in_memory)
     why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
-    return (f"{names} {why}: reading it takes {size:,} bytes of memory.",) if read else ()
+    return (f"{names} {why}: reading it takes {size:,} bytes of memory.",) if in_memory else ()
 
 
-def _sharded(folder: Path, name: str, source: "Source", ties: bool) -> Weights:
+# ---- shards
+
+
+def _open_shards(folder: Path, name: str, source: Source, ties: bool) -> Weights:
     index = load_object(folder / name)
-    names = _shards(folder / name, index, source)
+    names = _shard_names(folder / name, index, source)
     files = tuple(_open(folder / shard, ties) for shard in names)
     _check_index(folder / name, index, files)
-    _check_unique(files)
     outputs = {shard: shard_name(shard) for shard in names}
     if len(set(outputs.values())) < len(outputs):
         raise CheckpointError(
             f"{folder / name}: {', '.join(names)} would get one name as safetensors.", "Give the shards other names."
         )
-    if all(isinstance(file, TensorFile) for file in files):
+    if all(shard.endswith(".safetensors") for shard in names):
         return Weights(files, (*names, name), outputs, index, name)
-    index = _converted(index, dict(zip(outputs.values(), files, strict=True)))
-    text = json.dumps(index, indent=2) + "\n"
-    index_name = name.replace("pytorch_model.bin", SINGLE_FILE)
-    return Weights(files, (*names, name), outputs, index, index_name, text, notes=_notes(files))
-
-
-def _converted(index: Mapping[str, Any], files: Mapping[str, WeightsFile]) -> dict[str, Any]:
-    """Return the index of shards that were pickles, as it is once they are safetensors."""
     metadata = index.get("metadata")
-    size = sum(file.entries.size for file in files.values())
-    weight_map = {tensor: name for name, file in files.items() for tensor in file.entries}
-    return {
-        "metadata": (metadata if isinstance(metadata, dict) else {}) | {"total_size": size},
+    total_size = sum(file.tensor_bytes for file in files)
+    weight_map = {tensor: shard for shard, file in zip(outputs.values(), files, strict=True) for tensor in file.entries}
+    index = {
+        "metadata": (metadata if isinstance(metadata, dict) else {}) | {"total_size": total_size},
         "weight_map": dict(sorted(weight_map.items())),
     }
+    index_name = name.replace("pytorch_model.bin", SINGLE_FILE)
+    index_text = json.dumps(index, indent=2) + "\n"
+    return Weights(files, (*names, name), outputs, index, index_name, index_text, notes=_notes(files))
 
 
-def _shards(path: Path, index: Mapping[str, Any], source: "Source") -> list[str]:
+def _shard_names(path: Path, index: Mapping[str, Any], source: Source) -> list[str]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path} has no weight_map.", "Fetch or save the checkpoint again.")
@@ -258,25 +186,73 @@ def _normal(name: str) -> str:
     return PurePosixPath(name).as_posix()
 
 
-def _check_index(path: Path, index: Mapping[str, Any], files: tuple[WeightsFile, ...]) -> None:
+def _check_index(path: Path, index: Mapping[str, Any], files: tuple[TensorFile, ...]) -> None:
     by_name = {file.path.relative_to(path.parent).as_posix(): file for file in files}
     for tensor, name in index["weight_map"].items():
         file = by_name[_normal(name)]
-        # Torch files are listed by names that are tied or changed on reading; their index is made anew.
-        if tensor not in file.entries and isinstance(file, TensorFile):
+        # PyTorch files are listed by names that are tied or changed on reading; their index is made anew.
+        if tensor not in file.entries and file.path.suffix == ".safetensors":
             raise CheckpointError(
                 f"{path} says that {tensor!r} is in {name}, where it is not.", "Fetch the index again."
             )
-
-
-def _check_unique(files: tuple[WeightsFile, ...]) -> None:
-    hashes = np.sort(np.concatenate([file.entries.hashes for file in files]))
-    repeated = hashes[1:][hashes[1:] == hashes[:-1]]
-    seen: dict[str, WeightsFile] = {}
-    for file in files if repeated.size else ():
-        for name in file.entries:
-            if name in seen:
+    holders: dict[str, TensorFile] = {}
+    for file in files:
+        for tensor in file.entries:
+            other = holders.setdefault(tensor, file)
+            if other is not file:
                 raise CheckpointError(
-                    f"{name!r} stands in {seen[name].path.name} and in {file.path.name}.", "Save the checkpoint again."
+                    f"{tensor!r} stands in {other.path.name} and in {file.path.name}.", "Save the checkpoint again."
                 )
-            seen[name] = file
+
+
+# ---- what to do where there are none
+
+
+def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | None, source: Source) -> CheckpointError:
+    """Return the error for a folder without weights that can be read, with what to type next."""
+    here, elsewhere = sorted(path.name for path in folder.iterdir()), source.not_fetched
+    for pattern, (library, flag) in FOREIGN.items():
+        if any(fnmatch(name, pattern) for name in (*here, *elsewhere)):
+            return _foreign_weights(folder, source, config, library, flag)
+    others = [name for name in here if Path(name).suffix in WEIGHTS_SUFFIXES]
+    found = f", only {', '.join(others)}" if others else ""
+    readable = [name for name in others if name.endswith(READABLE)]
+    matches = filter(None, map(VARIANT_FILE.fullmatch, (*here, *elsewhere)))
+    variants = dict.fromkeys(match["variant"] for match in matches)
+    if variant is not None and first_weights(folder, None):
+        hint = "Leave --variant out, or fetch the missing file."
+    elif variants:
+        hint = f"Choose one: {' or '.join(f'--variant {name}' for name in variants)}."
+    elif readable:
+        hint = f"Name the file itself, {folder / readable[0]}, or fetch the missing one."
+    else:
+        hint = "Fetch the missing file, or load the model in transformers and save it with save_pretrained."
+    wanted = with_variant(SINGLE_FILE, variant), with_variant("pytorch_model.bin", variant)
+    return CheckpointError(f"{folder} holds neither {' nor '.join(wanted)}, nor an index of shards{found}.", hint)
+
+
+def _foreign_weights(
+    folder: Path, source: Source, config: Mapping[str, Any] | None, library: str, flag: str
+) -> CheckpointError:
+    """Return the error for another framework's weights, with the command that converts them."""
+    name, reference = folder.name, repr(str(folder))
+    if source.kind == "hub":
+        inside = re.search(r"/snapshots/[^/]+/(.+)", folder.as_posix())
+        name, reference = source.name, repr(source.hub_id)
+        reference += f", revision={source.revision!r}" if source.revision else ""
+        reference += f", subfolder={inside[1]!r}" if inside else ""
+    load = f"transformers.{model_class(config or {}) or 'AutoModel'}.from_pretrained({reference}, {flag})"
+    code = f"import transformers; {load}.save_pretrained({f'{name}-safetensors'!r})"
+    return CheckpointError(
+        f"{name} holds {library.split()[0]} weights alone, which transformers 5 no longer reads.",
+        f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then '
+        f"python -c {shlex.quote(code)}",
+    )
+
+
+def model_class(config: Mapping[str, Any]) -> str | None:
+    """Return the class that a config names; None where it names none, or what cannot be one."""
+    stated = config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    # The name stands in commands that people paste, and a stranger wrote it.
+    return first if isinstance(first, str) and first.isidentifier() and first.isascii() else None

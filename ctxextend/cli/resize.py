@@ -314,9 +314,6 @@ def _plan_text(plan: "ResizePlan", output: Path) -> str:
     lines += [("copy", name) for name in plan.copied]
     lines += [("leave out", f"{name} ({why})") for name, why in plan.checkpoint.omitted.items()]
     lines += [("write", f"{plan.bytes_to_write:,} bytes")]
-    if shared := plan.bytes_shared(output):
-        rest = plan.bytes_to_write - shared
-        lines += [("share", f"{shared:,} of them with the source, as this disk can; {rest:,} take room")]
     shown, previous = [], ""
     for label, text in lines:
         shown.append(printable(f"{'' if label == previous else label:<10}{text}"))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.siblings import scratch
+from ctxextend.checkpoints.atomic_output import temporary_folder
 from ctxextend.comparison.compare_settings import Compare
 from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import (
@@ -167,7 +167,7 @@ def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = n
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
-    with scratch() as folder:
+    with temporary_folder() as folder:
         run = open_comparison(opened, settings, folder)
         try:
             run.measure(progress)

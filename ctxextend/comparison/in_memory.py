@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.weights import read_floats
+from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, DataError, TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.models.extend import lengthen, set_tables, to_tensor
@@ -157,7 +157,7 @@ class InMemoryTrainer:
         """
         import torch
 
-        from ctxextend.checkpoints.dtypes import numpy_dtype
+        from ctxextend.checkpoints.safetensors_file import numpy_dtype
         from ctxextend.training.setup import set_up_reader
 
         settings, model = self.opened.settings, resized.model.model

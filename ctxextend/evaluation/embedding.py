@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.contents import leads_out
+from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.checkpoints.folder import load_modules
-from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.checkpoints.weightnames import stays_inside
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.source import leads_out
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, prepare_inputs, reads_only_text
 from ctxextend.evaluation.scoring import batches

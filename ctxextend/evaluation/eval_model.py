@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.weights import read_floats
+from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.models.load import Loaded, check_loadable, load

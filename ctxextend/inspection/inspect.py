@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.weights import read_floats
+from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import RecipeError
 from ctxextend.families.lookup import nested
 from ctxextend.inspection.stated_limits import StoredTable, client_limits, find_limits

@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.jsontext import load_object
-from ctxextend.checkpoints.limits import StatedLimit, stated_limits
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.plan.find_tables import OpenedModel
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.checkpoints.contents import FOLLOWED, IRREGULAR, as_copied
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import LINKED, Checkpoint
+from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, as_copied
 from ctxextend.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         CheckpointError: It is an adapter, has no config, or holds what leads out of the folder or is no file.
     """
     for name, why in checkpoint.omitted.items():
-        if why in FOLLOWED:
+        if why in (OUTSIDE, LINKED, IRREGULAR):
             then = "Move it away, or put a file there." if why == IRREGULAR else as_copied(checkpoint.root)
             raise CheckpointError(f"{checkpoint.root / name} is {why}, and transformers might open it.", then)
     if checkpoint.is_adapter or not checkpoint.has_config:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.dtypes import NUMPY, numpy_dtype
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.tensorfile import TensorEntry
+from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, TensorEntry, numpy_dtype
 from ctxextend.errors import CheckpointError
 from ctxextend.families.schema import Buffer
 from ctxextend.plan.tableplan import TablePlan
@@ -65,7 +64,7 @@ def _plan(entry: TensorEntry, table: TablePlan, buffer: Buffer) -> BufferPlan:
     length = table.place.key_value(table.max_len_after)
     axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
     shape = list(entry.shape)
-    if len(shape) < len(axes) or entry.dtype not in NUMPY:
+    if len(shape) < len(axes) or entry.dtype not in NUMPY_DTYPES:
         raise CheckpointError(
             f"{entry.name} is {entry.dtype} {list(entry.shape)}, which no such buffer can be.", "Save the model again."
         )

@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.contents import OUTSIDE, as_copied
 from ctxextend.checkpoints.filenames import is_code
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.jsontext import load_object
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.source import OUTSIDE, as_copied
 from ctxextend.errors import CheckpointError
 from ctxextend.plan.changes import Changes
 from ctxextend.plan.outputtexts import limits_below

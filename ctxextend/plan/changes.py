@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.layout import Layout, plan_layout
-from ctxextend.checkpoints.limits import Edit
-from ctxextend.checkpoints.weights import WeightsFile
+from ctxextend.checkpoints.length_limits import Edit
+from ctxextend.checkpoints.rewrite import Layout, plan_layout
+from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.families.lookup import Architecture
 from ctxextend.plan.buffers import BufferPlan
 from ctxextend.plan.find_tables import OpenedModel
@@ -109,7 +109,7 @@ class Changes:
                 changed[name] = plan_layout(file, shapes, dropped)
         return changed
 
-    def _shapes(self, file: WeightsFile) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, file: TensorFile) -> dict[str, tuple[int, ...]]:
         tables = (table for table in self.tables_in(file) if table.is_changed)
         shapes: dict[str, tuple[int, ...]] = {table.name: (table.rows_after, table.hidden_size) for table in tables}
         return shapes | {plan.name: plan.shape for plan in self.remade if plan.name in file.entries}
@@ -144,7 +144,7 @@ class Changes:
         """Every file of the output."""
         return self.checkpoint.files | self.text_files
 
-    def tables_in(self, file: WeightsFile) -> list[TablePlan]:
+    def tables_in(self, file: TensorFile) -> list[TablePlan]:
         """Return the tables that a weights file holds."""
         return [table for table in self.tables if table.name in file.entries]
 

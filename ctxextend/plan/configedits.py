@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.limits import Edit
+from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, nested
 from ctxextend.families.schema import Pin

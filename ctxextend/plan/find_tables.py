@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from ctxextend.checkpoints.dtypes import FLOATS
-from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, WeightsFile, open_checkpoint
+from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
+from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry, TensorFile, float_dtype
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.checkpoints.tensorfile import TensorEntry, float_dtype
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import (
     FAMILIES_HINT,
@@ -235,7 +234,7 @@ def check_rows(place: TableLocation, rows: int, name: str, *, has_config: bool =
         )
 
 
-def _shape(file: WeightsFile, name: str) -> tuple[int, int]:
+def _shape(file: TensorFile, name: str) -> tuple[int, int]:
     shape = file.entries[name].shape
     float_dtype(file, name)
     if len(shape) != 2 or 0 in shape:

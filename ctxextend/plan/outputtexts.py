@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ctxextend.checkpoints.card import model_card
-from ctxextend.checkpoints.dtypes import OF_ML_DTYPES
-from ctxextend.checkpoints.jsontext import delete, edit, read_bytes
+from ctxextend.checkpoints.json_edit import delete, edit, read_bytes
 from ctxextend.checkpoints.redaction import hidden
+from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES
 from ctxextend.plan.changes import CARD_FILE, Changes
 from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.recipe_file import recipe_text
@@ -122,7 +122,7 @@ def _tensor_bytes(changes: Changes) -> int:
     total = 0
     for file in changes.checkpoint.weights:
         layout = changes.layouts.get(changes.checkpoint.output_name(file))
-        total += layout.tensor_bytes if layout else file.entries.size
+        total += layout.tensor_bytes if layout else file.tensor_bytes
     return total
 
 

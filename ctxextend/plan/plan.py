@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.disk import check_writable, existing_above, explained
-from ctxextend.checkpoints.limits import Edit, limit_edits
-from ctxextend.checkpoints.rewriting import rewrite
-from ctxextend.checkpoints.room import Extent, check_room, cloned
-from ctxextend.checkpoints.staging import check_stage
-from ctxextend.checkpoints.weights import read_floats
-from ctxextend.checkpoints.writing import extents, staged_output, write_rest
+from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
+from ctxextend.checkpoints.length_limits import Edit, limit_edits
+from ctxextend.checkpoints.rewrite import file_sizes, rewrite, write_rest
+from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import ResizeError
 from ctxextend.plan.buffers import make_buffer, plan_buffers
 from ctxextend.plan.cautions import cautions, nonfinite
@@ -62,31 +59,23 @@ class ResizePlan(Changes):
     @cached_property
     def bytes_to_write(self) -> int:
         """Bytes of the whole output."""
-        return sum(extent.size for extent in self.extents.values())
+        return sum(self.file_sizes.values())
 
     @cached_property
     def bytes_shareable(self) -> int:
         """Bytes of the output in blocks that stay as they are, which a disk that can share them need not write."""
-        return sum(extent.shareable for extent in self.extents.values())
+        copied = (self.file_sizes[name] for name in self.copied)
+        return sum(copied) + sum(layout.shareable for layout in self.layouts.values())
 
     @cached_property
-    def extents(self) -> Mapping[str, Extent]:
-        """The room that each file of the output takes."""
-        texts = {name: Extent(len(text)) for name, text in output_texts(self, {}).items()}
-        return extents(self.checkpoint, self.copied, self.layouts) | texts
+    def file_sizes(self) -> Mapping[str, int]:
+        """The size in bytes of each file of the output."""
+        texts = {name: len(text) for name, text in output_texts(self, {}).items()}
+        return file_sizes(self.checkpoint, self.copied, self.layouts) | texts
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
-        folder = self._output(output)
-        with explained(folder):
-            check_stage(folder, self.checkpoint.guarded, force, self.output_files)
-            above = next(path for path in folder.resolve().parents if path.exists())
-            check_writable(above)
-            check_room(above, self.extents)
-
-    def bytes_shared(self, output: str | os.PathLike[str] | None = None) -> int:
-        """Return how many bytes of the output the disk that it goes to will share with the source, and not write."""
-        return cloned(existing_above(self._output(output)), self.extents.values())
+        check_output(self._output(output), self.checkpoint.guarded, self.file_sizes, force=force)
 
     def execute(
         self,
@@ -111,7 +100,7 @@ class ResizePlan(Changes):
         """
         began, folder = time.perf_counter(), self._output(output)
         self.checkpoint.check_unchanged()
-        with staged_output(self.checkpoint, folder, self.extents, force=force) as staged:
+        with atomic_folder(folder, self.checkpoint.guarded, self.file_sizes, force=force) as staged:
             hashes, warnings, choices = self._write_weights(staged, progress)
             write_rest(self.checkpoint, staged, self.copied, lambda: output_texts(self, hashes), progress)
             size = sum((staged / name).stat().st_size for name in self.output_files)

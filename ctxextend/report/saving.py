@@ -5,10 +5,8 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ctxextend.checkpoints.copying import finish, write_all
-from ctxextend.checkpoints.disk import NO_ROOM, check_writable
-from ctxextend.checkpoints.room import Extent, check_room, shortage
-from ctxextend.checkpoints.staging import stage_file
+from ctxextend.checkpoints.atomic_output import DISK_FULL, atomic_file, check_disk_space, check_writable, disk_space
+from ctxextend.checkpoints.copy import sync_file, write_all
 from ctxextend.errors import OutputError
 
 __all__ = ["FORMATS", "check_figure", "check_place", "check_suffix", "save"]
@@ -61,19 +59,19 @@ def save(path: Path, data: bytes) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    files = {path.name: Extent(len(data))}
-    with _explained(path, files), stage_file(path) as staged, staged.open("wb", buffering=0) as file:
-        check_room(staged.parent, files)
+    files = {path.name: len(data)}
+    with _explained(path, files), atomic_file(path) as staged, staged.open("wb", buffering=0) as file:
+        check_disk_space(staged.parent, files)
         write_all(file, memoryview(data))
-        finish(file, None)
+        sync_file(file)
 
 
 @contextlib.contextmanager
-def _explained(path: Path, files: Mapping[str, Extent] | None = None) -> Iterator[None]:
+def _explained(path: Path, files: Mapping[str, int] | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}."
-        if files and error.errno in NO_ROOM:
-            message += f" It {shortage(path.absolute().parent, files, always=True)}."
+        if files and error.errno in DISK_FULL:
+            message += f" It {disk_space(path.absolute().parent, files)}."
         raise OutputError(message, f"Choose another place for {path.name}.") from error

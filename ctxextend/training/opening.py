@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.weights import read_floats
+from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles, check_tables, open_files
 from ctxextend.plan.cautions import cautions_of_files

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.disk import explained
+from ctxextend.checkpoints.atomic_output import os_errors_as_output_error
 from ctxextend.errors import DataError
 
 __all__ = ["check_enough", "open_tokens", "pack", "split"]
@@ -47,7 +47,7 @@ def pack(
     """
     unfinished, written = path.with_name(f"{path.name}.unfinished"), 0
     try:
-        with explained(path), unfinished.open("wb") as file:
+        with os_errors_as_output_error(path), unfinished.open("wb") as file:
             for ids in _tokens(pieces, encode, separator):
                 part = ids[: wanted - written].astype(np.int32)
                 file.write(part.data)
@@ -58,7 +58,7 @@ def pack(
                     break
             file.flush()
             os.fsync(file.fileno())
-        with explained(path):
+        with os_errors_as_output_error(path):
             unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

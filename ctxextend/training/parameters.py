@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.room import Extent
 from ctxextend.errors import TrainingError
 
 __all__ = ["Trained", "match_parameters"]
@@ -73,9 +72,9 @@ class Trained:
         return others + int(self.rows.sum()) * self._weight.shape[1]
 
     @property
-    def save_extent(self) -> Extent:
-        """The room that a save takes: each parameter and AdamW's two moments of it, in float32."""
-        return Extent(3 * 4 * sum(value.numel() for value in self.parameters.values()))
+    def save_bytes(self) -> int:
+        """Bytes of a save: each parameter and AdamW's two moments of it, in float32."""
+        return 3 * 4 * sum(value.numel() for value in self.parameters.values())
 
     @property
     def _weight(self) -> torch.nn.Parameter:

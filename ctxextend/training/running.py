@@ -8,10 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.disk import existing_above, explained
-from ctxextend.checkpoints.room import check_room
-from ctxextend.checkpoints.staging import check_stage
-from ctxextend.checkpoints.weights import read_floats
+from ctxextend.checkpoints.atomic_output import check_disk_space, check_output, existing_above
+from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.plan.find_tables import open_model, open_reference
 from ctxextend.plan.plan import table_hash
@@ -146,10 +144,10 @@ def train_run(
 
 def _check_room(learner: Learner, output: Path) -> None:
     """Refuse a training whose saves and output the disk does not hold, before the first step of it."""
-    opened, extent = learner.opened, learner.trained.save_extent
+    opened, size = learner.opened, learner.trained.save_bytes
     made = TrainedOutput(opened.files.checkpoint, learner.trained, opened.files.table, opened.settings.dtype, {}, {})
     # One save is written before the one that came before it is removed.
-    check_room(existing_above(output), {**made.extents, f"{SAVE}1": extent, f"{SAVE}2": extent})
+    check_disk_space(existing_above(output), {**made.file_sizes, f"{SAVE}1": size, f"{SAVE}2": size})
 
 
 def _fitted(opened: Opened, devices: Devices) -> Opened:
@@ -174,8 +172,7 @@ def _work(recipe: Recipe, output: Path, devices: Devices, *, resume: bool, force
         return
     opened = open_model(recipe.checkpoint, typed=recipe.typed)
     checkpoint = opened.with_code().checkpoint if recipe.keeps_code else opened.checkpoint
-    with explained(output):
-        check_stage(output, checkpoint.guarded, force, checkpoint.files)
+    check_output(output, checkpoint.guarded, dict.fromkeys(checkpoint.files, 0), force=force)
     name = opened.tables[0].name
     asked = _flat(recipe) | {f"sha256 of {name}": table_hash(read_floats(checkpoint.holder(name), name))}
     with open_work(output, asked, resume=resume, force=force) as work:

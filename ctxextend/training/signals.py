@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ctxextend.checkpoints.siblings import SIGNALS
+from ctxextend.checkpoints.atomic_output import SIGNALS
 
 __all__ = ["Stop", "heard_between_steps"]
 

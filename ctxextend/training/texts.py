@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ctxextend.checkpoints.card import model_card
-from ctxextend.checkpoints.jsontext import read_bytes
+from ctxextend.checkpoints.json_edit import read_bytes
 from ctxextend.errors import RecipeError
 from ctxextend.plan.changes import CARD_FILE
 from ctxextend.plan.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printable

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback
 
-from ctxextend.checkpoints.room import shortage
+from ctxextend.checkpoints.atomic_output import disk_space
 from ctxextend.errors import OutputError
 from ctxextend.training.parameters import Trained
 from ctxextend.training.signals import Stop
@@ -118,7 +118,7 @@ def _saving(unfinished: Path, work: Work, trained: Trained) -> Iterator[None]:
 def not_saved(work: Work, trained: Trained, error: Exception) -> OutputError:
     """Return what to say where something of a run could not be written."""
     kept = f"the save before it, {work.save}, is whole" if work.save else "there was none before it"
-    said, room = " ".join(str(error).split())[:200], shortage(work.saves, {SAVE: trained.save_extent}, always=True)
+    said, room = " ".join(str(error).split())[:200], disk_space(work.saves, {SAVE: trained.save_bytes})
     return OutputError(
         f"A save in {work.saves} could not be written ({said}); {kept}. A save {room}.",
         "Free some space, then go on with --resume.",

@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.disk import explained
-from ctxextend.checkpoints.locks import hold
+from ctxextend.checkpoints.atomic_output import (
+    atomic_file,
+    created_folders,
+    locked,
+    os_errors_as_output_error,
+    remove_at_once,
+    remove_stale,
+)
 from ctxextend.checkpoints.redaction import hidden_values
-from ctxextend.checkpoints.siblings import clear, discard
-from ctxextend.checkpoints.staging import made, stage_file
 from ctxextend.errors import TrainingError
 
 __all__ = ["SAVE", "Work", "open_work", "work_folder"]
@@ -105,17 +109,17 @@ class Work:
         """Remove all saves but the last."""
         for save in self._all_saves[1:]:
             with contextlib.suppress(OSError):
-                discard(save)
+                remove_at_once(save)
 
     def remove_last(self) -> None:
         """Remove the last save."""
         for save in self._all_saves[:1]:
-            discard(save)
+            remove_at_once(save)
 
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
         with contextlib.suppress(OSError):
-            discard(self.folder)
+            remove_at_once(self.folder)
 
 
 def work_folder(output: Path) -> Path:
@@ -139,9 +143,9 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
     """
     folder, asked = work_folder(output), hidden_values(asked)
     work = Work(folder)
-    clear(folder, "old")
-    with explained(folder), made(folder), _held(folder):
-        clear(folder / RUN_FILE, "new")
+    remove_stale(folder, "old")
+    with os_errors_as_output_error(folder), created_folders(folder), _held(folder):
+        remove_stale(folder / RUN_FILE, "new")
         _check(folder, asked, resume=resume, force=force)
         if not resume or work.save is None:
             _empty(folder)
@@ -157,7 +161,7 @@ def open_work(output: Path, asked: Mapping[str, Any], *, resume: bool, force: bo
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
     try:
-        with hold(folder):
+        with locked(folder):
             yield
     except BlockingIOError:
         raise TrainingError(f"Another run works in {folder} just now.", "Wait for it, or choose another -o.") from None
@@ -191,7 +195,7 @@ def _check(folder: Path, asked: Mapping[str, Any], *, resume: bool, force: bool)
 
 def _note(folder: Path, asked: Mapping[str, Any]) -> None:
     """Write down what is asked for; whoever is killed meanwhile leaves what stood there."""
-    with stage_file(folder / RUN_FILE) as staged, staged.open("w", encoding="utf-8") as file:
+    with atomic_file(folder / RUN_FILE) as staged, staged.open("w", encoding="utf-8") as file:
         file.write(json.dumps(asked, indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -207,7 +211,7 @@ def _noted(folder: Path) -> dict[str, Any]:
 
 def _empty(folder: Path) -> None:
     """Remove all that is in the folder of a run: its saves first and at once, and last what says that it is ours."""
-    discard(folder / SAVES)
+    remove_at_once(folder / SAVES)
     for path in sorted(folder.iterdir(), key=lambda path: path.name == RUN_FILE):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -8,15 +8,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copying import copy_file
-from ctxextend.checkpoints.dtypes import numpy_dtype
+from ctxextend.checkpoints.atomic_output import atomic_folder
+from ctxextend.checkpoints.copy import copy_file
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.jsontext import edit
-from ctxextend.checkpoints.layout import Layout, plan_layout
-from ctxextend.checkpoints.rewriting import rewrite
-from ctxextend.checkpoints.room import Extent
-from ctxextend.checkpoints.weights import WeightsFile, read_floats
-from ctxextend.checkpoints.writing import extents, staged_output, write_rest
+from ctxextend.checkpoints.json_edit import edit
+from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layout, rewrite, write_rest
+from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.training.parameters import Trained
 
@@ -61,12 +58,12 @@ class TrainedOutput:
                 found[self.checkpoint.output_name(file)] = plan_layout(file, shapes, (), wanted)
         return found
 
-    def _is_new(self, file: WeightsFile, name: str) -> bool:
+    def _is_new(self, file: TensorFile, name: str) -> bool:
         is_other = self.dtype is not None and self._is_float(file, name)
         return name in self.trained.names or (is_other and file.entries[name].dtype != DTYPES[self.dtype or ""])
 
     @staticmethod
-    def _is_float(file: WeightsFile, name: str) -> bool:
+    def _is_float(file: TensorFile, name: str) -> bool:
         return file.entries[name].dtype in DTYPES.values()
 
     @property
@@ -85,11 +82,11 @@ class TrainedOutput:
         }
 
     @property
-    def extents(self) -> Mapping[str, Extent]:
-        """The room that each file of the output takes."""
-        beside = {name: Extent(path.stat().st_size) for name, path in self.beside.items()}
-        texts = {name: Extent(len(text)) for name, text in self._all_texts.items()}
-        return extents(self.checkpoint, self.copied, self.layouts) | beside | texts
+    def file_sizes(self) -> Mapping[str, int]:
+        """The size in bytes of each file of the output."""
+        beside = {name: path.stat().st_size for name, path in self.beside.items()}
+        texts = {name: len(text) for name, text in self._all_texts.items()}
+        return file_sizes(self.checkpoint, self.copied, self.layouts) | beside | texts
 
     @cached_property
     def _all_texts(self) -> Mapping[str, bytes]:
@@ -112,7 +109,7 @@ class TrainedOutput:
         if self.dtype is None or not isinstance(metadata, Mapping) or "total_size" not in metadata:
             return {}
         new = {name: layout.tensor_bytes for name, layout in self.layouts.items()}
-        size = sum(new.get(checkpoint.output_name(file), file.entries.size) for file in checkpoint.weights)
+        size = sum(new.get(checkpoint.output_name(file), file.tensor_bytes) for file in checkpoint.weights)
         text = edit(checkpoint.text(checkpoint.index_file), {("metadata", "total_size"): size})
         return {checkpoint.index_file: text.encode()}
 
@@ -120,12 +117,12 @@ class TrainedOutput:
         """Write the folder: complete under its name in one rename, or not at all.
 
         Raises:
-            OutputError: As `staged_output`.
+            OutputError: As `atomic_folder`.
             CheckpointError: What was trained changed on the disk since it was opened.
             TrainingError: A row that was not to be trained would not be what it was.
         """
         self.checkpoint.check_unchanged()
-        with staged_output(self.checkpoint, output, self.extents, force=force) as staged:
+        with atomic_folder(output, self.checkpoint.guarded, self.file_sizes, force=force) as staged:
             for file in self.checkpoint.weights:
                 name = self.checkpoint.output_name(file)
                 if name in self.layouts:
@@ -135,7 +132,7 @@ class TrainedOutput:
             write_rest(self.checkpoint, staged, self.copied, lambda: self._all_texts)
             self._check_rows(staged)
 
-    def tensor(self, file: WeightsFile, name: str) -> NDArray[Any]:
+    def tensor(self, file: TensorFile, name: str) -> NDArray[Any]:
         """Return a tensor as it is to be written."""
         wanted = numpy_dtype(DTYPES[self.dtype] if self.dtype else file.entries[name].dtype)
         if name not in self.trained.names:
@@ -151,11 +148,11 @@ class TrainedOutput:
         """See on the disk that what was not to be trained is what it was."""
         if self.dtype is not None or self.trained.rows.all():
             return
-        from ctxextend.checkpoints.tensorfile import open_tensor_file
+        from ctxextend.checkpoints.safetensors_file import open_safetensors
 
         file = self.checkpoint.holder(self.table)
         before = read_floats(file, self.table)
-        after = read_floats(open_tensor_file(staged / self.checkpoint.output_name(file)), self.table)
+        after = read_floats(open_safetensors(staged / self.checkpoint.output_name(file)), self.table)
         still = ~self.trained.rows
         if before[still].tobytes() != after[still].tobytes():
             raise TrainingError("Rows changed that were not to be trained; nothing was written.", "Please report this.")
@@ -166,7 +163,7 @@ class Tensors(Mapping[str, NDArray[Any]]):
     """The new tensors of a file, each made when it is asked for, so that few of them are in memory."""
 
     output: TrainedOutput
-    file: WeightsFile
+    file: TensorFile
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.output.tensor(self.file, name)

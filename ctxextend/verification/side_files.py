@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.comparing import same_bytes
+from ctxextend.checkpoints.copy import same_bytes
 from ctxextend.checkpoints.filenames import NOT_OURS, first_match
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.jsontext import check_depth, parse_json, read_bytes
+from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import nested
 from ctxextend.plan.changes import CARD_FILE
@@ -75,7 +75,7 @@ def _wrong_index(resized: Checkpoint) -> Iterator[str]:
     yield from (f"{resized.index_file} does not list {name}" for name in unlisted)
     metadata = index.get("metadata")
     stated = metadata.get("total_size") if isinstance(metadata, Mapping) else None
-    size = sum(file.entries.size for file in resized.weights)
+    size = sum(file.tensor_bytes for file in resized.weights)
     if stated is not None and stated != size:
         yield f"{resized.index_file} states a total_size of {stated}, and the tensors have {size} bytes"
 
@@ -128,9 +128,7 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str, wanted: bytes
 
 def _parsed(text: bytes, name: str) -> Any:
     try:
-        value = parse_json(text.decode("utf-8"), name)
-        check_depth([value], name)
-        return value
+        return parse_json(text.decode("utf-8"), name)
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{name} is not UTF-8 text (byte {error.start}).") from None
 

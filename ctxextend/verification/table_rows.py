@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.weights import read_floats
+from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.plan.tableplan import TablePlan
 from ctxextend.provenance import learned_before

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ctxextend.checkpoints.comparing import first_difference
-from ctxextend.checkpoints.folder import Checkpoint, WeightsFile
-from ctxextend.checkpoints.tensorfile import TensorEntry, TensorFile
+from ctxextend.checkpoints.copy import first_difference
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile
 from ctxextend.plan.buffers import make_buffer
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
@@ -40,7 +40,7 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     """
     changed = _changed_names(plan)
     wrong: list[str] = []
-    same: list[tuple[TensorEntry, WeightsFile, WeightsFile]] = []
+    same: list[tuple[TensorEntry, TensorFile, TensorFile]] = []
     for file in plan.checkpoint.weights:
         for entry in file.entries.values():
             if entry.name in changed:
@@ -77,41 +77,22 @@ def _described(entry: TensorEntry) -> str:
 
 
 def _first_difference(
-    entry: TensorEntry, ours: WeightsFile, theirs: WeightsFile, total: int, progress: Progress
+    entry: TensorEntry, ours: TensorFile, theirs: TensorFile, total: int, progress: Progress
 ) -> int | None:
     """Return the first byte in which a tensor differs between two files; None where it is equal."""
-    places = [_offset(file, entry.name) for file in (ours, theirs)]
-    if places[0] is None or places[1] is None:
+    our_offset, their_offset = ours.offset(entry.name), theirs.offset(entry.name)
+    if our_offset is None or their_offset is None:
         progress(entry.size, total)
-        one, other = (_tensor_bytes(file, entry.name) for file in (ours, theirs))
+        one, other = (file.read_bytes(entry.name) for file in (ours, theirs))
         return None if np.array_equal(one, other) else int((one != other).argmax())
     for start in range(0, entry.size, CHUNK):
         size = min(CHUNK, entry.size - start)
-        found = first_difference((ours.path, places[0] + start), (theirs.path, places[1] + start), size)
+        found = first_difference((ours.path, our_offset + start), (theirs.path, their_offset + start), size)
         progress(size, total)
         if found is not None:
             progress(entry.size - start - size, total)
             return start + found
     return None
-
-
-def _offset(file: WeightsFile, name: str) -> int | None:
-    if isinstance(file, TensorFile):
-        return file.data_start + file.entries[name].start
-    from ctxextend.checkpoints.torchfile import place_in
-
-    return place_in(file, name)
-
-
-def _tensor_bytes(file: WeightsFile, name: str) -> np.ndarray:
-    from ctxextend.checkpoints.copying import read_range
-
-    if isinstance(file, TensorFile):
-        entry = file.entries[name]
-        return np.frombuffer(read_range(file.path, file.data_start + entry.start, entry.size), np.uint8)
-    from ctxextend.checkpoints.torchfile import tensor_bytes
-
-    return tensor_bytes(file, name)
 
 
 def _wrong_buffers(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
@@ -126,14 +107,14 @@ def _wrong_buffers(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
         file, wanted = resized.holder(buffer.name), make_buffer(buffer)
         entry = file.entries[buffer.name]
         is_alike = (entry.dtype, entry.shape) == (buffer.dtype, buffer.shape)
-        if not is_alike or _tensor_bytes(file, buffer.name).tobytes() != wanted.tobytes():
+        if not is_alike or file.read_bytes(buffer.name).tobytes() != wanted.tobytes():
             yield f"{buffer.name} is not the position buffer of the new length"
 
 
 def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[str]:
     """Yield the files whose __metadata__ is another: transformers reads the format of the tensors from it."""
-    found = {resized.relative(file): file.entries.metadata for file in resized.weights}
+    found = {resized.relative(file): file.metadata for file in resized.weights}
     for file in base.weights:
-        name, wanted = base.output_name(file), file.entries.metadata
+        name, wanted = base.output_name(file), file.metadata
         if found.get(name, wanted) != wanted:
             yield f"{name} has the __metadata__ {found[name]}, and should have {wanted}"

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ctxextend.checkpoints.contents import holds
+from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.source import Source, resolve_source
-from ctxextend.checkpoints.tensorfile import TensorEntry
-from ctxextend.checkpoints.weightnames import READABLE, VARIANT_FILE
+from ctxextend.checkpoints.safetensors_file import TensorEntry
+from ctxextend.checkpoints.source import Source, holds, resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, VerificationError
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model

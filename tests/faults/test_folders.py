@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ctxextend import evaluate, inspect, plan_resize, resize, run, train, verify
-from ctxextend.checkpoints.contents import leads_out
 from ctxextend.checkpoints.filenames import is_code
+from ctxextend.checkpoints.source import leads_out
 from ctxextend.errors import CheckpointError
 from tests import pico, trainings
 from tests.faults.limits import within

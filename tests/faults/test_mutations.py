@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file
+from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
 from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.plan.plan import plan_resize
 from tests.faults.limits import examples
@@ -112,25 +112,25 @@ def check_both(content: bytes) -> None:
         path = Path(folder) / "model.safetensors"
         path.write_bytes(content)
         try:
-            file = open_tensor_file(path)
+            file = open_safetensors(path)
         except CheckpointError:
             return
         assert isinstance(file, TensorFile)
-        assert file.entries.size == file.size - file.data_start
+        assert file.tensor_bytes == file.size - file.data_start
         with safe_open(path, "np") as other:
             assert {*file.entries} == {*other.keys()}
-            assert (file.entries.metadata or {}) == (other.metadata() or {})
+            assert (file.metadata or {}) == (other.metadata() or {})
 
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.randoms(use_true_random=False))
-def test_open_tensor_file_of_damaged_bytes_reads_no_more_than_safetensors(draw: random.Random) -> None:
+def test_open_safetensors_of_damaged_bytes_reads_no_more_than_safetensors(draw: random.Random) -> None:
     check_both(damaged(SOUND, draw))
 
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(headers())
-def test_open_tensor_file_of_another_structure_reads_no_more_than_safetensors(content: bytes) -> None:
+def test_open_safetensors_of_another_structure_reads_no_more_than_safetensors(content: bytes) -> None:
     check_both(content)
 
 

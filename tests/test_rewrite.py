@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ctxextend.checkpoints.layout import BLOCK, plan_layout
-from ctxextend.checkpoints.rewriting import rewrite
-from ctxextend.checkpoints.tensorfile import TensorFile, open_tensor_file
+from ctxextend.checkpoints.copy import DISK_BLOCK
+from ctxextend.checkpoints.rewrite import plan_layout, rewrite
+from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
 from ctxextend.errors import CheckpointError
 
 ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block
@@ -21,7 +21,7 @@ def save(path: Path, rows: int, others: tuple[int, ...] = (3000, 5, 7000)) -> Te
     tensors = {f"{'az'[i > 0]}{i}": np.arange(n, dtype=np.float32) + i for i, n in enumerate(others)}
     tensors["table"] = np.random.default_rng(0).normal(size=(rows, ROW)).astype(np.float32)
     save_file(tensors, path, metadata={"format": "pt"})
-    return open_tensor_file(path)
+    return open_safetensors(path)
 
 
 def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorFile:
@@ -30,7 +30,7 @@ def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorF
     destination = file.path.with_name("new.safetensors")
     rewrite(file, layout, {"table": table}, destination)
     assert destination.stat().st_size == layout.size
-    new = open_tensor_file(destination)
+    new = open_safetensors(destination)
     old_values, new_values = load_file(file.path), load_file(destination)
     assert set(new_values) == set(old_values) - set(dropped)
     for name, value in new_values.items():
@@ -39,7 +39,7 @@ def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorF
 
 
 def offset_in_block(file: TensorFile, name: str) -> int:
-    return (file.data_start + file.entries[name].start) % BLOCK
+    return (file.data_start + file.entries[name].start) % DISK_BLOCK
 
 
 @pytest.mark.parametrize("rows", [16, 8, 24, 4096])
@@ -88,7 +88,7 @@ def test_plan_layout_keeps_key_order_metadata_and_entries_own_keys(tmp_path: Pat
     }
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + np.arange(4, dtype=np.float32).tobytes())
-    layout = plan_layout(open_tensor_file(path), {"table": (3, 2)}, ())
+    layout = plan_layout(open_safetensors(path), {"table": (3, 2)}, ())
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
     assert new["__metadata__"] == header["__metadata__"]
@@ -115,7 +115,7 @@ def test_rewrite_takes_bytes_in_another_order_than_the_headers_keys(tmp_path: Pa
         data += values[name].tobytes()
     text = json.dumps(dict(reversed(header.items()))).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    new = write(open_tensor_file(path), 5)
+    new = write(open_safetensors(path), 5)
     assert list(new.entries) == ["table", "x"]
 
 
@@ -139,13 +139,13 @@ def test_rewrite_of_any_file_is_read_by_safetensors(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "old.safetensors"
         save_file(values, path)
-        write(open_tensor_file(path), new_rows, tuple(f"t{i}" for i in range(min(dropped, len(others)))))
+        write(open_safetensors(path), new_rows, tuple(f"t{i}" for i in range(min(dropped, len(others)))))
 
 
 def test_rewrite_keeps_the_files_mode(tmp_path: Path) -> None:
     old = save(tmp_path / "old.safetensors", 4)
     old.path.chmod(0o640)
-    new = write(open_tensor_file(old.path), 6)
+    new = write(open_safetensors(old.path), 6)
     assert new.path.stat().st_mode & 0o777 == 0o640
 
 

@@ -7,8 +7,7 @@ from typing import Any, BinaryIO, cast
 
 import pytest
 
-from ctxextend.checkpoints import copying
-from ctxextend.checkpoints.copying import copy_file, copy_range, late_syncs, write_all, write_file
+from ctxextend.checkpoints.copy import NOT_IN_KERNEL, copy_file, copy_range, write_all, write_file
 from ctxextend.errors import CheckpointError
 
 DATA = bytes(range(256)) * 20_000
@@ -39,19 +38,14 @@ def test_copy_range_appends_the_range(tmp_path: Path) -> None:
     assert copied(tmp_path) == EXPECTED
 
 
-@pytest.mark.parametrize("number", sorted(copying.NOT_POSSIBLE))
-@pytest.mark.parametrize("calls", [("copy_file_range",), ("copy_file_range", "sendfile")])
-def test_copy_range_falls_back_with_equal_bytes(
-    number: int, calls: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for call in calls:
-        monkeypatch.setattr(os, call, refuse(number), raising=False)
+@pytest.mark.parametrize("number", sorted(NOT_IN_KERNEL))
+def test_copy_range_falls_back_with_equal_bytes(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "copy_file_range", refuse(number), raising=False)
     assert copied(tmp_path) == EXPECTED
 
 
 def test_copy_range_needs_no_system_call_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "copy_file_range", raising=False)
-    monkeypatch.delattr(os, "sendfile", raising=False)
     assert copied(tmp_path) == EXPECTED
 
 
@@ -111,52 +105,3 @@ def test_write_all_goes_on_after_short_writes() -> None:
     file = Sluggish()
     write_all(cast(BinaryIO, file), memoryview(b"0123456789"))
     assert file.taken == b"0123456789"
-
-
-def synced(monkeypatch: pytest.MonkeyPatch, fails: int = 0) -> list[int]:
-    """The inodes that are synced from here on; the call of that number fails."""
-    found: list[int] = []
-
-    def fsync(descriptor: int) -> None:
-        found.append(os.fstat(descriptor).st_ino)
-        if len(found) == fails:
-            raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    return found
-
-
-def opened() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_late_syncs_wait_for_a_file_while_others_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, before = synced(monkeypatch), opened()
-    files = [tmp_path / str(number) for number in range(copying.LATE + 3)]
-    with late_syncs():
-        for file in files:
-            write_file(file, b"data")
-        assert found == [file.stat().st_ino for file in files[:3]]
-    assert found == [file.stat().st_ino for file in files]
-    assert opened() == before
-    write_file(tmp_path / "alone", b"data")
-    assert len(found) == len(files) + 1
-
-
-@pytest.mark.parametrize("fails", [1, copying.LATE, copying.LATE + 2])
-def test_late_syncs_raise_what_a_sync_says(fails: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, before = synced(monkeypatch, fails), opened()
-    with pytest.raises(OSError, match="Input/output error"), late_syncs():
-        for number in range(copying.LATE + 2):
-            write_file(tmp_path / str(number), b"data")
-    assert (len(found), opened()) == (fails, before)
-
-
-def test_late_syncs_wait_for_nothing_where_the_block_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, before = synced(monkeypatch), opened()
-    with pytest.raises(KeyboardInterrupt), late_syncs():
-        write_file(tmp_path / "a", b"data")
-        raise KeyboardInterrupt
-    assert (found, opened()) == ([], before)
-    write_file(tmp_path / "b", b"data")
-    assert len(found) == 1

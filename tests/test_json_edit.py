@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.checkpoints.jsontext import delete, edit, load_object, parse_object, read_member
+from ctxextend.checkpoints.json_edit import delete, edit, load_object, read_member
 from ctxextend.errors import CheckpointError
 
 VALUES = st.recursive(
@@ -76,9 +76,10 @@ def test_read_member_of_broken_text_is_a_checkpoint_error(text: str) -> None:
         ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
     ],
 )
-def test_parse_object_says_what_is_wrong(text: str, message: str) -> None:
+def test_load_object_says_what_is_wrong(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=message):
-        parse_object(text, "it")
+        load_object(tmp_path / "config.json")
 
 
 def test_load_object_names_the_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.limits import limit_edits
+from ctxextend.checkpoints.length_limits import limit_edits
 from ctxextend.checkpoints.source import Source
 from tests import pico
 

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from ctxextend.checkpoints.filenames import fits
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.jsontext import load_object, read_member, read_text
+from ctxextend.checkpoints.json_edit import load_object, read_member, read_text
 
 __all__ = ["NO_LIMIT", "Edit", "StatedLimit", "limit_edits", "stated_limits"]
 
@@ -126,7 +126,7 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
     folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        read = next((read for pattern, read in _READERS.items() if fits(path.name, pattern)), None)
+        read = next((read for pattern, read in _READERS.items() if fnmatchcase(path.name, pattern)), None)
         if read and path.parent in folders:
             yield from read(name, checkpoint.root / name)
 

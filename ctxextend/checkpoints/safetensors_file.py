@@ -1,0 +1,295 @@
+"""Safetensors files: the header is read and checked once, tensors are read by name.
+
+The format is 8 bytes of header length (little-endian), a JSON header, and the tensors' bytes without gaps; see
+https://huggingface.co/docs/safetensors, section "Format".
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.copy import Fingerprint, fingerprint_of, read_range, reading
+from ctxextend.checkpoints.json_edit import unique_keys
+from ctxextend.errors import CheckpointError
+
+__all__ = [
+    "BITS",
+    "FLOATS",
+    "MAX_HEADER_BYTES",
+    "METADATA",
+    "NUMPY_DTYPES",
+    "OF_ML_DTYPES",
+    "TensorEntry",
+    "TensorFile",
+    "float_dtype",
+    "numpy_dtype",
+    "open_safetensors",
+    "parse_header",
+    "read_floats",
+]
+
+# The limit of safetensors itself.
+MAX_HEADER_BYTES = 100_000_000
+METADATA = "__metadata__"
+
+# Dtypes as safetensors spells them: those that numpy has, and those that ml_dtypes adds.
+OF_NUMPY = {
+    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"},
+    **{f"I{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
+    **{f"U{8 * size}": f"<u{size}" for size in (1, 2, 4, 8)},
+}
+OF_ML_DTYPES = {
+    "BF16": "bfloat16",
+    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+    **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
+}
+NUMPY_DTYPES = (*OF_NUMPY, *OF_ML_DTYPES)
+# The dtypes in which a position table may be stored.
+FLOATS = ("F64", "F32", "F16", *OF_ML_DTYPES)
+# Bits per value of every dtype that safetensors has.
+BITS: Mapping[str, int] = {
+    **{"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8},
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "C64": 64},
+    **{"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64},
+}
+
+
+class TensorEntry(NamedTuple):
+    """One tensor of a header.
+
+    Attributes:
+        name: As in the header.
+        dtype: As safetensors spells it (F32, BF16, …).
+        shape: Its dimensions.
+        start: Its first byte, counted from the end of the header.
+        end: The byte after its last.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, eq=False)
+class TensorFile:
+    """A weights file whose header was read and checked; `PytorchFile` is the other kind.
+
+    Attributes:
+        path: Where it is.
+        header: The header as parsed JSON, in its order.
+        entries: The tensors by name, in the header's order.
+        data_start: The file offset of the first tensor byte.
+        fingerprint: What identified the file when its header was read.
+    """
+
+    path: Path
+    header: Mapping[str, Any]
+    entries: Mapping[str, TensorEntry]
+    data_start: int
+    fingerprint: Fingerprint
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        """The header's ``__metadata__``."""
+        found: dict[str, str] | None = self.header.get(METADATA)
+        return found
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its tensors were read into memory when it was opened."""
+        return False
+
+    @property
+    def size(self) -> int:
+        """Size of the file in bytes."""
+        return self.fingerprint[0]
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Size of all tensors in bytes."""
+        return sum(entry.size for entry in self.entries.values())
+
+    def offset(self, name: str) -> int | None:
+        """Return the file offset of a tensor's bytes; None if the file does not hold them as safetensors would."""
+        return self.data_start + self.entries[name].start
+
+    def read_bytes(self, name: str) -> NDArray[np.uint8]:
+        """Read the bytes of a tensor as safetensors stores them.
+
+        Returns:
+            Shape (size,).
+
+        Raises:
+            CheckpointError: The file cannot be read, or shrank.
+        """
+        entry = self.entries[name]
+        return np.frombuffer(read_range(self.path, self.data_start + entry.start, entry.size), np.uint8)
+
+
+def open_safetensors(path: Path) -> TensorFile:
+    """Read and check the header of a file; no tensor is read.
+
+    Raises:
+        CheckpointError: The file is missing, truncated or malformed.
+    """
+    with reading(path), path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        prefix = file.read(8)
+        if prefix == b"version ":
+            hint = "Run `git lfs pull` in its folder."
+            raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", hint)
+        length, size = int.from_bytes(prefix, "little"), status.st_size
+        if len(prefix) < 8:
+            raise _malformed(path, f"it is {size} bytes and has no header")
+        if length < 2:
+            raise _malformed(path, "its header is empty")
+        if 8 + length > size:
+            raise _malformed(path, f"its header should be {length:,} bytes, and the whole file is {size:,}")
+        if length > MAX_HEADER_BYTES:
+            raise _malformed(path, f"its header of {length:,} bytes is over safetensors' limit of {MAX_HEADER_BYTES:,}")
+        text = file.read(length)
+    if len(text) < length:
+        raise _malformed(path, "it became shorter while it was read")
+    try:
+        header, entries = parse_header(text)
+        _check_ranges(entries, size - 8 - length)
+    except ValueError as error:
+        raise _malformed(path, str(error)) from None
+    return TensorFile(path, header, entries, 8 + length, fingerprint_of(status))
+
+
+def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+    """Parse a header and check each tensor on its own.
+
+    Returns:
+        The parsed JSON, and the tensors by name.
+
+    Raises:
+        ValueError: It is not a valid header; the message continues a sentence that names the file.
+    """
+    try:
+        header = _DECODER.decode(text.decode())
+        if b"\\u" in text:  # half of a surrogate pair can only be written so, and cannot be encoded again
+            json.dumps(header, ensure_ascii=False).encode()
+    except UnicodeDecodeError:
+        raise ValueError("its header is not UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"its header is not valid JSON: {reason!s:.200}") from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is not an object")
+    metadata = header.get(METADATA)
+    is_mapping = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    if metadata is not None and not is_mapping:
+        raise ValueError("its __metadata__ is not a mapping of texts")
+    entries = {name: _entry(name, described) for name, described in header.items() if name != METADATA}
+    return header, entries
+
+
+def _entry(name: str, described: Any) -> TensorEntry:
+    match described:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:
+            if all(type(number) is int and 0 <= number < 2**63 for number in (*shape, start, end)):
+                _check_size(name, dtype, shape, end - start)
+                return TensorEntry(name, dtype, tuple(shape), start, end)
+    raise ValueError(f"its header describes {name!r:.200} in a way that cannot be read")
+
+
+def _check_size(name: str, dtype: str, shape: list[int], size: int) -> None:
+    if dtype not in BITS:
+        raise ValueError(f"{name!r:.200} has the unknown dtype {dtype!r:.200}")
+    bits = BITS[dtype]
+    for length in shape:
+        bits *= length
+        if bits >= 2**64:  # safetensors counts in 64 bits
+            break
+    if bits != size * 8:
+        raise ValueError(f"{name!r:.200} is {dtype} {shape!s:.200}, which does not fill its {size:,} bytes")
+
+
+def _check_ranges(entries: Mapping[str, TensorEntry], available: int) -> None:
+    """Check that the tensors fill the file without gaps or overlaps."""
+    position = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
+        if entry.start != position:
+            kind = "overlaps the tensor before it" if entry.start < position else "leaves a hole before it"
+            raise ValueError(f"{entry.name!r:.200} {kind}, at byte {entry.start:,}")
+        position = entry.end
+    if position > available:
+        raise ValueError(f"it is truncated: {position:,} bytes of tensors are described, {available:,} are there")
+    if position < available:
+        raise ValueError(f"{available - position:,} bytes behind the last tensor belong to none")
+
+
+def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
+    """Read a float tensor.
+
+    Returns:
+        Its shape, its dtype as `numpy_dtype` gives it.
+
+    Raises:
+        CheckpointError: It holds no floats that can be interpolated, or the file cannot be read or shrank.
+    """
+    dtype = float_dtype(file, name)
+    return file.read_bytes(name).view(dtype).reshape(file.entries[name].shape)
+
+
+def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
+    """Return the numpy dtype of a float tensor.
+
+    Raises:
+        CheckpointError: It holds no floats that can be interpolated.
+    """
+    entry = file.entries[name]
+    if entry.dtype not in FLOATS:
+        raise CheckpointError(
+            f"{file.path}: {name} is stored as {entry.dtype}, which holds no position rows that can be read.",
+            f"Use a checkpoint that keeps it as one of {', '.join(FLOATS)}.",
+        )
+    return numpy_dtype(entry.dtype)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the numpy dtype of one of `NUMPY_DTYPES`; raise KeyError for others."""
+    if name in OF_NUMPY:
+        return np.dtype(OF_NUMPY[name])
+    import ml_dtypes  # at use: most checkpoints need only numpy's own dtypes
+
+    added: np.dtype[Any] = np.dtype(getattr(ml_dtypes, OF_ML_DTYPES[name]))
+    return added
+
+
+def _integer(text: str) -> int:
+    if text == "-0":  # a float to safetensors
+        raise ValueError("-0 is not an integer")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.20} is not a number")
+    return value
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=unique_keys, parse_int=_integer, parse_float=_finite, parse_constant=_finite
+)
+
+
+def _malformed(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path} is no whole safetensors file: {what}.", "Fetch or save it again.")
