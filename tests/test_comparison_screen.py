@@ -8,7 +8,7 @@ from ctxextend.cli.comparison_screen import comparison_lines
 from ctxextend.cli.output import STYLES, Screen, printable
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate
-from ctxextend.report.numbers import Figures
+from ctxextend.report.numbers import NumberFormat
 from tests.comparisons import comparison, encoders
 
 FEW = ("bands", "stretch --keep-first 20", "copy")
@@ -50,7 +50,7 @@ def test_comparison_screen_says_what_the_original_gives_and_what_level_means() -
     found = comparison(FEW)
     shown = " ".join(screen_of(found).split())
     assert found.original is not None
-    given = Figures(unicode=True).perplexity(found.original)
+    given = NumberFormat(unicode=True).perplexity(found.original)
     assert f"The original reads the same in pieces of 128 tokens that overlap by half: perplexity {given}." in shown
     assert "Level: behind the best by no more than two standard errors of the difference, paired by window." in shown
     assert "Left out: mean. it makes no more rows than it has." in shown

@@ -25,7 +25,7 @@ from ctxextend.evaluation.evaluation_result import (
     Recall,
     Retrieval,
 )
-from ctxextend.report.numbers import Figures
+from ctxextend.report.numbers import NumberFormat
 from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, INTERRUPTED, LONE, MASKED, NAMES, screen_of, shown
 from tests.test_screens import SCREENS
 
@@ -84,7 +84,7 @@ def test_evaluation_screen_shows_every_bucket_as_it_is() -> None:
     text = words(EXTENDED)
     assert EXTENDED.positions is not None
     for bucket in EXTENDED.positions.buckets:
-        figures = Figures(unicode=True).perplexity(bucket.losses[MODEL])
+        figures = NumberFormat(unicode=True).perplexity(bucket.losses[MODEL])
         assert f"{bucket.start}-{bucket.stop - 1} {figures}" in text
 
 
@@ -104,7 +104,7 @@ def test_evaluation_screen_shows_every_bucket_as_it_is() -> None:
     ],
 )
 def test_evaluation_screen_says_what_a_change_means(change: Estimate, said: str) -> None:
-    assert Figures(unicode=True).compared(change, "X") == said
+    assert NumberFormat(unicode=True).compared(change, "X") == said
 
 
 def with_last_change(change: Estimate) -> Evaluation:
@@ -150,7 +150,7 @@ def test_evaluation_screen_says_where_no_longer_context_was_measured() -> None:
     ],
 )
 def test_evaluation_figures_have_two_digits_of_their_error(value: float | None, error: float | None, text: str) -> None:
-    assert Figures(unicode=True).number(value, error) == text
+    assert NumberFormat(unicode=True).number(value, error) == text
 
 
 def test_evaluation_screen_shows_passkeys_that_were_not_asked_for_as_such() -> None:

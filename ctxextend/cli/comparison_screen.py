@@ -7,14 +7,14 @@ from ctxextend.cli.output import Pieces, Screen
 from ctxextend.cli.tables import Cell, labelled, sentence, table
 from ctxextend.comparison.comparison_result import LOSS, Comparison, Row
 from ctxextend.evaluation.evaluation_result import Estimate
-from ctxextend.report.numbers import Figures
+from ctxextend.report.numbers import NumberFormat
 
 WHAT_IS_TRAINED = {"new": "the new rows", "positions": "the position table", "all": "everything"}
 
 
 def comparison_lines(comparison: Comparison, screen: Screen) -> Iterator[Pieces]:
     """Yield what was compared, the ranking, and in words how it is read."""
-    figures = Figures(screen.unicode)
+    figures = NumberFormat(screen.unicode)
     yield [(comparison.source, "title"), (f" ({comparison.family}, {comparison.kind})", "")]
     yield from labelled(_facts(comparison), screen.width)
     if not comparison.complete:
@@ -43,7 +43,7 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "run", f"in {comparison.precision}, seed {comparison.seed}"
 
 
-def _ranking(comparison: Comparison, figures: Figures, width: int) -> Iterator[Pieces]:
+def _ranking(comparison: Comparison, figures: NumberFormat, width: int) -> Iterator[Pieces]:
     """Yield the methods as a table, the best first."""
     has_short = any(row.final.short is not None for row in comparison.rows)
     scored, unit = ("perplexity", ", nats") if comparison.metric == LOSS else ("MRR", "")
@@ -53,7 +53,7 @@ def _ranking(comparison: Comparison, figures: Figures, width: int) -> Iterator[P
     yield from table(header, rows, width)
 
 
-def _cells(number: int, row: Row, comparison: Comparison, figures: Figures) -> list[Cell]:
+def _cells(number: int, row: Row, comparison: Comparison, figures: NumberFormat) -> list[Cell]:
     outcome, short = row.trained if comparison.steps else row.untrained, row.final.short
     score, behind, style = "-", "-", ""
     if outcome is not None:
@@ -69,12 +69,12 @@ def _cells(number: int, row: Row, comparison: Comparison, figures: Figures) -> l
     return [*cells, "-" if short is None else figures.change(short)]
 
 
-def _score(score: Estimate, comparison: Comparison, figures: Figures) -> str:
+def _score(score: Estimate, comparison: Comparison, figures: NumberFormat) -> str:
     is_loss = comparison.metric == LOSS and not math.isnan(score.mean)
-    return figures.perplexity(score) if is_loss else figures.number(score.mean, score.error)
+    return figures.perplexity(score) if is_loss else figures.estimate(score)
 
 
-def _reading(comparison: Comparison, figures: Figures) -> Iterator[str]:
+def _reading(comparison: Comparison, figures: NumberFormat) -> Iterator[str]:
     """Yield how the table is to be read."""
     length, is_loss = comparison.max_len_before, comparison.metric == LOSS
     if comparison.original is not None:

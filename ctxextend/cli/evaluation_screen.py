@@ -18,7 +18,7 @@ from ctxextend.evaluation.evaluation_result import (
     Retrieval,
     binomial_tail,
 )
-from ctxextend.report.numbers import Figures, side
+from ctxextend.report.numbers import NumberFormat, significant_sign
 from ctxextend.tables.stats import describe_range
 
 # Characters of a bar at most, and of what is beside one and its figure.
@@ -78,7 +78,7 @@ def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
 def _position_lines(positions: PositionLosses, evaluation: Evaluation, screen: Screen) -> Iterator[Pieces]:
     """Yield the losses by position as a chart, as a table, and in words what they are against the original's."""
     names = [name for name in CURVES if name in positions.losses]
-    figures = Figures(screen.unicode)
+    figures = NumberFormat(screen.unicode)
     yield []
     if positions.buckets and names:
         yield from _curves(positions, names, evaluation, screen)
@@ -123,7 +123,7 @@ def _curves(
 
 def _context_lines(contexts: ContextLosses, evaluation: Evaluation, screen: Screen) -> Iterator[Pieces]:
     """Yield the losses by context as a table, their changes as bars, and whether the longest context is used."""
-    figures, width, points = Figures(screen.unicode), screen.width, contexts.points
+    figures, width, points = NumberFormat(screen.unicode), screen.width, contexts.points
     of, where = ("masked tokens", "around") if evaluation.kind == "masked" else ("tokens", "before")
     yield []
     yield from sentence(f"loss by context: the same {of}, ever more text {where} them", width, "title")
@@ -136,7 +136,7 @@ def _context_lines(contexts: ContextLosses, evaluation: Evaluation, screen: Scre
     rows = []
     for point in points:
         loss, change = point.loss, point.against_original
-        row = [f"{point.context:>7}", figures.perplexity(loss), figures.number(loss.mean, loss.error)]
+        row = [f"{point.context:>7}", figures.perplexity(loss), figures.estimate(loss)]
         row.append("-" if point.original is None else figures.perplexity(point.original))
         row.append("-" if change is None else figures.change(change))
         rows.append(row[: len(header)])
@@ -151,7 +151,7 @@ def _context_lines(contexts: ContextLosses, evaluation: Evaluation, screen: Scre
         used = f"No context longer than {contexts.reference} was measured."
     else:
         verdicts = {-1: "is used", 0: "is not seen to be used", 1: "does harm"}
-        verdict = verdicts[side(last.change.mean, last.change.error)]
+        verdict = verdicts[significant_sign(last.change.mean, last.change.error)]
         compared = figures.compared(last.change, f"{contexts.reference} tokens")
         used = f"The longer context {verdict}: {last.context} tokens, {compared}."
     yield from sentence(used, width, _style(last.change))
@@ -162,7 +162,7 @@ def _context_lines(contexts: ContextLosses, evaluation: Evaluation, screen: Scre
 
 def _bars(contexts: ContextLosses, screen: Screen) -> Iterator[Pieces]:
     """Yield a bar for each context: to the left where its loss is lower than the reference's, else to the right."""
-    figures = Figures(screen.unicode)
+    figures = NumberFormat(screen.unicode)
     changes = [point.change.mean if math.isfinite(point.change.mean) else 0.0 for point in contexts.points]
     texts = [
         "reference" if point.context == contexts.reference else figures.change(point.change)
@@ -178,7 +178,7 @@ def _bars(contexts: ContextLosses, screen: Screen) -> Iterator[Pieces]:
 
 
 def _style(change: Estimate) -> str:
-    return {-1: "right", 0: "", 1: "wrong"}[side(change.mean, change.error)]
+    return {-1: "right", 0: "", 1: "wrong"}[significant_sign(change.mean, change.error)]
 
 
 def _passkey_lines(passkey: Passkey, original: int | None, screen: Screen) -> Iterator[Pieces]:
@@ -213,7 +213,7 @@ def _share(share: float | None, passkey: Passkey, screen: Screen) -> Cell:
 
 def _retrieval_lines(retrieval: Retrieval, screen: Screen) -> Iterator[Pieces]:
     """Yield how many documents were found by each way to read them, and in words what that means."""
-    figures = Figures(screen.unicode)
+    figures = NumberFormat(screen.unicode)
     yield []
     yield [("Retrieval", "title")]
     text = (
@@ -234,5 +234,5 @@ def _retrieval_lines(retrieval: Retrieval, screen: Screen) -> Iterator[Pieces]:
     yield from labelled([(name, WAYS.get(name, name)) for name in retrieval.ways], screen.width)
     for name, recall in retrieval.ways.items():
         if recall.change is not None:
-            style = {-1: "wrong", 0: "", 1: "right"}[side(recall.change, recall.change_error)]
+            style = {-1: "wrong", 0: "", 1: "right"}[significant_sign(recall.change, recall.change_error)]
             yield from sentence(f"{name}: {figures.found_more(recall)}.", screen.width, style)

@@ -26,13 +26,15 @@ from ctxextend.report.figures import (
     upper_limit,
     write_figure,
 )
-from ctxextend.report.numbers import estimate_text, percent_text, signed_text, twice
+from ctxextend.report.numbers import NumberFormat, twice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Panel", "Plot", "comparison_panels", "lead_count", "plot_comparison", "trained_words"]
+__all__ = ["Panel", "Plot", "comparison_panels", "lead_count", "plot_comparison", "signed_text", "trained_words"]
 
+# Every ± of a report is two standard errors.
+NUMBERS = NumberFormat(unicode=True, errors=2.0)
 ORIGINAL = "the original, in pieces"
 TRAINABLE = {"new": "the new rows", "positions": "the position table", "all": "everything"}
 CUT = " Values beyond the picture's edge are cut off; the table has them."
@@ -141,6 +143,13 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
     return [panel for panel in panels if panel is not None]
 
 
+def signed_text(difference: Estimate | None) -> str:
+    """Return a difference with its sign and two standard errors; 0 for none at all, and nothing where not measured."""
+    if difference is None:
+        return ""
+    return NUMBERS.change(difference) if difference.mean or difference.error else "0"
+
+
 def lead_count(comparison: Comparison) -> int:
     """Return how many methods stand in front: those level with the best, where these are neither few nor many."""
     return min(max(sum(row.final.is_level for row in comparison.rows), LEAST), MOST)
@@ -232,7 +241,10 @@ def _losses(comparison: Comparison, by: str, read: Callable[[Evaluation, str], L
     tables = [(name, losses) for _, name, losses in found] + [(ORIGINAL, original)] * bool(original)
     places = sorted({place for _, losses in tables for place in losses})
     heads = ["method", *(DASH.join(f"{end:,}" for end in (place[0], place[-1] - 1)[: len(place)]) for place in places)]
-    cells = [[name, *(estimate_text(losses.get(place)) for place in places)] for name, losses in tables]
+    cells = [
+        [name, *(NUMBERS.estimate(losses[place]) if place in losses else "-" for place in places)]
+        for name, losses in tables
+    ]
     caption = LOSS_CAPTIONS[by] + CUT * (limit is not None)
     return Panel(by, title, caption, (Plot(title, draw),), heads, cells, bool(original))
 
@@ -269,7 +281,7 @@ def _retrieval(comparison: Comparison) -> Panel | None:
         _bars("Retrieval: recall@1", "recall@1", recalls),
     ]
     cells = [
-        [name, estimate_text(rank), estimate_text(recall)]
+        [name, NUMBERS.estimate(rank), NUMBERS.estimate(recall)]
         for (_, name, rank), (*_, recall) in zip(ranks, recalls, strict=True)
     ]
     return _bar_panel("retrieval", "Retrieval", caption, plots, ["method", "reciprocal rank", "recall@1"], cells)
@@ -324,8 +336,12 @@ def _passkeys(comparison: Comparison) -> Panel | None:
     )
     heads = ["method", "depth", *(f"{length:,}" for length in first.lengths)]
     cells = [
-        [method, f"{100 * depth:.3g} %", *(percent_text(shares[place]) for shares in passkey.found)]
+        [method, f"{100 * depth:.3g} %", *(_percent(shares[place]) for shares in passkey.found)]
         for _, method, passkey in asked
         for place, depth in enumerate(passkey.depths)
     ]
     return Panel("passkey", "Passkeys", caption, tuple(plots), heads, cells)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None or not math.isfinite(share) else f"{100 * share:.0f} %"

@@ -252,8 +252,8 @@ def draw_losses(
 def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
     """Draw a broken line where the learned length ends, its text on the side that has room."""
     axes.axvline(place, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
-    first, last = axes.transData.inverted().transform(axes.transAxes.transform([(0, 0), (1, 0)]))[:, 0]
-    is_right = place > first + 0.6 * (last - first)
+    share, _ = (axes.transData - axes.transAxes).transform((place, axes.get_ylim()[0]))
+    is_right = share > 0.6
     axes.annotate(
         text,
         (place, 1),

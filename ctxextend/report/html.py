@@ -11,9 +11,17 @@ from typing import Any
 from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
-from ctxextend.report.comparison_panels import TRAINABLE, Plot, comparison_panels, lead_count, trained_words
+from ctxextend.report.comparison_panels import (
+    NUMBERS,
+    TRAINABLE,
+    Plot,
+    comparison_panels,
+    lead_count,
+    signed_text,
+    trained_words,
+)
 from ctxextend.report.figures import COLOURS, DASHES, THEME, printable, render
-from ctxextend.report.numbers import estimate_text, perplexity_text, recall_text, side, signed_text
+from ctxextend.report.numbers import significant_sign
 from ctxextend.report.saving import check_place, check_suffix, save
 from ctxextend.version import __version__
 
@@ -92,7 +100,6 @@ def write_report(comparison: Comparison, path: Path) -> None:
         verdict=verdict(comparison).split("`"),
         facts=_facts(comparison),
         columns=_columns(comparison),
-        original=_original_cells(comparison),
         panels=comparison_panels(comparison),
         svg=_svg,
         line_class=_line_class,
@@ -160,32 +167,39 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, what that means, and its cell of each method."""
+    """A column: its head, what that means, its cell of each method, and what the original has in it."""
 
     head: str
     meaning: str
     cells: Sequence[Cell]
+    original: str = ""
 
 
 def _columns(comparison: Comparison) -> list[Column]:
     """Return the columns that hold anything."""
     rows, before = comparison.rows, comparison.max_len_before
     finals = [row.final for row in rows]
-    scores = [Cell(estimate_text(one.score), one.score.mean) for one in finals]
-    score_text = perplexity_text if comparison.metric == LOSS else estimate_text
+    original = comparison.original
+    own_score = NUMBERS.estimate(original) if original else ""
+    scores = [Cell(NUMBERS.estimate(one.score), one.score.mean) for one in finals]
+    score_text = NUMBERS.perplexity if comparison.metric == LOSS else NUMBERS.estimate
     if comparison.metric == LOSS:
-        perplexities = [Cell(perplexity_text(one.score), one.score.mean) for one in finals]
+        perplexities = [Cell(NUMBERS.perplexity(one.score), one.score.mean) for one in finals]
+        own_perplexity = NUMBERS.perplexity(original) if original else ""
+        meaning = "mean loss over all positions, in nats per token, ± 2 standard errors"
         columns = [
-            Column("perplexity", "e to the power of the loss, ± 2 standard errors", perplexities),
-            Column("loss", "mean loss over all positions, in nats per token, ± 2 standard errors", scores),
+            Column("perplexity", "e to the power of the loss, ± 2 standard errors", perplexities, own_perplexity),
+            Column("loss", meaning, scores, own_score),
         ]
     else:
-        retrievals = [one.evaluation.retrieval for one in finals]
-        recalls = [found.ways.get(MODEL) if found else None for found in retrievals]
-        percents = [Cell(recall_text(one), one.recall) if one else Cell("") for one in recalls]
+        ways = [one.evaluation.retrieval.ways if one.evaluation.retrieval else {} for one in finals]
+        recalls = [
+            (found[MODEL].recall, found[MODEL].recall_error) if MODEL in found else (None, None) for found in ways
+        ]
+        percents = [Cell(NUMBERS.percent(*recall), recall[0]) for recall in recalls]
         meaning = "mean of 1 / rank of the document that a query was cut from, ± 2 standard errors; more is better"
         columns = [
-            Column("reciprocal rank", meaning, scores),
+            Column("reciprocal rank", meaning, scores, own_score),
             Column("recall@1, %", "share of queries whose own document came first, ± 2 standard errors", percents),
         ]
     columns += [
@@ -239,14 +253,6 @@ def _against_original(outcome: Outcome) -> Estimate | None:
     return None if positions is None else positions.changes.get(SLIDING)
 
 
-def _original_cells(comparison: Comparison) -> list[str]:
-    """Return what the original has in the first columns; nothing where it was not measured."""
-    score = comparison.original
-    if score is None:
-        return []
-    return [perplexity_text(score), estimate_text(score)] if comparison.metric == LOSS else [estimate_text(score)]
-
-
 # What was found and how, in words
 
 
@@ -262,7 +268,7 @@ def verdict(comparison: Comparison) -> str:
     if not math.isfinite(best.final.score.mean):
         return f"No method has a finite loss at {after:,} tokens."
     names = ["`{}`".format(row.method.replace("`", "'")) for row in rows]
-    text = perplexity_text if is_loss else estimate_text
+    text = NUMBERS.perplexity if is_loss else NUMBERS.estimate
     score = f"a {'perplexity' if is_loss else 'mean reciprocal rank'} of {text(best.final.score)}"
     parts = [f"{names[0]} has {score} at {after:,} tokens"]
     if len(rows) > 1:
@@ -283,10 +289,10 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _compared(change: Estimate) -> str:
-    which = side(change.mean, change.error)
+    which = significant_sign(change.mean, change.error)
     if not which:
         return f"not surely different ({signed_text(change)} nats a token)"
-    amount = estimate_text(Estimate(abs(change.mean), change.error, change.tokens))
+    amount = NUMBERS.estimate(Estimate(abs(change.mean), change.error, change.tokens))
     return f"{'better' if which < 0 else 'worse'} by {amount} nats a token"
 
 

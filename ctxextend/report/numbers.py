@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate, Recall
 
-__all__ = ["Figures", "estimate_text", "percent_text", "perplexity_text", "recall_text", "side", "signed_text", "twice"]
+__all__ = ["NumberFormat", "significant_sign", "twice"]
 
 # Standard errors that a difference must be away from zero to be told as one.
 BEYOND = 2.0
@@ -14,14 +14,16 @@ LARGE = 1e6
 
 
 @dataclass(frozen=True)
-class Figures:
+class NumberFormat:
     """How numbers with standard errors are written.
 
     Attributes:
         unicode: Whether ± may stand between the two.
+        errors: How many standard errors are written behind it.
     """
 
     unicode: bool
+    errors: float = 1.0
 
     def number(self, value: float | None, error: float | None, *, signed: bool = False) -> str:
         """Return a number, to the second digit of its standard error, or in three digits; ``-`` for what is none."""
@@ -30,8 +32,15 @@ class Figures:
         sign = "+" if signed else ""
         if not error or not math.isfinite(error):
             return _written(value, _places(abs(value) / 10), sign)
+        error *= self.errors
         places = _places(error)
-        return f"{_written(value, places, sign)} {'±' if self.unicode else '+-'} {_written_error(error, places)}"
+        # The error is not zero, and is not to look like it.
+        written = _written(error, places, "") if round(error, places) else f"{error:.0e}"
+        return f"{_written(value, places, sign)} {'±' if self.unicode else '+-'} {written}"
+
+    def estimate(self, estimate: Estimate) -> str:
+        """Return a mean and its standard error."""
+        return self.number(estimate.mean, estimate.error)
 
     def perplexity(self, estimate: Estimate) -> str:
         """Return a perplexity and its standard error, which is that of the loss times the perplexity."""
@@ -55,25 +64,30 @@ class Figures:
         if change.error is None or not math.isfinite(change.error):
             which = "lower" if change.mean < 0 else "higher"
             return f"a {which} loss than {other} by {amount} nats a token, of one window, so that it may be chance"
-        if not side(change.mean, change.error):
+        if not significant_sign(change.mean, change.error):
             return f"no sure difference from {other} ({self.change(change)} nats a token)"
         return f"{'better' if change.mean < 0 else 'worse'} than {other} by {amount} nats a token"
 
     def found_more(self, recall: Recall) -> str:
         """Say what a difference of recall means."""
         change = self.percent(recall.change, recall.change_error, signed=True)
-        sure = side(recall.change, recall.change_error)
+        sure = significant_sign(recall.change, recall.change_error)
         if not sure:
             return f"no sure difference from their starts alone ({change} points)"
         amount = self.percent(abs(recall.change or 0.0), recall.change_error)
         return f"finds {'more' if sure > 0 else 'fewer'} documents than their starts alone, by {amount} points"
 
 
-def side(difference: float | None, error: float | None) -> int:
+def significant_sign(difference: float | None, error: float | None) -> int:
     """Return on which side of zero a difference surely is, -1 or 1; 0 within two standard errors, or without any."""
     if difference is None or error is None or not (math.isfinite(difference) and math.isfinite(error)):
         return 0
     return (difference > BEYOND * error) - (difference < -BEYOND * error)
+
+
+def twice(error: float | None) -> float:
+    """Return two standard errors, as figures draw them; 0 where they are not known."""
+    return BEYOND * error if error is not None and math.isfinite(error) else 0.0
 
 
 def _places(step: float) -> int:
@@ -86,47 +100,3 @@ def _written(value: float, places: int, sign: str) -> str:
         return f"{value:{sign}.3g}"
     rounded = round(value, places) + 0.0  # a minus sign in front of zero says nothing
     return f"{rounded:{sign},.{places}f}"
-
-
-def _written_error(error: float, places: int) -> str:
-    """Return an error, which is not zero and is not to look like it."""
-    return _written(error, places, "") if round(error, places) else f"{error:.0e}"
-
-
-# In figures and reports every ± is two standard errors.
-
-
-def twice(error: float | None) -> float:
-    """Return two standard errors; 0 where they are not known."""
-    return BEYOND * error if error is not None and math.isfinite(error) else 0.0
-
-
-def estimate_text(estimate: Estimate | None, *, signed: bool = False) -> str:
-    """Return a mean with two standard errors; a dash for what was not measured."""
-    if estimate is None:
-        return "-"
-    return Figures(unicode=True).number(estimate.mean, twice(estimate.error), signed=signed)
-
-
-def signed_text(difference: Estimate | None) -> str:
-    """Return a difference with its sign and two standard errors; 0 for none at all, and nothing where not measured."""
-    if difference is None:
-        return ""
-    if not difference.mean and not difference.error:
-        return "0"
-    return estimate_text(difference, signed=True)
-
-
-def perplexity_text(loss: Estimate) -> str:
-    """Return a perplexity with two standard errors."""
-    return Figures(unicode=True).number(loss.perplexity, loss.perplexity * twice(loss.error))
-
-
-def recall_text(recall: Recall) -> str:
-    """Return the share of queries whose own document came first, in percent with two standard errors."""
-    return Figures(unicode=True).percent(recall.recall, twice(recall.recall_error))
-
-
-def percent_text(share: float | None) -> str:
-    """Return a share in percent; a dash for what was not measured."""
-    return "-" if share is None or not math.isfinite(share) else f"{100 * share:.0f} %"
