@@ -146,7 +146,7 @@ def test_a_model_that_sees_the_last_tokens_finds_it_where_it_stands_there(causal
 
 def test_a_model_that_does_not_read_finds_it_by_chance(causal: EvalModel) -> None:
     liked = torch.linspace(0, 9, words(causal))
-    task = plan(causal, 128, trials=30)
+    task = replace(plan(causal, 128), trials=30)
     deaf = plant(causal, lambda ids: liked.expand(*ids.shape, -1))
     assert found(task, open_scorer(deaf))[0] == pytest.approx((0.1,) * 5)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.errors import CheckpointError, RecipeError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
-from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef
 
 if TYPE_CHECKING:
@@ -172,8 +171,6 @@ class EvalModel:
         model: The model of transformers, on its device, not in training.
         tokenizer: Its tokenizer.
         max_len: Tokens that it reads at once, special tokens included.
-        base: Its base checkpoint, by the recipe beside it; None where that says nothing.
-        base_hashes: The SHA-256 of each table of the base, by the recipe.
         notes: What should be known of it.
         reserved_rows: Rows of its table before position 0.
     """
@@ -185,8 +182,6 @@ class EvalModel:
     model: Any
     tokenizer: TextTokenizer
     max_len: int
-    base: CheckpointRef | None = None
-    base_hashes: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0
 
@@ -265,7 +260,6 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
     notes, named = checkpoint.source.notes, checkpoint.model_class
     if kind == ENCODER and named is not None and named.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} holds no head of a {named}, so it is measured as an encoder.")
-    base, base_hashes = _base(checkpoint)
     return EvalModel(
         name=ref.source,
         root=checkpoint.root,
@@ -274,23 +268,9 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
         model=loaded.model.to(device),
         tokenizer=files.tokenizer,
         max_len=files.max_len,
-        base=base,
-        base_hashes=base_hashes,
         notes=notes,
         reserved_rows=files.reserved_rows,
     )
-
-
-def _base(checkpoint: Checkpoint) -> tuple[CheckpointRef | None, Mapping[str, str]]:
-    """Return the base checkpoint by the recipe beside a checkpoint, and the hashes of the base's tables."""
-    try:
-        written = read_provenance(checkpoint)
-    except RecipeError:  # a file of that name that is none of ours says nothing
-        return None, {}
-    if written is None:
-        return None, {}
-    first = written.chain[-1]
-    return first.base, first.hashes
 
 
 def _device_and_dtype(precision: str) -> tuple[Any, str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError, CtxextendError, DataError, RecipeError, ResizeError
 from ctxextend.evaluation.embedding import Embedder, open_embedder
 from ctxextend.evaluation.eval_model import (
     CAUSAL,
@@ -18,7 +19,9 @@ from ctxextend.evaluation.eval_model import (
     TextTokenizer,
     check_same_tokens,
     check_vocabulary,
+    load_eval_model,
     open_eval_model,
+    open_files,
     share_equal_tensors,
 )
 from ctxextend.evaluation.evaluation_result import MODEL, Evaluation
@@ -35,7 +38,9 @@ from ctxextend.evaluation.retrieval import (
 )
 from ctxextend.evaluation.scoring import Scorer, batches, open_scorer
 from ctxextend.evaluation.text_windows import TextWindows, context_lengths, cut_windows
+from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, read_documents
 
@@ -63,9 +68,6 @@ CHARACTERS_AT_FIRST = 8
 
 # With fewer windows a standard error is itself a guess.
 FEW_WINDOWS = 8
-
-# Trials of a cell of the passkey map below which finding says little.
-LEAST_TRIALS = 4
 
 NO_BASE = "Retrieval was not measured: queries are cut from what the original cannot read, and that is not known."
 WHOLE_LOGITS = "Its head cannot be parted from the model, so the logits of a window are held whole."
@@ -163,9 +165,10 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
         EvaluationInterrupted: As `evaluate`.
     """
     check_paths(settings.data)
-    model = open_eval_model(ref, settings.precision)
+    files = open_files(open_model(ref, typed=("evaluate",)))
+    model = load_eval_model(files, settings.precision)
     fitting_measures(model, settings)
-    base, warnings, notes = _open_base(model, settings)
+    base, warnings, notes = _open_base(files.checkpoint, model, settings)
     run = plan_evaluation(model, base, settings, notes=(*model.notes, *notes))
     run.warnings = (*warnings, *run.warnings)
     if base is not None:
@@ -178,8 +181,10 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     return run.report(complete=True)
 
 
-def _open_base(model: EvalModel, settings: Evaluate) -> tuple[EvalModel | None, tuple[str, ...], tuple[str, ...]]:
-    """Return the base checkpoint, with warnings and notes; None where none is named and none can be found.
+def _open_base(
+    checkpoint: Checkpoint, model: EvalModel, settings: Evaluate
+) -> tuple[EvalModel | None, tuple[str, ...], tuple[str, ...]]:
+    """Return the base of a checkpoint, with warnings and notes; None where none is named and none can be found.
 
     Raises:
         CtxextendError: One was named that cannot be opened.
@@ -191,10 +196,15 @@ def _open_base(model: EvalModel, settings: Evaluate) -> tuple[EvalModel | None, 
         return found, (), found.notes
     if settings.alone:
         return None, (), ()
-    if model.base is None:
+    try:
+        written = read_provenance(checkpoint)
+    except RecipeError:  # a file of that name that is none of ours says nothing
+        written = None
+    if written is None:
         return None, (), ("No recipe says what it was made of: name that with --original to compare with it.",)
     try:
-        found = open_eval_model(model.base, settings.precision, model.base_hashes)
+        first = written.chain[-1]
+        found = open_eval_model(first.base, settings.precision, first.hashes)
         _check_kind(model, found)
     except CtxextendError as error:
         warning = f"What it was made of cannot be compared with it: {error.message} Name it with --original."
@@ -231,7 +241,6 @@ class EvaluationRun:
         reader: The model, by the losses of a language model or by the vectors of an encoder.
         base_reader: Its base; None where that is not known.
         settings: How it is measured.
-        lengths: The contexts, the shortest first.
         text: What is read, in windows as long as the longest context.
         losses: How windows are read; None where no loss is measured.
         passkey: What is hidden, in what; None where that is not measured.
@@ -248,7 +257,6 @@ class EvaluationRun:
     reader: Scorer | Embedder
     base_reader: Scorer | Embedder | None
     settings: Evaluate
-    lengths: tuple[int, ...]
     text: TextWindows
     losses: LossMeasure | None
     passkey: PasskeyTask | None
@@ -321,9 +329,10 @@ class EvaluationRun:
         """Return what was measured."""
         model, base = self.reader.model, self.base_reader.model if self.base_reader else None
         warnings = self.warnings
+        length = self.losses.length if self.losses else 0
         if 0 < len(self.windows) < FEW_WINDOWS:
             warnings += (
-                f"{len(self.windows)} windows of {max(self.lengths):,} tokens were read: standard errors of so few "
+                f"{len(self.windows)} windows of {length:,} tokens were read: standard errors of so few "
                 "are rough. Raise --tokens, or name more text.",
             )
         losses = [found for window in self.windows for found in window.by_position.values()]
@@ -347,7 +356,7 @@ class EvaluationRun:
             across_documents=self.text.across_documents and self.losses is not None,
             seed=self.settings.seed,
             precision=str(model.model.dtype).removeprefix("torch."),
-            positions=sum_up_positions(self.windows, max(self.lengths)),
+            positions=sum_up_positions(self.windows, length),
             contexts=sum_up_contexts(self.windows, base.max_len if base else None),
             passkey=report_passkey(self.passkey, model.kind, self.cells) if self.passkey and self.cells else None,
             retrieval=retrieval,
@@ -394,12 +403,13 @@ def plan_evaluation(
         check_same_tokens(model, base, text.windows[0])
     reader, base_reader = _reader(model, settings), _reader(base, settings) if base else None
     has_losses = bool({"position", "context"} & set(measures))
-    losses = None
+    losses: LossMeasure | None = None
     if has_losses and isinstance(reader, Scorer) and not isinstance(base_reader, Embedder):
-        losses = plan_losses(reader, base_reader, lengths, settings.seed)
-        losses = replace(losses, whole=losses.whole if "position" in measures else ())
-        losses = replace(losses, contexts=losses.contexts if "context" in measures else ())
-    passkey = _passkey(model, text, lengths, settings) if "passkey" in measures else None
+        losses = plan_losses(reader, base_reader, lengths, settings.seed, measures)
+    passkey: PasskeyTask | str | None = None
+    if "passkey" in measures:
+        filler = np.concatenate(text.documents)
+        passkey = plan_passkey(model, filler, lengths, tokens=settings.tokens, seed=settings.seed)
     retrieval: RetrievalTask | str | None = None
     if "retrieval" in measures:
         retrieval = NO_BASE if base is None else plan_retrieval(base, text.documents, max(lengths))
@@ -411,7 +421,6 @@ def plan_evaluation(
         reader,
         base_reader,
         settings,
-        lengths,
         text,
         losses,
         passkey if isinstance(passkey, PasskeyTask) else None,
@@ -472,12 +481,3 @@ def _first_tokens(tokenizer: TextTokenizer, text: str, wanted: int) -> NDArray[n
         characters *= 4
         ids = tokenizer.encode(text[:characters])
     return ids[:wanted]  # a word that was cut off lies behind them
-
-
-def _passkey(model: EvalModel, text: TextWindows, lengths: tuple[int, ...], settings: Evaluate) -> PasskeyTask | str:
-    """Return what is hidden, in what, with as many trials as the tokens allow; or why nothing is."""
-    task = plan_passkey(model, np.concatenate(text.documents), lengths, seed=settings.seed)
-    if isinstance(task, str):
-        return task
-    once = task.all_tokens(model.kind) // task.trials
-    return replace(task, trials=min(max(settings.tokens // once, LEAST_TRIALS), task.trials))

@@ -213,7 +213,13 @@ class LossMeasure:
         return np.sort(generator.choice(np.arange(start, stop), count, replace=False))
 
 
-def plan_losses(scorer: Scorer, base: Scorer | None, lengths: Sequence[int], seed: int) -> LossMeasure:
+def plan_losses(
+    scorer: Scorer,
+    base: Scorer | None,
+    lengths: Sequence[int],
+    seed: int,
+    measures: Sequence[str] = ("position", "context"),
+) -> LossMeasure:
     """Return how the windows of a text are read by a model, and by its base where that is known.
 
     Args:
@@ -221,6 +227,7 @@ def plan_losses(scorer: Scorer, base: Scorer | None, lengths: Sequence[int], see
         base: Of its base.
         lengths: The contexts; the longest is the window.
         seed: Random seed of a masked model's masks.
+        measures: Which of ``position`` and ``context`` are asked for.
     """
     length = max(lengths)
     whole = [ReadingMode(MODEL, scorer, length, 1)]
@@ -231,6 +238,7 @@ def plan_losses(scorer: Scorer, base: Scorer | None, lengths: Sequence[int], see
         # Its own longest is what every context is compared with, whichever were asked for.
         read = sorted({longest, *(context for context in lengths if context <= longest)})
         contexts += [ReadingMode(SLIDING, base, context, PIECE_SHARE) for context in read]
+    whole, contexts = (whole if "position" in measures else []), (contexts if "context" in measures else [])
     return LossMeasure(scorer.model, length, seed, tuple(whole), tuple(contexts))
 
 

@@ -6,7 +6,7 @@ of Zhu et al. (2024, LongEmbed, arXiv:2404.12096): the text that holds the numbe
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,8 @@ TRIED = 300
 
 # Trials of a cell by default: each number once, and one of encoders, which read a text for each number.
 TRIALS = {CAUSAL: 10, MASKED: 10, ENCODER: 1}
+# With fewer, finding says little.
+LEAST_TRIALS = 4
 
 # What is hidden, and what is asked; an encoder's query is the sentence itself.
 SENTENCE = "\nThe pass key is {}. Remember it.\n"
@@ -130,7 +132,7 @@ class PasskeyCell:
 
 
 def plan_passkey(
-    model: EvalModel, filler: Ids, lengths: Sequence[int], trials: int | None = None, seed: int = 0
+    model: EvalModel, filler: Ids, lengths: Sequence[int], *, tokens: int | None = None, seed: int = 0
 ) -> PasskeyTask | str:
     """Find ten numbers that are one token each, and choose the lengths that are long enough.
 
@@ -140,11 +142,11 @@ def plan_passkey(
         model: The model; its tokenizer and kind decide.
         filler: The user's own text, ids without special tokens, shape (k,).
         lengths: Tokens of the texts, special tokens included; at most what the model reads at once.
-        trials: Of a cell; None is 10, and 1 for encoders, which read ten texts in each.
+        tokens: Tokens to read in all cells, about; None is as many as `TRIALS` take.
         seed: Random seed of numbers and fillers.
 
     Returns:
-        The task, which `dataclasses.replace` gives other depths; or why there is none.
+        The task, which `dataclasses.replace` gives other depths or trials; or why there is none.
     """
     tokenizer = model.tokenizer
     spelled = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)
@@ -160,8 +162,10 @@ def plan_passkey(
         return f"The pass key was not measured: it needs texts of {needed} tokens or more."
     left_out = ", ".join(f"{length:,}" for length in sorted(set(lengths)) if length < needed)
     notes = (f"The pass key was not measured at {left_out} tokens: it needs {needed}.",) if left_out else ()
-    trials = TRIALS[model.kind] if trials is None else trials
-    return PasskeyTask(sentence, question, numbers, filler, fitting, DEPTHS, trials, seed, notes)
+    task = PasskeyTask(sentence, question, numbers, filler, fitting, DEPTHS, 1, seed, notes)
+    most = TRIALS[model.kind]
+    trials = most if tokens is None else min(max(tokens // task.all_tokens(model.kind), LEAST_TRIALS), most)
+    return replace(task, trials=trials)
 
 
 def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) -> tuple[Template, Template, Ids] | None:
