@@ -103,40 +103,28 @@ def test_scorer_losses_of_a_whole_text_equal_transformers_own_loss() -> None:
     assert found.mean() == pytest.approx(theirs, abs=1e-5)
 
 
-def test_scorer_losses_hold_few_logits_at_once(make_pico: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = reader_of(make_pico("gpt2"))
-    ids = np.random.default_rng(2).integers(5, 32, 16)
-    window = ScoredWindow(ids, np.arange(15), ids[1:])
-    whole = open_scorer(reader).losses([window])[0]
-    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", 4 * 32)
-    seen: list[int] = []
-    made = scoring._logits
-
-    def counted(head: Any, rows: torch.Tensor, room: torch.Tensor | None) -> torch.Tensor:
-        assert room is not None
-        logits = made(head, rows, room)
-        seen.append(logits.numel())
-        assert logits.data_ptr() == room.data_ptr()
-        return logits
-
-    monkeypatch.setattr(scoring, "_logits", counted)
-    apart = Scorer(reader, None, True).losses([window])[0]
-    assert seen == [4 * 32] * 3 + [3 * 32]
-    np.testing.assert_allclose(apart, whole, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bias", [True, False])
-def test_scorer_losses_are_the_cross_entropy_of_what_the_head_makes(dtype: torch.dtype, bias: bool) -> None:
-    torch.manual_seed(3)
-    head, rows = torch.nn.Linear(8, 50, bias).to(dtype), torch.randn(7, 8).to(dtype)
-    room = torch.full((9, 50), torch.nan) if dtype == torch.float32 else None
-    words = torch.randint(50, (7,))
-    with torch.no_grad():
-        found = scoring._cross_entropy(scoring._logits(head, rows, room), words)
-        expected = torch.nn.functional.cross_entropy(head(rows).double(), words, reduction="none")
-    assert found.dtype == torch.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize("name", ["gpt2", "bert"])  # heads without and with a bias
+def test_scorer_losses_hold_few_logits_at_once(
+    name: str, dtype: torch.dtype, make_pico: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(make_pico(name))
+    reader.model.to(dtype)
+    ids = np.random.default_rng(2).integers(5, 32, 16)
+    scorer, window = Scorer(reader, None, True), ScoredWindow(ids, np.arange(15), ids[1:])
+    whole = scorer.losses([window])[0]
+    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", 4 * 32)
+    seen: list[tuple[int, int]] = []
+    cross_entropy = scoring._cross_entropy
+
+    def counted(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen.append((logits.numel(), logits.data_ptr()))
+        return cross_entropy(logits, targets)
+
+    monkeypatch.setattr(scoring, "_cross_entropy", counted)
+    np.testing.assert_allclose(scorer.losses([window])[0], whole, rtol=0, atol=1e-6)
+    assert [size for size, _ in seen] == [4 * 32] * 3 + [3 * 32]
+    assert dtype != torch.float32 or len({place for _, place in seen}) == 1  # one buffer for all
 
 
 def test_scorer_losses_of_extreme_logits_are_those_of_torch() -> None:

@@ -87,7 +87,12 @@ class Scorer:
         found = torch.empty(len(states), dtype=torch.float64)
         with torch.inference_mode():
             for chunk in (slice(start, start + size) for start in range(0, len(states), size)):
-                found[chunk] = _cross_entropy(_logits(head, states[chunk], buffer), targets[chunk])
+                if buffer is None:
+                    logits = head(states[chunk]).float()
+                else:
+                    logits = torch.mm(states[chunk], head.weight.t(), out=buffer[: len(targets[chunk])])
+                    logits = logits if head.bias is None else logits.add_(head.bias)
+                found[chunk] = _cross_entropy(logits, targets[chunk])
         return found.numpy()
 
 
@@ -176,17 +181,6 @@ def _trial_logits(model: EvalModel, last: int = 0) -> "torch.Tensor":
     with torch.inference_mode():
         logits: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
     return logits
-
-
-def _logits(head: Any, states: "torch.Tensor", buffer: "torch.Tensor | None") -> "torch.Tensor":
-    """Return the logits of states, float32, in a buffer of at least as many rows where there is one."""
-    import torch
-
-    if buffer is None:
-        logits: torch.Tensor = head(states).float()
-        return logits
-    logits = torch.mm(states, head.weight.t(), out=buffer[: len(states)])
-    return logits if head.bias is None else logits.add_(head.bias)
 
 
 def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
