@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry, TensorFile, float_dtype
+from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry, float_dtype
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import (
@@ -39,12 +39,11 @@ __all__ = [
     "open_reference",
 ]
 
-# More rows in front of position 0 than any family has.
-MOST_OFFSET_ROWS = 8
-CANDIDATES_SHOWN = 5
-LENGTH_KEY = "max_position_embeddings"
-# What keys are called that state a length.
-TELLING = ("pos", "ctx", "context", "len", "block_size")
+# What is suggested for a model type that the registry does not know: tables with at most so many reserved rows, so many
+# of them, and keys that have one of these in their names.
+MAX_RESERVED_ROWS = 8
+MAX_SUGGESTIONS = 5
+LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 
 # Of a tensor: its shape, its dtype, and the file that holds it.
@@ -129,17 +128,36 @@ def detect_architecture(
         CheckpointError: The config names no model type, or there is no such table.
         UnsupportedModelError: The model has no learned position table, or its type is not known.
     """
+    config = checkpoint.config
     if ref.table is not None:
-        return _by_hand(checkpoint, ref, typed)
-    model_type = ref.model_type or checkpoint.config.get("model_type")
-    if not checkpoint.config and model_type is None:
+        return _described(checkpoint, ref, typed)
+    model_type = ref.model_type or config.get("model_type")
+    if not config and model_type is None:
         raise _nameless(checkpoint)
     if isinstance(model_type, str) and not is_known(model_type):
-        raise _unknown(checkpoint, ref, typed, model_type)
-    if parts := _parts_in_registry(checkpoint.config, model_type):
-        raise _other_inside(checkpoint, ref, typed, str(model_type), parts)
+        if ref.model_type is not None:
+            near = get_close_matches(model_type.lower(), FAMILIES, 1)
+            hint = f"Did you mean --family {near[0]}? " if near else ""
+            message = f"--family {model_type} is not in ctxextend's registry."
+            raise UnsupportedModelError(message, f"{hint}`ctxextend families` lists what is.")
+        raise UnsupportedModelError(
+            f"The model type {model_type!r} is not in ctxextend's registry.",
+            _suggestions(checkpoint, ref, typed)
+            or "It holds no tensor that looks like a position table. `ctxextend families` lists the types that do.",
+        )
+    # A model that is itself unsupported may hold a part of any type, where transformers lets it.
+    types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
+    parts = [name for name in types if isinstance(name, str) and name in FAMILIES]
+    if parts and isinstance(model_type, str) and model_type not in FAMILIES:
+        raise UnsupportedModelError(
+            f"Models of type {model_type} are not resized as such, but a part of this one is of a known type: "
+            f"{', '.join(parts)}.",
+            _suggestions(checkpoint, ref, typed)
+            or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
+        )
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
-    return _at_home(checkpoint, find_architecture(checkpoint.config, where, ref.model_type))
+    architecture = find_architecture(config, where, ref.model_type)
+    return _in_adapter(checkpoint, architecture) if checkpoint.is_adapter else architecture
 
 
 def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
@@ -206,7 +224,11 @@ def describe_table(checkpoint: Checkpoint, name: str) -> Description:
         CheckpointError: It is of a dtype or shape that no table has.
     """
     file = checkpoint.holder(name)
-    return _shape(file, name), file.entries[name].dtype, checkpoint.relative(file)
+    entry, _ = file.entries[name], float_dtype(file, name)
+    if len(entry.shape) != 2 or 0 in entry.shape:
+        message = f"{file.path}: {name} has shape {list(entry.shape)}, not rows by hidden size."
+        raise CheckpointError(message, "Save it again.")
+    return (entry.shape[0], entry.shape[1]), entry.dtype, checkpoint.relative(file)
 
 
 def check_rows(place: TableLocation, rows: int, name: str, *, has_config: bool = True) -> None:
@@ -234,34 +256,6 @@ def check_rows(place: TableLocation, rows: int, name: str, *, has_config: bool =
         )
 
 
-def _shape(file: TensorFile, name: str) -> tuple[int, int]:
-    shape = file.entries[name].shape
-    float_dtype(file, name)
-    if len(shape) != 2 or 0 in shape:
-        raise CheckpointError(
-            f"{file.path}: {name} has shape {list(shape)}, not rows by hidden size.", "Save it again."
-        )
-    return shape[0], shape[1]
-
-
-def _parts_in_registry(config: Mapping[str, Any], model_type: Any) -> list[str]:
-    """Return the families in a model that is itself unsupported_error: it may hold any, where transformers lets it."""
-    if not isinstance(model_type, str) or model_type in FAMILIES:
-        return []
-    nested_types = (value.get("model_type") for value in config.values() if isinstance(value, Mapping))
-    return [name for name in nested_types if isinstance(name, str) and name in FAMILIES]
-
-
-def _other_inside(
-    checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], model_type: str, parts: list[str]
-) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"Models of type {model_type} are not resized as such, but a part of this one is of a known type: "
-        f"{', '.join(parts)}.",
-        _advice(checkpoint, ref, typed) or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
-    )
-
-
 def _nameless(checkpoint: Checkpoint) -> CheckpointError:
     what = checkpoint.weights[0].path
     message, then = f"There is no config.json beside {what} that says what it is.", ""
@@ -271,149 +265,100 @@ def _nameless(checkpoint: Checkpoint) -> CheckpointError:
     return CheckpointError(message, f"{then}Say what it is with --family, for example --family gpt2.")
 
 
-def _at_home(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
-    """Return the architecture with the names that tensors have in an adapter, where it is one."""
-    if not checkpoint.is_adapter:
-        return architecture
-    places = tuple(
-        replace(place, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in place.prefixes))
-        for place in architecture.locations
+def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
+    """Return the architecture with the names that tensors have in a PEFT adapter."""
+    locations = tuple(
+        replace(location, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes))
+        for location in architecture.locations
     )
-    if not any(name in checkpoint.names for place in places for name in place.names):
-        raise _no_table(checkpoint, places)
-    return replace(architecture, locations=places)
-
-
-def _no_table(checkpoint: Checkpoint, places: tuple[TableLocation, ...]) -> CheckpointError:
-    modules = tuple(name.removesuffix("weight") for place in places for name in place.names)
+    names = [name for location in locations for name in location.names]
+    if any(name in checkpoint.names for name in names):
+        return replace(architecture, locations=locations)
+    modules = tuple(name.removesuffix("weight") for name in names)
     if any(name.startswith(modules) for name in checkpoint.names):
-        return CheckpointError(
+        raise CheckpointError(
             f"{checkpoint.root} holds a PEFT adapter that changes each row of the position table and does not hold it.",
             f"Merge it into {checkpoint.base} with merge_and_unload() and save_pretrained(), and resize that.",
         )
-    return CheckpointError(
+    raise CheckpointError(
         f"{checkpoint.root} holds a PEFT adapter without a position table.",
         f"Resize {checkpoint.base}, then load the adapter onto that.",
     )
 
 
-def _by_hand(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
-    entries = dict(_entries(checkpoint))
-    table, key = str(ref.table), ref.config_key
-    if table not in entries:
-        raise CheckpointError(
-            f"{checkpoint.root} holds no tensor {table}.", _advice(checkpoint, ref, typed) or "Check --table."
-        )
+def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
+    """Return the architecture of a model whose table the user describes."""
+    table, key, reserved = str(ref.table), ref.config_key, ref.reserved_rows
+    if table not in checkpoint.names:
+        message = f"{checkpoint.root} holds no tensor {table}."
+        raise CheckpointError(message, _suggestions(checkpoint, ref, typed) or "Check --table.")
+    shape = checkpoint.holder(table).entries[table].shape
     if key is None and checkpoint.has_config:
         raise CheckpointError(
             f"--table {table}: which key of config.json states its length is not known.",
-            _advice(checkpoint, ref, typed, table) or "Name it with --config-key.",
+            _suggestions(checkpoint, ref, typed, table) or "Name it with --config-key.",
         )
-    if len(entries[table].shape) != 2:
+    if len(shape) != 2:
+        message = f"--table {table} has shape {list(shape)}, not rows by hidden size."
+        raise CheckpointError(message, _suggestions(checkpoint, ref, typed) or "Check --table.")
+    stated, rows = nested(checkpoint.config, tuple((key or "").split("."))), shape[0]
+    if checkpoint.has_config and stated not in (rows, rows - reserved):
         raise CheckpointError(
-            f"--table {table} has shape {list(entries[table].shape)}, not rows by hidden size.",
-            _advice(checkpoint, ref, typed) or "Check --table.",
+            f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them in front of "
+            "position 0.",
+            _suggestions(checkpoint, ref, typed, table) or "Check --config-key and --offset.",
         )
-    stated, rows = nested(checkpoint.config, tuple((key or "").split("."))), entries[table].shape[0]
-    if checkpoint.has_config and stated not in (rows, rows - ref.reserved_rows):
-        raise CheckpointError(
-            f"config.json states {key} {stated!r}, and {table} has {rows} rows, {ref.reserved_rows} of them in front "
-            "of position 0.",
-            _advice(checkpoint, ref, typed, table) or "Check --config-key and --offset.",
-        )
-    inside = stated == rows
-    return by_hand(checkpoint.config, table, key or LENGTH_KEY, ref.reserved_rows, inside)
+    return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
 
 
-def _unknown(
-    checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], model_type: str
-) -> UnsupportedModelError:
-    if ref.model_type is not None:
-        near = get_close_matches(model_type.lower(), FAMILIES, 1)
-        meant = f"Did you mean --family {near[0]}? " if near else ""
-        return UnsupportedModelError(
-            f"--family {model_type} is not in ctxextend's registry.", f"{meant}`ctxextend families` lists what is."
-        )
-    advice = _advice(checkpoint, ref, typed)
-    return UnsupportedModelError(
-        f"The model type {model_type!r} is not in ctxextend's registry.",
-        advice or "It holds no tensor that looks like a position table. `ctxextend families` lists the types that do.",
-    )
+class _Candidate(NamedTuple):
+    """A tensor that may be a position table, and the key that may state its length; likelier ones are greater."""
 
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A tensor that may be a position table, and the key that may state its length."""
-
+    likelihood: tuple[bool, ...]
     entry: TensorEntry
     key: str
-    offset: int
+    reserved_rows: int
 
-    @property
-    def likelihood(self) -> tuple[bool, ...]:
-        """The more of these hold, the first ones first, the likelier it is."""
-        return _is_named(self.entry), _tells(self.key), bool(self.key), self.offset == 0
-
-    def command(self, ref: CheckpointRef, typed: Sequence[str]) -> str:
-        """Return what to type for it, in place of what was typed."""
-        before = {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant}
-        behind = {"table": self.entry.name, "offset": self.offset or None, "config-key": self.key or "KEY"}
-        words = ["ctxextend", typed[0], ref.source, *flag_words(before), *typed[1:], *flag_words(behind)]
-        return shlex.join(words)
+    def __str__(self) -> str:
+        plus = f" + {self.reserved_rows}" if self.reserved_rows else ""
+        return f"{self.entry.name} {list(self.entry.shape)}" + (f", as long as {self.key}{plus}" if self.key else "")
 
 
-def _advice(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], table: str | None = None) -> str:
-    """List the candidate tables, and the command for the likeliest; empty where there is none."""
-    found = sorted(_candidates(checkpoint), key=lambda candidate: candidate.likelihood, reverse=True)
-    found = [candidate for candidate in found if table in (None, candidate.entry.name)]
+def _suggestions(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], table: str | None = None) -> str:
+    """List the tensors that may be the table, and the command for the likeliest; empty where there is none."""
+    lengths = dict(_whole_numbers(checkpoint.config))
+    entries = [entry for file in checkpoint.weights for entry in file.entries.values()]
+    found = [
+        max(candidates, key=lambda candidate: candidate.likelihood)
+        for entry in entries
+        if table in (None, entry.name) and (candidates := list(_candidates(entry, lengths)))
+    ]
     # Where a name tells, other tensors of as many rows only distract.
-    found = ([candidate for candidate in found if _is_named(candidate.entry)] or found)[:CANDIDATES_SHOWN]
+    found = [candidate for candidate in found if candidate.likelihood[0]] or found
+    found = sorted(found, key=lambda candidate: candidate.likelihood, reverse=True)[:MAX_SUGGESTIONS]
     if not found:
         return ""
-    shown = "; ".join(
-        f"{candidate.entry.name} {list(candidate.entry.shape)}"
-        + (f", as long as {candidate.key}{_plus(candidate.offset)}" if candidate.key else "")
-        for candidate in found
-    )
-    return f"Tensors that may be its position table: {shown}. Say which it is: {found[0].command(ref, typed)}"
+    best = found[0]
+    before = {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant}
+    behind = {"table": best.entry.name, "offset": best.reserved_rows or None, "config-key": best.key or "KEY"}
+    words = ["ctxextend", typed[0], ref.source, *flag_words(before), *typed[1:], *flag_words(behind)]
+    shown = "; ".join(map(str, found))
+    return f"Tensors that may be its position table: {shown}. Say which it is: {shlex.join(words)}"
 
 
-def _plus(offset: int) -> str:
-    return f" + {offset}" if offset else ""
-
-
-def _is_named(entry: TensorEntry) -> bool:
-    return "pos" in entry.name.lower() or "wpe" in entry.name.lower()
-
-
-def _tells(key: str) -> bool:
-    return any(word in key.lower() for word in TELLING)
-
-
-def _candidates(checkpoint: Checkpoint) -> Iterator[_Candidate]:
-    """Yield each tensor that may be the table once, with the likeliest key."""
-    lengths = dict(_whole_numbers(checkpoint.config))
-    for _, entry in _entries(checkpoint):
-        if len(entry.shape) != 2 or entry.dtype not in FLOATS:
-            continue
-        found = [candidate for key, value in lengths.items() for candidate in _pairs(entry, key, value)]
-        if _is_named(entry) and entry.shape[0] > entry.shape[1] // 8:
-            found.append(_Candidate(entry, "", 0))
-        if found:
-            yield max(found, key=lambda candidate: candidate.likelihood)
-
-
-def _pairs(entry: TensorEntry, key: str, value: int) -> Iterator[_Candidate]:
-    """Yield how a key may state a tensor's length: widths and sizes of vocabularies do not."""
-    offset = entry.shape[0] - value
-    if _tells(key) and (offset == 0 or (_is_named(entry) and 0 < offset <= MOST_OFFSET_ROWS)):
-        yield _Candidate(entry, key, offset)
-    elif offset == 0 and "size" not in key and value != entry.shape[1]:
-        yield _Candidate(entry, key, 0)
-
-
-def _entries(checkpoint: Checkpoint) -> Iterator[tuple[str, TensorEntry]]:
-    return (item for file in checkpoint.weights for item in file.entries.items())
+def _candidates(entry: TensorEntry, lengths: Mapping[str, int]) -> Iterator[_Candidate]:
+    """Yield how a tensor may be the table, by keys of the config: widths and sizes of vocabularies state no length."""
+    if len(entry.shape) != 2 or entry.dtype not in FLOATS:
+        return
+    rows, width = entry.shape
+    is_named = "pos" in entry.name.lower() or "wpe" in entry.name.lower()
+    for key, value in lengths.items():
+        reserved, tells = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
+        has_reserved = tells and is_named and 0 < reserved <= MAX_RESERVED_ROWS
+        if has_reserved or (reserved == 0 and (tells or ("size" not in key and value != width))):
+            yield _Candidate((is_named, tells, True, reserved == 0), entry, key, reserved)
+    if is_named and rows > width // 8:
+        yield _Candidate((True, False, False, True), entry, "", 0)
 
 
 def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
