@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ctxextend.plan.tableplan import TablePlan
     from ctxextend.tables.method_facts import Method
     from ctxextend.tables.methods import list_methods
-    from ctxextend.training.reports import TrainingInterrupted, TrainResult
-    from ctxextend.training.running import train
+    from ctxextend.training.train import train
+    from ctxextend.training.training_result import TrainingInterrupted, TrainResult
     from ctxextend.verification.checks import Check, Verification
     from ctxextend.verification.verify import verify
 
@@ -99,9 +99,9 @@ _HOMES = {
     "Comparison": "ctxextend.comparison.comparison_result",
     "ComparisonInterrupted": "ctxextend.comparison.compare",
     "compare": "ctxextend.comparison.compare",
-    "TrainResult": "ctxextend.training.reports",
-    "TrainingInterrupted": "ctxextend.training.reports",
-    "train": "ctxextend.training.running",
+    "TrainResult": "ctxextend.training.training_result",
+    "TrainingInterrupted": "ctxextend.training.training_result",
+    "train": "ctxextend.training.train",
     "Evaluation": "ctxextend.evaluation.evaluation_result",
     "EvaluationInterrupted": "ctxextend.evaluation.evaluate",
     "evaluate": "ctxextend.evaluation.evaluate",

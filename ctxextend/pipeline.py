@@ -20,7 +20,7 @@ from ctxextend.recipe_file import RecipeFile, read_recipe
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
-    from ctxextend.training.reports import TrainResult
+    from ctxextend.training.training_result import TrainResult
 
 __all__ = ["RunInterrupted", "RunPlan", "RunResult", "plan_run", "run"]
 
@@ -69,7 +69,7 @@ class RunResult:
         return {
             "output": None if self.output is None else str(self.output),
             "resize": self._resize(),
-            "train": None if self.training is None else self.training.as_dict(),
+            "train": to_json(self.training),
             "evaluate": to_json(self.evaluation),
         }
 
@@ -165,10 +165,10 @@ class RunPlan:
             check_texts(self.recipe.evaluate.data, self.recipe.evaluate.text_field)
 
     def _train(self, folder: Folder, stages: Stages, options: Mapping[str, Any]) -> RunResult:
-        from ctxextend.training.running import train_run
+        from ctxextend.training.train import train_recipe
 
         with stages("Training", "tokens") as moved:
-            trained = train_run(self.recipe, folder, progress=moved, **options)
+            trained = train_recipe(self.recipe, folder, plan=self.resize, progress=moved, **options)
         return RunResult(trained.output, training=trained, planned=self.resize)
 
     def _make(self, folder: Folder, stages: Stages, *, force: bool) -> RunResult:

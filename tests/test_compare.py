@@ -22,7 +22,7 @@ from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.methods import METHODS
-from ctxextend.training.learning import Learner
+from ctxextend.training import trainer
 from tests import pico
 from tests.pico import Pico
 from tests.trainings import make_encoder, make_source, write_book
@@ -247,7 +247,7 @@ def test_comparison_measures_on_what_training_leaves_out(tmp_path: Path) -> None
     write_texts(150, 40)
     found = run_of(source, "copy", steps=1, folder=tmp_path, tokens=256)
     assert found.trainer is not None
-    train, held_out = found.trainer.texts.train, found.trainer.texts.held_out
+    train, held_out = found.trainer.texts
     assert len(held_out) == (len(train) + len(held_out)) // 20
     read = np.concatenate(found.evaluation.text.documents)
     assert read.tolist() == held_out[: len(read)].tolist()
@@ -329,7 +329,7 @@ def test_compare_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) ->
 
 def test_compare_goes_on_where_one_method_cannot_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, texts = make_source(tmp_path / "source", "gpt2"), write_texts()
-    learn, seen = Learner.learn, list[object]()
+    learn, seen = trainer.run_training, list[object]()
 
     def fail_once(*arguments: Any) -> Any:
         seen.append(arguments)
@@ -337,7 +337,7 @@ def test_compare_goes_on_where_one_method_cannot_be_trained(tmp_path: Path, monk
             raise TrainingError("The loss is no finite number.")
         return learn(*arguments)
 
-    monkeypatch.setattr(Learner, "learn", fail_once)
+    monkeypatch.setattr(trainer, "run_training", fail_once)
     flags: dict[str, Any] = {"tokens": 128, "measure": ["position"], "lr": 0.01, "batch_size": 2}
     found = ctxextend.compare(source, TO, texts, methods=["linear", "copy"], steps=1, **flags)
     assert [(row.method, row.trained is not None) for row in found.rows] == [("copy", True), ("linear", False)]

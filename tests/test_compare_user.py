@@ -13,7 +13,7 @@ from ctxextend.cli.app import _stop
 from ctxextend.comparison import compare as compare_module
 from ctxextend.errors import OutputError
 from ctxextend.report import html
-from ctxextend.training.trainer import Watch
+from ctxextend.training.trainer import RunCallback
 from tests.test_compare import write_texts
 from tests.test_comparison_json import errors
 from tests.test_completion import offered
@@ -135,7 +135,7 @@ def test_compare_stopped_in_a_training_leaves_nothing_behind(
     number: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    stop_at(monkeypatch, Watch, "on_step_end", 2, number)
+    stop_at(monkeypatch, RunCallback, "on_step_end", 2, number)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         done = compare(source, "--methods", "linear,copy", "--steps", 5, "--batch-size", 2)

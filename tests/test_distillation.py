@@ -19,8 +19,8 @@ from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states, read
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, TextTokenizer, open_eval_model
 from ctxextend.evaluation.text_windows import Span
 from ctxextend.recipe import CheckpointRef
-from ctxextend.training.distillation import Distillation, plan_windows
-from ctxextend.training.modes import switch_checkpointing, switch_dropout_off
+from ctxextend.training.memory import checkpoint_layers, disable_dropout
+from ctxextend.training.objectives import Distillation, plan_windows
 from tests import pico
 from tests.planted import plant
 from tests.words import add_tokenizer
@@ -239,14 +239,14 @@ def test_a_model_that_takes_no_positions_is_refused_only_where_it_is_told_some(
 def test_gradient_reaches_the_table_with_all_else_frozen(model_type: str, autocast: bool, tmp_path: Path) -> None:
     objective = Distillation.of(*make_pair(tmp_path, model_type), ("mean",)).train()
     model = objective.model
-    switch_dropout_off(model)
+    disable_dropout(model)
     table = train_positions_alone(model, TABLES[model_type])
     ids = texts(objective.student, NEW)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         objective(ids)["loss"].backward()
     plain = table.grad
     table.grad = None
-    assert switch_checkpointing(model, on=True)
+    assert checkpoint_layers(model)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss = objective(ids)["loss"]
         loss.backward()

@@ -18,7 +18,7 @@ from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.plan.plan import plan_recipe
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
-from ctxextend.training.reports import TrainingInterrupted, TrainResult
+from ctxextend.training.training_result import TrainingInterrupted, TrainResult
 from tests import pico
 from tests.evaluations import EXTENDED
 from tests.words import add_tokenizer, text_of
@@ -60,8 +60,8 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put in the place of training what notes how it was called, and resizes."""
     called: list[Any] = []
 
-    def train_run(
-        asked: Recipe, output: Any, *, force: bool, resume: bool, progress: Any, tell: Callable[[str], None]
+    def train_recipe(
+        asked: Recipe, output: Any, *, plan: Any, force: bool, resume: bool, progress: Any, tell: Callable[[str], None]
     ) -> TrainResult:
         called.append((asked, output, force, resume))
         tell("It needs much.")
@@ -71,9 +71,9 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         assert asked.resize is not None
         return trained(resize(asked.checkpoint.source, to=asked.resize.to, output=output, force=force).output)
 
-    module = ModuleType("ctxextend.training.running")
-    module.train_run = train_run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ctxextend.training.running", module)
+    module = ModuleType("ctxextend.training.train")
+    module.train_recipe = train_recipe  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ctxextend.training.train", module)
     return called
 
 
@@ -223,7 +223,7 @@ def test_run_of_several_processes_measures_in_the_first_alone(
 ) -> None:
     Path("book.txt").write_text("words")
     other = replace(trained(Path("out")), is_first=False)
-    monkeypatch.setattr(sys.modules["ctxextend.training.running"], "train_run", lambda *_, **__: other)
+    monkeypatch.setattr(sys.modules["ctxextend.training.train"], "train_recipe", lambda *_, **__: other)
     text = "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
     result = ctxextend.run(write(text))
     assert (result.output, result.training, result.evaluation) == (Path("out"), other, None)

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from transformers.integrations import integration_utils
 
 from ctxextend import TrainingError, resize, verify
-from ctxextend.training.running import train as train_in_python
+from ctxextend.training.train import train as train_in_python
 from tests import pico
 from tests.trainings import (
     OLD,
@@ -54,7 +54,7 @@ def test_train_refuses_to_report_to_what_is_not_there(gpt2: Path, monkeypatch: p
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", Absent)
     for name, said in {
         "wandb": "cannot be used here: It requires a package.",
-        "bogus": "There is no --report-to",
+        "bogus": "--report-to bogus cannot be used here: bogus is not supported, only ",
     }.items():
         done = invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "--report-to", name, "-o", "out")
         assert done.exit_code == 1
@@ -108,7 +108,7 @@ def test_train_refuses_before_the_model_is_loaded(name: str, gpt2: Path, monkeyp
     def load(*_: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ctxextend.training.setup.load_reader", load)
+    monkeypatch.setattr("ctxextend.training.setup.load_eval_model", load)
     spoil, flags, said = REFUSED[name]
     source = make_long(Path("long").absolute(), "gpt2") if name == "new rows that nobody knows" else gpt2
     spoil(source)

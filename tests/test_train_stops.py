@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ctxextend.checkpoints.atomic_output import locked
-from ctxextend.training.reports import TrainingInterrupted
-from ctxextend.training.running import train as train_in_python
-from ctxextend.training.trainer import RunTrainer, Watch
+from ctxextend.training.train import train as train_in_python
+from ctxextend.training.trainer import RunCallback, RunTrainer
+from ctxextend.training.training_result import TrainingInterrupted
 from tests.trainings import invoke, log_of, train, write_book
 
 pytestmark = pytest.mark.usefixtures("book")
@@ -39,14 +39,14 @@ def begin(source: Path, *flags: object, steps: int = STEPS, command: tuple[objec
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], object]) -> None:
     """Do something when a step was taken, before it is saved."""
-    on_log = Watch.on_log
+    on_log = RunCallback.on_log
 
-    def acting(self: Watch, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def acting(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
         on_log(self, args, state, control, **others)
         if state.global_step == step and "loss" in others.get("logs", {}):
             act()
 
-    monkeypatch.setattr(Watch, "on_log", acting)
+    monkeypatch.setattr(RunCallback, "on_log", acting)
 
 
 def interrupt() -> None:
@@ -101,8 +101,8 @@ def test_train_force_throws_away_the_saves_of_a_stopped_run(
 
 
 def test_train_in_python_says_what_is_saved(gpt2: Path) -> None:
-    def progress(moved: int, total: int, said: str) -> None:
-        assert said.startswith("loss ")
+    def progress(advance: int, total: int, label: str = "") -> None:
+        assert label.startswith("loss ")
         interrupt()
 
     with pytest.raises(TrainingInterrupted, match=r"stopped after step 1, which is saved in out\.training") as caught:
@@ -143,15 +143,15 @@ def test_train_leaves_nothing_where_it_fails_before_a_save(gpt2: Path, monkeypat
 def test_train_writes_what_was_learned_before_a_gradient_was_not_finite(
     gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hear = Watch.on_pre_optimizer_step
+    hear = RunCallback.on_pre_optimizer_step
 
-    def spoilt(self: Watch, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def spoilt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
         if state.global_step == 3:
-            self.trained.parameters["transformer.wpe.weight"].grad.fill_(float("inf"))  # type: ignore[union-attr]
+            self.trainable.parameters["transformer.wpe.weight"].grad.fill_(float("inf"))  # type: ignore[union-attr]
         hear(self, args, state, control, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Watch, "on_pre_optimizer_step", spoilt)
+        patched.setattr(RunCallback, "on_pre_optimizer_step", spoilt)
         done = begin(gpt2, "--save-every", 100)
     assert done.exit_code == 1
     said = " ".join(done.stderr.split())
@@ -165,15 +165,15 @@ def test_train_writes_what_was_learned_before_a_gradient_was_not_finite(
 
 
 def test_train_keeps_the_save_before_the_one_that_was_spoilt(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stepped = Watch.on_step_end
+    stepped = RunCallback.on_step_end
 
-    def spoilt(self: Watch, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def spoilt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
         stepped(self, args, state, control, **others)
         if state.global_step == 3:
             with torch.no_grad():
-                self.trained.parameters["transformer.wpe.weight"][20:] = float("nan")
+                self.trainable.parameters["transformer.wpe.weight"][20:] = float("nan")
 
-    monkeypatch.setattr(Watch, "on_step_end", spoilt)
+    monkeypatch.setattr(RunCallback, "on_step_end", spoilt)
     done = begin(gpt2)
     assert done.exit_code == 1
     assert "no finite number at step 4 of 5. What was learned until step 2 is saved" in " ".join(done.stderr.split())

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ctxextend.training import opening
-from ctxextend.training.reports import TrainResult, counted
+from ctxextend.json_output import to_json
+from ctxextend.training.training_result import TrainResult, counted
 from tests.trainings import invoke, log_of, make_source, train
 from tests.words import text_of
 
@@ -62,7 +62,7 @@ def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path
 def test_train_looks_at_all_texts_before_it_opens_the_model(
     flags: tuple[str, ...], text: str, said: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "open_files", lambda *_: pytest.fail("The model was opened."))
+    monkeypatch.setattr("ctxextend.training.train.open_files", lambda *_: pytest.fail("The model was opened."))
     Path(flags[-1]).write_text(text)
     done = invoke("train", gpt2, *flags, "--steps", 1, "-o", "out")
     assert (done.exit_code, done.stderr.startswith(f"Error: {said}")) == (1, True), done.stderr
@@ -96,7 +96,7 @@ def test_tokens_per_second_leaves_out_the_time_for_measurements() -> None:
     names = {"source": "x", "objective": "causal", "trainable": "new", "precision": "fp32", "peak_bytes": None}
     result = TrainResult(Path("out"), **numbers, **losses, **names)  # type: ignore[arg-type]
     assert result.tokens_per_second == 50
-    assert result.as_dict()["seconds"] == 10
+    assert to_json(result)["seconds"] == 10
 
 
 def test_counted_says_one_and_many() -> None:

@@ -160,10 +160,10 @@ def resize(
         from ctxextend.cli.train import run_training
 
         recipe = replace(recipe, resize=plan.settings)
-        trained = run_training(sink, recipe, output, force=force, resume=resume, told=plan.warnings)
+        trained = run_training(sink, recipe, output, force=force, resume=resume, plan=plan)
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         values = _values(plan, trained.output, bytes_written=size, seconds=trained.seconds)
-        sink.result("resize", values | {"train": trained.as_dict()} | also, trained.warnings)
+        sink.result("resize", values | {"train": to_json(trained)} | also, trained.warnings)
     else:
         result = _execute(sink, plan, output, force=force, verify=verify)
         _show_result(sink, result)

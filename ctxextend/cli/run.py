@@ -48,7 +48,7 @@ def run(
     """
     from ctxextend.pipeline import RunInterrupted, plan_run
     from ctxextend.recipe_file import read_recipe
-    from ctxextend.training.reports import TrainingInterrupted
+    from ctxextend.training.training_result import TrainingInterrupted
 
     sink = Output(as_json, quiet, silent=is_other_process())
     plan = plan_run(read_recipe(recipe, changes or ()))

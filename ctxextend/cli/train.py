@@ -4,7 +4,6 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,10 +11,12 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output, ignore_ctrl_c, is_other_process
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
+    from ctxextend.plan.plan import ResizePlan
     from ctxextend.recipe import Recipe
-    from ctxextend.training.reports import TrainingInterrupted, TrainResult
+    from ctxextend.training.training_result import TrainingInterrupted, TrainResult
 
 TEACHES = "What it was made of: it tells which rows are new, and teaches encoders without a head."
 
@@ -89,29 +90,37 @@ def train(
     sink = Output(as_json, quiet, silent=is_other_process())
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
     result = run_training(sink, recipe, output, force=force, resume=resume)
-    sink.result("train", result.as_dict(), result.warnings)
+    sink.result("train", to_json(result), result.warnings)
 
 
 def run_training(
-    sink: Output, recipe: "Recipe", output: Path | None, *, force: bool, resume: bool, told: Sequence[str] = ()
+    sink: Output,
+    recipe: "Recipe",
+    output: Path | None,
+    *,
+    force: bool,
+    resume: bool,
+    plan: "ResizePlan | None" = None,
 ) -> "TrainResult":
-    """Train under a bar, and print what came of it, but for the warnings that were told before.
+    """Train under a bar, and print the result, but for the warnings of the resize, which were printed before.
 
     Raises:
         Exit: It was stopped by Ctrl-C or another signal, and saved.
-        CtxextendError: As `train_run`.
+        CtxextendError: As `train_recipe`.
     """
-    from ctxextend.training.reports import TrainingInterrupted
-    from ctxextend.training.running import train_run
+    from ctxextend.training.train import train_recipe
+    from ctxextend.training.training_result import TrainingInterrupted
 
     try:
         with sink.progress("Training", of="tokens") as progress:
-            result = train_run(recipe, output, force=force, resume=resume, progress=progress, tell=sink.note)
+            result = train_recipe(
+                recipe, output, plan=plan, force=force, resume=resume, progress=progress, tell=sink.note
+            )
     except TrainingInterrupted as stop:
         show_interrupted(sink, stop)
         raise typer.Exit(128 + stop.signal) from None
     for warning in result.warnings:
-        if warning not in told:
+        if plan is None or warning not in plan.warnings:
             sink.warning(warning)
     sink.note(*losses_text(result).splitlines())
     sink.data(str(result.output))

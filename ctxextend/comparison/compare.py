@@ -308,7 +308,7 @@ class ComparisonRun:
             left_out=self.left_out,
             steps=train.steps if train else 0,
             trainable=train.trainable if train else "positions",
-            seq_len=self.trainer.opened.span if self.trainer else None,
+            seq_len=self.trainer.task.span if self.trainer else None,
             documents=len(text.documents),
             tokens=sum(map(len, text.windows)),
             seed=self.settings.evaluate.seed,

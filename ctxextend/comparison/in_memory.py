@@ -17,14 +17,16 @@ from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.models.extend import lengthen, set_tables, to_tensor
 from ctxextend.plan.configedits import config_changes
 from ctxextend.plan.plan import ResizePlan
-from ctxextend.recipe import Recipe, Train
+from ctxextend.recipe import Train
 from ctxextend.tables.apply import still_learned
 from ctxextend.text_data import check_texts, shared
 
 if TYPE_CHECKING:
-    from ctxextend.training.devices import Devices
-    from ctxextend.training.opening import Opened, Texts
-    from ctxextend.training.work import Work
+    from accelerate import PartialState
+
+    from ctxextend.training.run_folder import RunFolder
+    from ctxextend.training.setup import TrainingTask
+    from ctxextend.training.train_data import Tokens
 
 __all__ = ["InMemoryTrainer", "ResizedModel", "check_training_texts", "open_resized", "open_trainer"]
 
@@ -79,7 +81,7 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
         CheckpointError: The model does not hold the tables of its files.
         ResizeError: As `extend_model`.
     """
-    from ctxextend.training.parameters import match_parameters
+    from ctxextend.training.trainable import match_parameters
 
     shapes = {name: file.entries[name].shape for file in plan.checkpoint.weights for name in file.entries}
     names = match_parameters(base.model, shapes)
@@ -117,27 +119,27 @@ class InMemoryTrainer:
     """Trains a model the same way by every method, without writing anything.
 
     Attributes:
-        opened: What `train` would be told of the checkpoint that `resize` writes.
-        texts: The text as tokens.
-        work: Where the text lies; nothing that is learned is written.
-        devices: This process alone.
+        task: What `train` would be told of the checkpoint that `resize` writes.
+        texts: The tokens to train on and those held out, each of shape (tokens,).
+        folder: Where the text lies; nothing that is learned is written.
+        devices: This process.
     """
 
-    opened: "Opened"
-    texts: "Texts"
-    work: "Work"
-    devices: "Devices"
+    task: "TrainingTask"
+    texts: "tuple[Tokens, Tokens]"
+    folder: "RunFolder"
+    devices: "PartialState"
 
     @property
     def tokens(self) -> int:
         """Tokens that are trained on."""
-        return self.opened.settings.steps * self.opened.settings.batch_size * self.opened.length
+        return self.task.settings.steps * self.task.settings.batch_size * self.task.length
 
     def held_out_documents(self) -> list[NDArray[np.int64]] | None:
         """Return the documents that training holds out of its text; None where others are measured on."""
-        if self.opened.settings.eval_data:
+        if self.task.settings.eval_data:
             return None
-        tokens, separator = self.texts.held_out, self.opened.files.tokenizer.separator
+        tokens, separator = self.texts[1], self.task.files.tokenizer.separator
         ends: NDArray[np.intp] = np.flatnonzero(tokens == (-1 if separator is None else separator))
         pieces = (piece[piece != separator] for piece in np.split(tokens, ends))
         return [piece.astype(np.int64) for piece in pieces if len(piece)]
@@ -158,25 +160,25 @@ class InMemoryTrainer:
         import torch
 
         from ctxextend.checkpoints.safetensors_file import numpy_dtype
-        from ctxextend.training.setup import set_up_reader
+        from ctxextend.training.setup import set_up
+        from ctxextend.training.trainer import run_training
 
-        settings, model = self.opened.settings, resized.model.model
-        opened = replace(self.opened, rows=_new_rows(plan) if settings.trainable == "new" else None)
+        task, (train, held_out), model = self.task, self.texts, resized.model.model
+        task = replace(task, rows=_new_rows(plan) if task.settings.trainable == "new" else None)
         # The trainer measures what it holds out at both ends: one sequence does.
-        texts = replace(self.texts, held_out=self.texts.held_out[: opened.room])
-        learner = set_up_reader(resized.model, resized.names, opened, texts, self.devices)
-        before = {name: value.detach().clone() for name, value in learner.trained.parameters.items()}
-        tokens = self.tokens // settings.steps
+        setup = set_up(resized.model, resized.names, task, (train, held_out[: task.text_length]))
+        before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
+        tokens = self.tokens // task.settings.steps
         try:
-            # A trainer says other things of a step too.
-            learned = learner.learn(
-                self.work, self.devices, lambda step, logs: advance(tokens) if "loss" in logs else None
+            # A trainer reports evaluations too.
+            outcome = run_training(
+                setup, self.folder, self.devices, lambda step, logs: advance(tokens) if "loss" in logs else None
             )
-            if learned.stopped_by is not None:
-                signal.raise_signal(learned.stopped_by)
+            if outcome.stopped_by is not None:
+                signal.raise_signal(outcome.stopped_by)
                 raise KeyboardInterrupt
             with torch.no_grad():  # rounded to the dtypes of the files, as it would be written
-                for name, parameter in learner.trained.names.items():
+                for name, parameter in setup.trainable.names.items():
                     weight = model.get_parameter(parameter)
                     dtype = numpy_dtype(plan.checkpoint.holder(name).entries[name].dtype)
                     weight.copy_(to_tensor(weight.detach().float().cpu().numpy().astype(dtype)))
@@ -214,19 +216,17 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
         DataError: There is too little text.
         TrainingError: Lengths that the model will not have, or a device that does not train so.
     """
-    from ctxextend.training.devices import Devices
-    from ctxextend.training.opening import Opened, Original, fitted_settings, open_texts
-    from ctxextend.training.work import Work
+    from ctxextend.training.devices import open_devices
+    from ctxextend.training.run_folder import RunFolder
+    from ctxextend.training.setup import BaseCheckpoint, TrainingTask, fill_in, open_texts
 
-    longer, devices = replace(files, rows=plan.tables[0].rows_after), Devices.here()
-    settings = fitted_settings(Recipe(files.ref, train=train), longer)
-    settings = replace(settings, precision=devices.precision(settings.precision))
-    devices.micro_batches(settings)
-    if devices.count > 1:
+    longer, devices = replace(files, rows=plan.tables[0].rows_after), open_devices()
+    settings, micro_batches = fill_in(train, files.ref.source, longer, devices)
+    if devices.num_processes > 1:
         raise TrainingError(
             "Methods are compared in one process, and torchrun or accelerate started several.",
             "Start it without them, or train each method by its recipe.",
         )
-    opened = Opened(longer, settings, Original(files.ref, reader=base), None)
-    work = Work(folder, keeps_saves=False)
-    return InMemoryTrainer(opened, open_texts(opened, work, packs=True), work, devices)
+    task = TrainingTask(longer, settings, micro_batches, BaseCheckpoint(files.ref, model=base))
+    run_folder = RunFolder(folder, keeps_saves=False)
+    return InMemoryTrainer(task, open_texts(task, run_folder, writes=True), run_folder, devices)

@@ -1,80 +1,268 @@
-"""What a language model is trained to do: to tell the next word, or those that were masked."""
+"""Training objectives: language modeling, and self-distillation for encoders without a head."""
 
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cosine_similarity, cross_entropy
 
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
-from ctxextend.evaluation.scoring import open_scorer, without_head
-from ctxextend.training.chunkedloss import IGNORED, chunked_loss
-from ctxextend.training.positions import position_base
+from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.evaluation.embedding import POOLINGS, last_states
+from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, check_same_tokens, prepare_inputs, reads_only_text
+from ctxextend.evaluation.scoring import TOKENS_AT_ONCE, open_scorer, without_head
+from ctxextend.evaluation.text_windows import Span
+from ctxextend.training.memory import chunked_loss
+from ctxextend.training.train_data import IGNORE_INDEX
 
-__all__ = ["LanguageModelling"]
+__all__ = ["Distillation", "LanguageModeling", "plan_windows", "position_base"]
+
+# Token ids of the vocabulary, evenly spread, whose tokens two tokenizers must share.
+SAMPLED = 512
+
+# Position ids that `position_base` tries: the default ones, these reversed, and some with a jump.
+DEFAULT, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
+# Two outputs are the same if they differ by less than this share of what other positions change.
+SAME = 0.01
 
 
-class LanguageModelling(torch.nn.Module):
-    """The mean loss of words by a causal or a masked language model, never with all its logits in memory.
+class LanguageModeling(torch.nn.Module):
+    """The mean loss of a causal or a masked language model, which never holds all its logits in memory.
 
     Attributes:
-        model: The model, the only thing here that has parameters.
+        model: The model.
         reader: The model with its tokenizer.
-        is_apart: Whether the head can be kept from the rest; elsewhere the model makes its logits whole.
-        position_base: What the model counts its first usable position as.
+        has_separate_head: Whether the head can be separated from the model; if not, the model returns all logits.
+        position_base: The position id of the first usable position.
     """
 
-    def __init__(self, reader: EvalModel, *, is_apart: bool, position_base: int = 0) -> None:
+    def __init__(self, reader: EvalModel, *, has_separate_head: bool, position_base: int = 0) -> None:
         super().__init__()
         self.model: Any = reader.model
-        self.reader, self.is_apart, self.position_base = reader, is_apart, position_base
+        self.reader, self.has_separate_head, self.position_base = reader, has_separate_head, position_base
 
     @classmethod
-    def of(cls, reader: EvalModel, *, placed: bool = False) -> "LanguageModelling":
-        """Return the objective of a model, having tried on short texts how it can be trained.
+    def of(cls, reader: EvalModel, *, placed: bool = False) -> "LanguageModeling":
+        """Return the objective of a model, after trying it on short texts.
 
         Args:
-            reader: A causal or a masked model, not in training.
-            placed: Whether it will be told at which positions its texts stand.
+            reader: A causal or a masked model in eval mode.
+            placed: Whether it will be given position ids.
 
         Raises:
-            UnsupportedModelError: It gives no logits of a text alone, sees the tokens that it is to tell, or takes no
-                positions though it is to be told some.
+            UnsupportedModelError: It gives no logits for a text alone, sees the tokens to predict, or takes no position
+                ids though it is to be given some.
         """
-        is_apart = open_scorer(reader).has_separate_head
-        return cls(reader, is_apart=is_apart, position_base=position_base(reader) if placed else 0)
+        is_separate = open_scorer(reader).has_separate_head
+        return cls(reader, has_separate_head=is_separate, position_base=position_base(reader) if placed else 0)
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return the mean loss of the words that are to be told, in nats, as ``loss``.
+        """Return the mean loss in nats as ``loss``.
 
         Args:
             input_ids: Texts of one length, special tokens included, shape (b, w), int64.
-            labels: The word at each place, shape (b, w), int64, and not shifted for a causal model; `IGNORED` where
-                nothing is to be told.
-            position_ids: Where each token stands, counted from the first usable position, shape (b, w), int64; None
-                is at the start.
+            labels: Shape (b, w), int64, not shifted for a causal model; `IGNORE_INDEX` where nothing is predicted.
+            position_ids: Counted from the first usable position, shape (b, w), int64; None is from the start.
         """
-        answers = self.answers(input_ids, position_ids)
+        positions = None if position_ids is None else position_ids + self.position_base
+        inputs = prepare_inputs(self.model, input_ids, positions)
+        with without_head(self.model, apart=self.has_separate_head):
+            outputs: torch.Tensor = self.model(**inputs).logits  # hidden states, if the head is apart
         if self.reader.kind == CAUSAL:
-            answers, labels = answers[:, :-1], labels[:, 1:]
-        return {"loss": self._loss(answers, labels)}
+            outputs, labels = outputs[:, :-1], labels[:, 1:]
+        if self.has_separate_head:
+            return {"loss": chunked_loss(self.model.get_output_embeddings(), outputs, labels)}
+        flat = outputs.float().flatten(0, 1), labels.flatten()
+        summed = cross_entropy(*flat, ignore_index=IGNORE_INDEX, reduction="sum")
+        return {"loss": summed / (labels != IGNORE_INDEX).sum().clamp(min=1)}
 
-    def answers(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Return what stands in front of the head, shape (b, w, d), or the logits where that is not apart.
+
+def plan_windows(tokens: int, length: int) -> list[Span]:
+    """Return the windows by which a model reads a text that is longer than it can read, and the tokens of each.
+
+    Windows have one length and begin half of it apart, but for the last, which ends with the text. A token belongs to
+    the window in which it is most central, and of two such to the first.
+
+    Args:
+        tokens: Tokens of the text, ≥ 1.
+        length: Maximum tokens of a window, ≥ 1.
+
+    Returns:
+        The windows; the tokens that belong to them, `first` to `last`, follow each other.
+
+    Source: the token's window by its context as in `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, which reads
+        paragraphs that are too long for BERT.
+    """
+    size, last = min(tokens, length), max(tokens - length, 0)
+    starts = [*range(0, last, max(length // 2, 1)), last]
+    # The first token that is as far from the middle of a window as from that of the next belongs to the first of them.
+    borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
+    edges = zip(starts, [0, *borders], [*borders, tokens], strict=True)
+    return [Span(start, start + size, first, stop) for start, first, stop in edges]
+
+
+class Distillation(torch.nn.Module):
+    """Trains a model on long texts to give what its base checkpoint gives on windows that it can read.
+
+    The loss is the mean squared error of the last hidden states over the mean square of the teacher's, and for sentence
+    encoders, added to it, the mean of 1 - cosine of the vectors of each window. A token's state is compared with that
+    in the window in which it is most central; those of special tokens with their means over the windows.
+
+    The student's vector of a window is pooled from the states of its tokens and of the special tokens around the text,
+    as the teacher's is. If a vector is one token's, such as that of [CLS], the whole text has one, which is drawn to
+    the mean direction of all windows' vectors, and a loss remains that says how far these differ.
+
+    Attributes:
+        model: The model of the student.
+        student: The model to train.
+        teacher: Its base checkpoint, which follows it to its device. It is no submodule, so its weights are neither
+            trained nor saved.
+        poolings: How a sentence encoder pools a vector, names of `POOLINGS`; empty for other models.
+        position_base: The position id of the student's first usable position.
+
+    Source: Dong et al. 2025, arXiv:2502.07365, keep the states of an extended model near the base model's on short
+        texts; Zhang et al. 2025, arXiv:2503.20376, draw the vectors of a long text's pieces to the teacher's vectors of
+        the pieces. That overlapping windows stand for a long text's states is our own.
+    """
+
+    def __init__(
+        self, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...], *, position_base: int = 0
+    ) -> None:
+        super().__init__()
+        self.model: Any = student.model
+        self.student, self.teacher, self.poolings, self.position_base = student, teacher, poolings, position_base
+        teacher.model.eval()
+
+    @classmethod
+    def of(
+        cls, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...] | None = None, *, placed: bool = False
+    ) -> "Distillation":
+        """Return the objective of a model and its teacher, after trying both on short texts.
 
         Args:
-            input_ids: As in `forward`.
-            position_ids: As in `forward`.
-        """
-        places = None if position_ids is None else position_ids + self.position_base
-        given = prepare_inputs(self.model, input_ids, places)
-        with without_head(self.model, apart=self.is_apart):
-            found: torch.Tensor = self.model(**given).logits
-        return found
+            student: The model to train.
+            teacher: Its base checkpoint.
+            poolings: From `read_pooling` for a sentence-transformers folder; None for other models.
+            placed: Whether the student will be given position ids.
 
-    def _loss(self, answers: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if self.is_apart:
-            return chunked_loss(self.model.get_output_embeddings(), answers, labels)
-        summed = cross_entropy(answers.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-        return summed / (labels != IGNORED).sum().clamp(min=1)
+        Raises:
+            CheckpointError: The two tokenize differently, or have hidden states of different sizes.
+            UnsupportedModelError: One of them gives no states for a text alone, or the student takes no position ids
+                though it is to be given some.
+        """
+        sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED).astype(np.int64)
+        check_same_tokens(student, teacher, sampled)
+        sizes = [_hidden_size(reader) for reader in (student, teacher)]
+        if sizes[0] != sizes[1]:
+            raise CheckpointError(
+                f"The states of {student.name} have {sizes[0]:,} values, and those of {teacher.name} {sizes[1]:,}.",
+                "Name what it was made of: --original.",
+            )
+        return cls(student, teacher, poolings or (), position_base=position_base(student) if placed else 0)
+
+    def forward(
+        self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, position_ids: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return the mean loss of the texts as ``loss``, float32.
+
+        Args:
+            input_ids: Texts with their special tokens, shape (b, w), int64.
+            labels: Not used.
+            position_ids: The student's, counted from the first usable position, shape (b, w), int64; None is from the
+                start. The teacher always reads from the start.
+        """
+        positions = None if position_ids is None else position_ids + self.position_base
+        states = last_states(self.student, input_ids, positions)
+        windows = plan_windows(input_ids.shape[1] - self.student.tokenizer.num_special, self.teacher.max_text)
+        targets = self._teacher_states(input_ids, windows)
+        wanted = self._joined(targets, windows)
+        loss = (states - wanted).square().mean(dim=(1, 2)) / wanted.square().mean(dim=(1, 2))
+        if self.poolings:
+            ours = torch.stack([self._pooled(self._window_of(states, window)) for window in windows])
+            theirs = torch.stack([self._pooled(states) for states in targets])
+            loss = loss + 1 - cosine_similarity(ours, theirs, dim=-1).mean(dim=0)
+        return {"loss": loss.mean()}
+
+    def _teacher_states(self, input_ids: torch.Tensor, windows: list[Span]) -> torch.Tensor:
+        """Return the teacher's states of windows with their special tokens, (windows, b, s, d), float32."""
+        self.teacher.model.to(input_ids.device)
+        ids = torch.cat([self._window_of(input_ids, window) for window in windows])
+        batches = torch.split(ids, max(TOKENS_AT_ONCE // ids.shape[1], 1))
+        with torch.no_grad():
+            states = [last_states(self.teacher, batch) for batch in batches]
+        return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
+
+    def _window_of(self, values: torch.Tensor, window: Span) -> torch.Tensor:
+        """Return those of the values of texts, shape (b, w, …), that belong to a window or a special token."""
+        start, stop = len(self.student.tokenizer.before), values.shape[1] - len(self.student.tokenizer.after)
+        inside = values[:, start + window.start : start + window.stop]
+        return torch.cat([values[:, :start], inside, values[:, stop:]], dim=1)
+
+    def _joined(self, targets: torch.Tensor, windows: list[Span]) -> torch.Tensor:
+        """Return the target of each token, (b, w, d), from the states of the windows, (windows, b, s, d)."""
+        start, stop = len(self.student.tokenizer.before), targets.shape[2] - len(self.student.tokenizer.after)
+        special = targets.mean(dim=0)
+        own = [
+            states[:, start + window.first - window.start : start + window.last - window.start]
+            for states, window in zip(targets, windows, strict=True)
+        ]
+        return torch.cat([special[:, :start], *own, special[:, stop:]], dim=1)
+
+    def _pooled(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the vectors of texts from their states, shape (b, s, d)."""
+        return torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
+
+
+def _hidden_size(reader: EvalModel) -> int:
+    tokenizer = reader.tokenizer
+    ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a"))).to(reader.model.device)
+    with torch.no_grad(), reads_only_text(reader, "states"):
+        return int(last_states(reader, ids[None]).shape[-1])
+
+
+def position_base(reader: EvalModel) -> int:
+    """Return the position id of a model's first usable position: 0, or the number of its reserved rows.
+
+    Some models index the rows of their tables, reserved rows included, and others number positions. No config says
+    which, so it is tried: the ids are right if the default positions change nothing and others do.
+
+    Args:
+        reader: The model in eval mode.
+
+    Raises:
+        UnsupportedModelError: It takes no position ids, ignores them, or does not attend across a jump of them.
+    """
+    try:
+        bases = [base for base in (0, reader.reserved_rows) if _counts_from(reader, base)]
+    except (IndexError, RuntimeError, TypeError, ValueError):  # each class has its own way to take no position ids
+        bases = []
+    if not bases:
+        raise UnsupportedModelError(
+            f"{reader.name} cannot be told at which positions a text stands: models of type {reader.family} count "
+            "them by themselves.",
+            "Leave --window out.",
+        )
+    return bases[0]
+
+
+def _counts_from(reader: EvalModel, base: int) -> bool:
+    def output(positions: tuple[int, ...] | None, first: int = 0) -> torch.Tensor:
+        """Return what the model gives for a text of four tokens, shape (1, 4, …), float32."""
+        size = int(reader.model.config.get_text_config().vocab_size)
+        ids = torch.arange(4, device=reader.model.device)[None] + min(size // 2, 100)  # none of them is padding
+        ids[0, 0] -= first
+        position_ids = None if positions is None else torch.tensor([positions], device=ids.device) + base
+        with torch.inference_mode():
+            found: torch.Tensor = reader.model(**prepare_inputs(reader.model, ids, position_ids))[0]
+        return found.float()
+
+    def difference(one: torch.Tensor, other: torch.Tensor) -> float:
+        return float((one - other).abs().max())
+
+    usual, told, reversed_ = output(None), output(DEFAULT), output(REVERSED)
+    if difference(told, usual) >= SAME * difference(reversed_, usual):
+        return False
+    jumping, other = output(JUMPING), output(JUMPING, first=1)
+    return difference(jumping[:, -1], other[:, -1]) > 0

@@ -1,158 +1,339 @@
-"""A model made ready to be trained: what it is trained to do, what of it is trained, and with how much at once."""
+"""What a training run needs before its first step: the checkpoint, its base, the new rows, the text, the model."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from ctxextend.errors import CheckpointError, TrainingError
+from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import (
     ENCODER,
+    MASKED,
     SENTENCE_MODULES,
     EvalModel,
+    ModelFiles,
+    check_tables,
     check_vocabulary,
     load_eval_model,
     open_eval_model,
 )
-from ctxextend.training.devices import Devices
-from ctxextend.training.distillation import Distillation
-from ctxextend.training.learning import Learner
-from ctxextend.training.memory import LONG, Choice, Forecast, choose
-from ctxextend.training.modes import spare_activations, switch_checkpointing, switch_dropout_off
-from ctxextend.training.objectives import LanguageModelling
-from ctxextend.training.opening import Opened, Texts
-from ctxextend.training.parameters import Trained, match_parameters
-from ctxextend.training.room import give_back_what_is_freed
+from ctxextend.plan.find_tables import open_model
+from ctxextend.provenance import learned_before, read_provenance
+from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Train
+from ctxextend.tables.apply import learned_rows
+from ctxextend.text_data import read_pieces
+from ctxextend.training.devices import choose_precision, micro_batch_sizes
+from ctxextend.training.memory import checkpoint_activations, disable_dropout
+from ctxextend.training.objectives import Distillation, LanguageModeling
+from ctxextend.training.run_folder import RunFolder
+from ctxextend.training.train_data import (
+    Masking,
+    SequenceSettings,
+    Tokens,
+    check_enough,
+    hold_out,
+    open_tokens,
+    write_tokens,
+)
+from ctxextend.training.trainable import Trainable, match_parameters, select_trainable
+from ctxextend.training.trainer import EVAL_TOKENS, TrainingSetup
 
-__all__ = ["set_up", "set_up_reader"]
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
-# The highest learning rate of a table, as a part of the root of its values' mean square.
+__all__ = [
+    "BaseCheckpoint",
+    "TrainingTask",
+    "fill_in",
+    "find_base",
+    "find_new_rows",
+    "load_setup",
+    "open_texts",
+    "set_up",
+]
+
+# The peak learning rate of a position table, as a share of the root mean square of its values.
 TABLE_RATE = 0.05
-# The highest learning rate where everything is trained, at GPT-2 small's width; narrower models bear more.
+# The peak learning rate of all weights, at GPT-2 small's width; narrower models bear more.
 RATE, WIDTH = 3e-4, 768
-# The same of an encoder, which has more to lose than to learn: its vectors should stay what they were.
+# The same of an encoder, whose vectors should stay what they are.
 ENCODER_RATE = 2e-5
 
-# What autocast is told of a precision.
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Tokens of a sequence above which memory is worth some time.
+LONG = 1024
 
 
-def set_up(opened: Opened, texts: Texts, devices: Devices) -> Learner:
-    """Load a model and make it ready to be trained.
+@dataclass(frozen=True)
+class BaseCheckpoint:
+    """The base checkpoint of what is trained.
+
+    Attributes:
+        ref: The checkpoint.
+        hashes: The SHA-256 that its tables should have, by name, as far as a recipe says so.
+        learned: Which rows of the table were learned before the first resize, shape (positions,); None if unknown.
+        model: The model, if it is loaded already.
+    """
+
+    ref: CheckpointRef
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    learned: NDArray[np.bool_] | None = None
+    model: EvalModel | None = None
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """What is trained and how, before its weights are loaded.
+
+    Attributes:
+        files: The checkpoint.
+        settings: How to train, its lengths and precision filled in.
+        micro_batches: How many sequences a device may hold at a time, the largest first.
+        base: The base checkpoint; None if unknown.
+        rows: Which rows of the table are trained, shape (rows,); None is all.
+    """
+
+    files: ModelFiles
+    settings: Train
+    micro_batches: list[int]
+    base: BaseCheckpoint | None
+    rows: NDArray[np.bool_] | None = None
+
+    @property
+    def span(self) -> int:
+        """Positions that a sequence may use."""
+        return self.settings.seq_len or self.files.max_len
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence, special tokens included."""
+        return self.settings.window or self.span
+
+    @property
+    def text_length(self) -> int:
+        """Tokens of a sequence without special tokens."""
+        return self.length - self.files.tokenizer.num_special
+
+
+def fill_in(settings: Train, name: str, files: ModelFiles, devices: "PartialState") -> tuple[Train, list[int]]:
+    """Return how to train with its lengths and precision filled in, and the micro-batch sizes to try.
 
     Args:
-        opened: What is trained, and how, its precision filled in.
-        texts: The text as tokens.
-        devices: The processes that take part.
+        settings: How to train.
+        name: What the user called the checkpoint.
+        files: What is trained.
+        devices: The processes that train.
 
     Raises:
-        CtxextendError: As `load_eval_model`; the objective does not fit, or what is trained cannot be written back.
+        TrainingError: Lengths that the model does not have, or a batch size or precision that devices do not serve.
     """
-    reader = load_eval_model(opened.files, "fp32")
-    shapes = {name: file.entries[name].shape for file in opened.files.checkpoint.weights for name in file.entries}
-    return set_up_reader(reader, match_parameters(reader.model, shapes), opened, texts, devices)
-
-
-def set_up_reader(
-    reader: EvalModel, names: Mapping[str, str], opened: Opened, texts: Texts, devices: Devices
-) -> Learner:
-    """Make a model that is loaded ready to be trained.
-
-    Args:
-        reader: The model, its weights in float32.
-        names: The parameter that holds each tensor of the files, from `match_parameters`.
-        opened: As in `set_up`.
-        texts: As in `set_up`.
-        devices: As in `set_up`.
-
-    Raises:
-        CtxextendError: As `set_up`.
-    """
-    check_vocabulary(reader, np.array([texts.train.max(), texts.held_out.max()], np.int64))
-    settings = opened.settings
-    objective = _objective(opened, reader)
-    names, table = _trained_names(opened, reader, names)
-    switch_dropout_off(reader.model)
-    if opened.length > LONG:  # short ones have memory, and are a little faster without
-        spare_activations(reader.model)
-    trained = Trained.of(reader.model, names, table, opened.rows)
-    choice = _choose(opened, objective, devices)
-    rate = settings.lr or _rate(trained, settings.trainable, reader.kind)
-    return Learner(opened, reader, objective, trained, choice, rate, texts)
-
-
-def _choose(opened: Opened, objective: LanguageModelling | Distillation, devices: Devices) -> Choice:
-    """Choose how much is held at once, for all devices alike, and let the model compute layers twice where it must."""
-    teacher = objective.teacher.model if isinstance(objective, Distillation) else None
-    dtype = AUTOCAST.get(opened.settings.precision)
-    forecast = Forecast.of(objective, opened.files.max_len, dtype, teacher)
-    found = choose(forecast, opened.length, devices.micro_batches(opened.settings))
-    micro_batch, twice = devices.told_by_first(found.micro_batch), bool(devices.told_by_first(found.is_checkpointed))
-    if (micro_batch, twice) != (found.micro_batch, found.is_checkpointed):
-        need = forecast.need(opened.length, micro_batch, checkpointed=twice)
-        found = replace(found, micro_batch=micro_batch, is_checkpointed=twice, need=need)
-    if found.is_checkpointed:
-        switch_checkpointing(objective.model, on=True)
-    if found.is_checkpointed or opened.length > LONG:
-        give_back_what_is_freed()
-    return found
-
-
-def _objective(opened: Opened, reader: EvalModel) -> LanguageModelling | Distillation:
-    """Return what a model is trained to do, by what it is."""
-    placed = opened.span > opened.length
-    if reader.kind != ENCODER:
-        return LanguageModelling.of(reader, placed=placed)
-    if opened.original is None:
+    longest = files.max_len
+    for flag, length in (("--seq-len", settings.seq_len), ("--window", settings.window)):
+        if length is not None and length > longest:
+            raise TrainingError(
+                f"{flag} {length} is more than the {longest} positions of {name}.",
+                f"Give it more first: ctxextend resize {name} --to {length}",
+            )
+    length = settings.window or settings.seq_len or longest
+    least = max(LEAST_LENGTH, files.tokenizer.num_special + 2)
+    if length < least:
         raise TrainingError(
-            f"{reader.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
+            f"{name} reads {longest} tokens at once, and a sequence to train on has {least} at least.",
+            f"Give it more first: ctxextend resize {name} --to {least}",
+        )
+    precision = choose_precision(devices, settings.precision)
+    filled = replace(settings, seq_len=settings.seq_len or longest, precision=precision)
+    return filled, micro_batch_sizes(devices, settings, length)
+
+
+# ---- the base checkpoint and the new rows
+
+
+def find_base(settings: Train, files: ModelFiles, source: CheckpointRef | None = None) -> BaseCheckpoint | None:
+    """Return the base checkpoint: what the settings name, or what the recipe beside the checkpoint says.
+
+    Args:
+        settings: How to train.
+        files: The checkpoint.
+        source: What the run itself resized; None if it resizes nothing.
+    """
+    if settings.original is not None:
+        return BaseCheckpoint(CheckpointRef(settings.original))
+    try:
+        written = read_provenance(files.checkpoint)
+    except RecipeError:  # a file of that name that is not ours
+        return None
+    if written is None:
+        return None
+    first = written.chain[-1]
+    learned = learned_before(written.chain, files.table, files.reserved_rows, files.rows)
+    return BaseCheckpoint(source or first.base, first.hashes, learned)
+
+
+def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows of a table are new, shape (rows,); reserved rows are not.
+
+    Args:
+        files: The checkpoint.
+        base: Its base checkpoint.
+        table: Its position table, shape (rows, hidden_size).
+
+    Raises:
+        TrainingError: It is unknown which, or none are.
+    """
+    name, reserved = files.ref.source, files.reserved_rows
+    try:
+        learned = _learned_rows(files, base, table)
+    except CtxextendError as error:
+        raise TrainingError(
+            f"Which rows of {name} are new is not known. {error.message}",
+            "Name what it was made of with --original, or train the whole table: --trainable positions.",
+        ) from error
+    rows = np.zeros(files.rows, np.bool_)
+    rows[reserved:] = ~learned
+    if not rows.any():
+        raise TrainingError(
+            f"{name} has no new rows: all were learned before.", "Train the whole table: --trainable positions."
+        )
+    return rows
+
+
+def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows were learned, shape (positions,): by the recipes, or by comparison with the base's."""
+    if base is None:
+        raise CheckpointError("No recipe lies beside it that says what it was made of.")
+    if base.learned is not None and len(base.learned) == files.max_len:
+        return base.learned
+    opened = open_model(base.ref, typed=("train",))
+    check_tables(opened.checkpoint, base.ref, base.hashes)
+    name, reserved = opened.tables[0].name, files.reserved_rows
+    before = read_floats(opened.checkpoint.holder(name), name)
+    if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
+        raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")
+    return learned_rows(before[reserved:], table[reserved:])
+
+
+# ---- the text
+
+
+def open_texts(
+    task: TrainingTask, folder: RunFolder, *, writes: bool, advance: Callable[[int], None] = lambda tokens: None
+) -> tuple[Tokens, Tokens]:
+    """Return the tokens to train on and those held out, each of shape (tokens,).
+
+    They are tokenized into the run folder, unless they are there already.
+
+    Args:
+        task: What is trained.
+        folder: The run folder.
+        writes: Whether this process tokenizes; otherwise another has.
+        advance: Called with the tokens written since the last call.
+
+    Raises:
+        DataError: There is no text, too little, or it cannot be read.
+        OutputError: It cannot be written.
+    """
+    settings, tokenizer, length = task.settings, task.files.tokenizer, task.text_length
+    # Short runs read more than they train on, so that the twentieth that is held out is enough to measure on.
+    trained = math.ceil(settings.steps * settings.batch_size * length * 20 / 19)
+    wanted = max(trained, 20 * EVAL_TOKENS) + 2 * task.span
+    tokens, eval_tokens = folder.path / "tokens.bin", folder.path / "eval_tokens.bin"
+    for path, data, count in (
+        (tokens, settings.data, wanted),
+        (eval_tokens, settings.eval_data, EVAL_TOKENS + length),
+    ):
+        if writes and data and not path.exists():
+            pieces = read_pieces(data, settings.text_field)
+            write_tokens(pieces, tokenizer.encode, tokenizer.separator, count, path, advance)
+    if not settings.eval_data:
+        return hold_out(open_tokens(tokens), length)
+    texts = open_tokens(tokens), open_tokens(eval_tokens)
+    for text, flag in zip(texts, ("--data", "--eval-data"), strict=True):
+        check_enough(text, length, f"The text of {flag}")
+    return texts
+
+
+# ---- the model
+
+
+def load_setup(task: TrainingTask, texts: tuple[Tokens, Tokens]) -> TrainingSetup:
+    """Load the model and set it up; see `set_up`.
+
+    Raises:
+        CtxextendError: As `load_eval_model` and `set_up`.
+    """
+    model = load_eval_model(task.files, "fp32")
+    shapes = {name: file.entries[name].shape for file in task.files.checkpoint.weights for name in file.entries}
+    return set_up(model, match_parameters(model.model, shapes), task, texts)
+
+
+def set_up(
+    model: EvalModel, names: Mapping[str, str], task: TrainingTask, texts: tuple[Tokens, Tokens]
+) -> TrainingSetup:
+    """Set up a loaded model for training: its objective, what is frozen, and the learning rate.
+
+    Args:
+        model: The model, its weights in float32; it is changed in place.
+        names: From `match_parameters`.
+        task: What is trained.
+        texts: The tokens to train on and those held out, each of shape (tokens,).
+
+    Raises:
+        CtxextendError: The objective does not fit the model, or what is trained cannot be written back.
+    """
+    check_vocabulary(model, np.array([text.max() for text in texts], np.int64))
+    settings, tokenizer = task.settings, task.files.tokenizer
+    objective = _objective(task, model)
+    names = select_trainable(model.model, names, task.files.table, settings.trainable, model.name)
+    disable_dropout(model.model)
+    if task.length > LONG:
+        checkpoint_activations(model.model)
+    trainable = Trainable.freeze(model.model, names, names[task.files.table], task.rows)
+    sequences = SequenceSettings(
+        special_before=tokenizer.before,
+        special_after=tokenizer.after,
+        length=task.length,
+        span=task.span,
+        kind=model.kind,
+        masking=Masking.for_model(model) if model.kind == MASKED else None,
+        skip=settings.window_skip,
+        seed=settings.seed,
+    )
+    lr = settings.lr or _learning_rate(trainable, settings.trainable, model.kind)
+    return TrainingSetup(settings, model, objective, trainable, sequences, *texts, lr, task.micro_batches)
+
+
+def _objective(task: TrainingTask, model: EvalModel) -> torch.nn.Module:
+    """Return the objective for a model, by its kind."""
+    placed, base = task.span > task.length, task.base
+    if model.kind != ENCODER:
+        return LanguageModeling.of(model, placed=placed)
+    if base is None:
+        raise TrainingError(
+            f"{model.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
             "Name that with --original.",
         )
-    known = opened.original
-    teacher = known.reader or open_eval_model(known.ref, "fp32", known.hashes)
-    is_sentence = (reader.root / SENTENCE_MODULES).is_file()
-    return Distillation.of(reader, teacher, read_pooling(reader.root) if is_sentence else None, placed=placed)
+    teacher = base.model or open_eval_model(base.ref, "fp32", base.hashes)
+    is_sentence = (model.root / SENTENCE_MODULES).is_file()
+    return Distillation.of(model, teacher, read_pooling(model.root) if is_sentence else None, placed=placed)
 
 
-def _trained_names(opened: Opened, reader: EvalModel, found: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
-    """Return what is trained, as the files and as the model call it, and the model's name of the table.
+def _learning_rate(trainable: Trainable, what: str, kind: str) -> float:
+    """Return the default peak learning rate.
 
-    Raises:
-        CheckpointError: The model holds something that its files do not.
-    """
-    if opened.files.table not in found:
-        raise CheckpointError(f"The model of {reader.name} holds no table of the shape of {opened.files.table}.")
-    table = found[opened.files.table]
-    if opened.settings.trainable != "all":
-        return {opened.files.table: table}, table
-    # A pooler is no part of what is trained: vectors of texts and words do without it.
-    found = {name: parameter for name, parameter in found.items() if "pooler." not in parameter}
-    held = {id(reader.model.get_parameter(parameter)) for parameter in found.values()}
-    missing = [
-        name for name, value in reader.model.named_parameters() if id(value) not in held and "pooler." not in name
-    ]
-    if missing:
-        raise CheckpointError(
-            f"{', '.join(missing[:3])} of the model {reader.name} cannot be found in its files, nor written back.",
-            "Train the table alone: --trainable positions.",
-        )
-    return found, table
-
-
-def _rate(trained: Trained, trainable: str, kind: str) -> float:
-    """Return the highest learning rate where none is asked for.
-
-    Adam moves each value by about the rate in a step, so a table's is a part of the size of its values.
+    Adam moves each value by about the rate in a step, so a table's is a share of the size of its values.
 
     Raises:
         TrainingError: The table holds something else than numbers.
     """
-    weight = trained.model.get_parameter(trained.table).detach()
+    weight = trainable.model.get_parameter(trainable.table).detach()
     rate = float(TABLE_RATE * weight.square().mean().sqrt())
     if not math.isfinite(rate):
         raise TrainingError("The position table holds NaN or infinity.", "Look at its rows: ctxextend inspect.")
     of_everything = ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
-    return rate if rate and trainable != "all" else of_everything
+    return rate if rate and what != "all" else of_everything

@@ -1,44 +1,306 @@
-"""transformers' Trainer with saves that are whole or not there, finite losses, and a gentle stop."""
+"""The training loop: transformers' Trainer with saves that are complete or absent, finite losses and a clean stop."""
 
 import json
 import math
 import os
 import shutil
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import release_memory
+from accelerate.utils.memory import should_reduce_batch_size
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import distributed
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from ctxextend.checkpoints.atomic_output import disk_space
-from ctxextend.errors import OutputError
-from ctxextend.training.parameters import Trained
-from ctxextend.training.signals import Stop
-from ctxextend.training.work import SAVE, Work
+from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
+from ctxextend.errors import OutputError, TrainingError
+from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.models.load import quiet
+from ctxextend.training.memory import checkpoint_layers
+from ctxextend.training.run_folder import SAVE, RunFolder
+from ctxextend.training.train_data import SequenceDataset, SequenceSettings, Tokens
+from ctxextend.training.trainable import Trainable
 
-__all__ = ["NotFiniteError", "RunTrainer", "Watch", "not_saved"]
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+    from ctxextend.recipe import Train
+
+__all__ = ["TrainingOutcome", "TrainingSetup", "run_training"]
+
+# The share of steps over which the learning rate rises.
+WARMUP = 0.05
+# Tokens of held-out text on which the loss is measured, at most.
+EVAL_TOKENS = 65_536
 
 WEIGHTS = "trained.safetensors"
-# What names torch's writer in errors that are none of their own kind.
-TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 # The folder of a save that is being written.
 UNFINISHED = "unfinished"
+# What names torch's writer in its RuntimeErrors.
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 
-# Told the step, and what is logged of it.
-Report = Callable[[int, dict[str, float]], None]
+# A second signal within as many seconds is the same one: a terminal and a launcher both pass on what was typed once.
+SAME_SIGNAL = 2.0
+
+# Called with the step, and with what is logged of it.
+Report = Callable[[int, Mapping[str, float]], None]
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """A model, its objective and its data, ready to be trained.
+
+    Attributes:
+        settings: How to train, all that was left open filled in.
+        model: The model, its weights in float32.
+        objective: The module whose ``loss`` is trained.
+        trainable: The parameters that are trained.
+        sequences: How sequences are cut.
+        train: The text to train on, shape (tokens,).
+        held_out: The text to measure the loss on, shape (tokens,).
+        lr: Peak learning rate.
+        micro_batches: How many sequences a device may hold at a time, the largest first.
+    """
+
+    settings: "Train"
+    model: EvalModel
+    objective: torch.nn.Module
+    trainable: Trainable
+    sequences: SequenceSettings
+    train: Tokens
+    held_out: Tokens
+    lr: float
+    micro_batches: list[int]
+
+    @property
+    def eval_count(self) -> int:
+        """Held-out sequences that the loss is measured on: whole batches, of which every device reads its share."""
+        found, batch = len(self.held_out) // self.sequences.text_length, self.settings.batch_size
+        most = min(found, max(EVAL_TOKENS // self.sequences.length, 1))
+        return most - most % batch if most >= batch else most
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """What the steps of a run gave.
+
+    Attributes:
+        log: What was logged, a mapping for each step or evaluation.
+        step: The last step.
+        seconds: Wall clock, that before an interruption included.
+        peak_bytes: Peak memory of the accelerator, or else of the process; None if unknown.
+        micro_batch: Sequences that the device held at a time.
+        stopped_by: The signal that stopped the run; None if it finished.
+    """
+
+    log: tuple[Mapping[str, Any], ...]
+    step: int
+    seconds: float
+    peak_bytes: int | None
+    micro_batch: int
+    stopped_by: int | None
+
+
+def run_training(
+    setup: TrainingSetup,
+    folder: RunFolder,
+    devices: "PartialState",
+    report: Report,
+    tell: Callable[[str], None] = lambda text: None,
+) -> TrainingOutcome:
+    """Train, from the last save on if there is one.
+
+    If the memory of the device does not hold the first step, it is tried again with smaller micro-batches, and then
+    with gradient checkpointing. That changes no sequence of a step.
+
+    Args:
+        setup: What is trained, and how.
+        folder: Where saves are kept.
+        devices: The processes that train.
+        report: Called after each step and evaluation.
+        tell: Called with what changes to fit the memory.
+
+    Raises:
+        TrainingError: A loss is not finite, or the memory does not suffice.
+        OutputError: A save cannot be written.
+    """
+    stop = Stop()
+    attempts = [(size, False) for size in setup.micro_batches] + [(setup.micro_batches[-1], True)]
+    with quiet(), _signals_between_steps(stop):
+        for micro_batch, is_checkpointed in attempts:
+            if is_checkpointed and not checkpoint_layers(setup.objective.model):
+                break
+            begun, callback = folder.step, RunCallback(setup.trainable, folder, stop, report)
+            trainer = _make_trainer(setup, folder, devices, callback, micro_batch)
+            try:
+                _train(trainer, setup, stop)
+            except Exception as error:
+                if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
+                    raise
+                failure = error
+            else:
+                step = trainer.state.global_step
+                stopped_by = stop.signal if step < setup.settings.steps else None
+                log = tuple(trainer.state.log_history)
+                return TrainingOutcome(log, step, callback.seconds, _peak_bytes(), micro_batch, stopped_by)
+            if trainer.state.global_step > begun or devices.num_processes > 1:
+                break
+            tell(f"The memory does not hold {micro_batch} sequences at once; less is tried.")
+            setup.objective.zero_grad()
+            release_memory(trainer)
+    raise TrainingError(
+        f"The memory did not hold {micro_batch} sequences of {setup.sequences.length:,} tokens at once.",
+        "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
+    ) from failure
+
+
+def _train(trainer: "RunTrainer", setup: TrainingSetup, stop: "Stop") -> None:
+    """Take the steps, and measure the loss after the last one.
+
+    Raises:
+        TrainingError: A loss is not finite.
+        OutputError: The log or a save cannot be written.
+    """
+    save = trainer.folder.save
+    try:
+        trainer.train(resume_from_checkpoint=str(save) if save else None)
+        last = trainer.state.global_step
+        is_measured = any("eval_loss" in line and line["step"] == last for line in trainer.state.log_history)
+        if stop.signal is None and not is_measured:
+            trainer.evaluate()
+    except NotFiniteError as error:
+        if not trainer.is_world_process_zero():
+            raise TrainingError("The first process failed.", "What it said is why.") from None
+        raise _not_finite(trainer, setup, error.step) from None
+    except OSError as error:  # on a full disk the log is the first that cannot be written
+        raise trainer.save_error(error) from error
+
+
+def _not_finite(trainer: "RunTrainer", setup: TrainingSetup, step: int) -> TrainingError:
+    """Save what was learned before a number was not finite, if that is sound, and return what to say."""
+    folder = trainer.folder
+    if step == 0:
+        return TrainingError(
+            f"The loss of {setup.model.name} is no finite number before the first step.",
+            "Look at its table: ctxextend inspect; or train with --precision fp32.",
+        )
+    if _can_evaluate(trainer):
+        trainer._save_checkpoint(trainer.model, None)
+    elif folder.step == trainer.state.global_step:
+        folder.remove(slice(1))
+    kept = folder.step
+    again = f"Begin anew with an --lr below {setup.lr:.2g}" + " and --force" * bool(kept)
+    return TrainingError(
+        f"The loss or its gradient is no finite number at step {step} of {setup.settings.steps}. "
+        + (f"What was learned until step {kept} is saved in {folder.save}." if kept else "Nothing was saved."),
+        f"{again}, or write what is saved: the same command with --resume --steps {kept}." if kept else f"{again}.",
+    )
+
+
+def _can_evaluate(trainer: "RunTrainer") -> bool:
+    """Whether a model that was not given its last step has a finite loss."""
+    if not trainer.state.global_step:
+        return False
+    try:
+        trainer.evaluate()
+    except NotFiniteError:
+        return False
+    return True
+
+
+def _make_trainer(
+    setup: TrainingSetup, folder: RunFolder, devices: "PartialState", callback: "RunCallback", micro_batch: int
+) -> "RunTrainer":
+    settings, is_cpu = setup.settings, devices.device.type == "cpu"
+    arguments = TrainingArguments(
+        output_dir=str(folder.path),
+        max_steps=settings.steps,
+        per_device_train_batch_size=micro_batch,
+        per_device_eval_batch_size=micro_batch if setup.eval_count >= settings.batch_size else 1,
+        gradient_accumulation_steps=settings.batch_size // (micro_batch * devices.num_processes),
+        learning_rate=setup.lr,
+        weight_decay=settings.weight_decay,
+        lr_scheduler_type="cosine",
+        warmup_steps=round(WARMUP * settings.steps),  # the rate of the first is 0
+        optim="adamw_torch",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="steps",
+        save_steps=settings.save_every or max(settings.steps // 10, 1),
+        eval_strategy="steps",
+        eval_steps=settings.eval_every or settings.steps,
+        eval_on_start=folder.save is None,
+        prediction_loss_only=True,
+        label_names=["input_ids"],
+        remove_unused_columns=False,
+        use_cpu=is_cpu,
+        bf16=settings.precision == "bf16",
+        fp16=settings.precision == "fp16",
+        seed=settings.seed,
+        report_to=settings.report_to,
+        disable_tqdm=True,
+        ddp_backend="gloo" if is_cpu and devices.num_processes > 1 else None,
+        ddp_find_unused_parameters=settings.trainable == "all",
+        dataloader_pin_memory=not is_cpu,
+    )
+    # Otherwise the precision of accelerate's launcher would win.
+    arguments.mixed_precision = "no" if settings.precision == "fp32" else settings.precision
+    if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch over them
+        arguments._n_gpu = 1
+    count = settings.steps * settings.batch_size
+    try:
+        trainer = RunTrainer(
+            trainable=setup.trainable,
+            folder=folder,
+            model=setup.objective,
+            args=arguments,
+            train_dataset=SequenceDataset(setup.train, setup.sequences, count, shuffled=True),
+            eval_dataset=SequenceDataset(setup.held_out, setup.sequences, setup.eval_count, shuffled=False),
+            callbacks=[callback],
+        )
+    except (ImportError, RuntimeError, ValueError) as error:  # what integrations raise that are not installed
+        if settings.report_to == "none":
+            raise
+        raise TrainingError(
+            f"--report-to {settings.report_to} cannot be used here: {' '.join(str(error).split())[:200]}",
+            "Install it, or leave --report-to out.",
+        ) from error
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout
+    return trainer
+
+
+def _peak_bytes() -> int | None:
+    """Return the peak memory of the accelerator, or else of this process, in bytes."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
+
+
+# ---- transformers' Trainer
 
 
 class NotFiniteError(Exception):
-    """A loss or a gradient is no finite number.
+    """A loss or a gradient is not finite.
 
     Attributes:
-        step: The step at which it was so; what was learned before it is still there.
+        step: At this step; what was learned before it is still in the model.
     """
 
     def __init__(self, step: int) -> None:
@@ -47,93 +309,82 @@ class NotFiniteError(Exception):
 
 
 class RunTrainer(Trainer):
-    """A Trainer that reads its data in order, saves what is trained alone, and never leaves half a save."""
+    """A Trainer that reads its data in order, saves only what is trained, and never leaves half a save."""
 
-    def __init__(self, *, trained: Trained, work: Work, **arguments: Any) -> None:
+    def __init__(self, *, trainable: Trainable, folder: RunFolder, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.trained = trained
-        self.work = work
+        self.trainable = trainable
+        self.folder = folder
 
     def create_optimizer(self, *arguments: Any, **named: Any) -> torch.optim.Optimizer:
-        """Make the optimizer, and let it leave alone what is not trained."""
+        """Create the optimizer, which leaves frozen rows alone."""
         is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*arguments, **named)
         if is_new:
-            self.trained.hold(optimizer)
+            self.trainable.keep_frozen_rows(optimizer)
         return optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
-        """Return the order of the data, which is shuffled already: what the n-th sequence is, depends on n alone."""
+        """Return the order of the data, which is shuffled already."""
         return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.work.saves / UNFINISHED)
+        return str(self.folder.saves / UNFINISHED)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save under another name, and give it its own when all of it is on the disk; then remove the one before."""
-        if not self.work.keeps_saves:
+        """Save under another name, and rename it when all of it is on the disk."""
+        if not self.folder.keeps_saves:
             return
-        step, unfinished = self.state.global_step, self.work.saves / UNFINISHED
+        unfinished = self.folder.saves / UNFINISHED
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        with _saving(unfinished, self.work, self.trained):
+        try:
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if self.is_world_process_zero():
-                _publish(unfinished / f"{SAVE}{step}", self.work.saves)
+                self._publish(unfinished / f"{SAVE}{self.state.global_step}")
+        except (OSError, SafetensorError, RuntimeError) as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            is_torch = any(word in str(error) for word in TORCH_WRITER)
+            if not isinstance(error, OSError | SafetensorError) and not is_torch:
+                raise
+            raise self.save_error(error) from error
         self.accelerator.wait_for_everyone()
+
+    def _publish(self, save: Path) -> None:
+        """Give a finished save its name. The one before it stays until a step shows that this one is sound."""
+        for path in (*save.iterdir(), save):
+            _sync(path)
+        final = self.folder.saves / save.name
+        if not final.exists():  # otherwise this step was saved before
+            save.rename(final)
+            _sync(self.folder.saves)
+        shutil.rmtree(save.parent, ignore_errors=True)
+
+    def save_error(self, error: Exception) -> OutputError:
+        """Return what to say if something of a run could not be written."""
+        saves, save = self.folder.saves, self.folder.save
+        kept = f"the save before it, {save}, is whole" if save else "there was none before it"
+        said = " ".join(str(error).split())[:200]
+        room = disk_space(saves, {SAVE: self.trainable.save_bytes})
+        return OutputError(
+            f"A save in {saves} could not be written ({said}); {kept}. A save {room}.",
+            "Free some space, then go on with --resume.",
+        )
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Save the parameters that are trained: all others are the checkpoint's own."""
         folder = Path(output_dir or self._get_output_dir(None))
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: value.detach().contiguous() for name, value in self.trained.parameters.items()}
+        tensors = {name: value.detach().contiguous() for name, value in self.trainable.parameters.items()}
         save_file(tensors, folder / WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load what `_save` saved."""
         with torch.no_grad():
             for name, value in load_file(Path(resume_from_checkpoint) / WEIGHTS).items():
-                self.trained.parameters[name].copy_(value)
-
-
-@contextmanager
-def _saving(unfinished: Path, work: Work, trained: Trained) -> Iterator[None]:
-    """Say what is left where a save fails: torch and safetensors each have an error of their own for a full disk.
-
-    Raises:
-        OutputError: The save failed; the one before it is whole.
-    """
-    try:
-        yield
-    except (OSError, SafetensorError, RuntimeError) as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        is_torch = any(word in str(error) for word in TORCH_WRITER)
-        if not isinstance(error, OSError | SafetensorError) and not is_torch:
-            raise
-        raise not_saved(work, trained, error) from error
-
-
-def not_saved(work: Work, trained: Trained, error: Exception) -> OutputError:
-    """Return what to say where something of a run could not be written."""
-    kept = f"the save before it, {work.save}, is whole" if work.save else "there was none before it"
-    said, room = " ".join(str(error).split())[:200], disk_space(work.saves, {SAVE: trained.save_bytes})
-    return OutputError(
-        f"A save in {work.saves} could not be written ({said}); {kept}. A save {room}.",
-        "Free some space, then go on with --resume.",
-    )
-
-
-def _publish(save: Path, saves: Path) -> None:
-    """Give a finished save its name; the one before it stays until a step has shown that this one is sound."""
-    for path in (*save.iterdir(), save):
-        _sync(path)
-    place = saves / save.name
-    if not place.exists():  # else it was saved before: one step has one save
-        save.rename(place)
-        _sync(saves)
-    shutil.rmtree(save.parent, ignore_errors=True)
+                self.trainable.parameters[name].copy_(value)
 
 
 def _sync(path: Path) -> None:
@@ -144,58 +395,108 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-class Watch(TrainerCallback):
-    """Writes the log, ends the run where numbers are no longer finite, and stops it when asked to."""
+class RunCallback(TrainerCallback):
+    """Writes the log, ends the run if a number is not finite, and stops it after a signal."""
 
-    def __init__(self, trained: Trained, work: Work, stop: Stop, report: Report) -> None:
-        self.trained = trained
-        self.work = work
+    def __init__(self, trainable: Trainable, folder: RunFolder, stop: "Stop", report: Report) -> None:
+        self.trainable = trainable
+        self.folder = folder
         self.stop = stop
         self.report = report
         self._began = 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds of the clock since the first step, those before a stop included."""
+        """Wall clock since the first step, that before an interruption included."""
         return time.perf_counter() - self._began
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Begin the log with what is known of the steps that were taken before."""
+        """Begin the log with the steps before."""
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
         self._began = time.perf_counter() - max(before, default=0.0)
         if state.is_world_process_zero:
-            self.work.log.write_text("".join(f"{json.dumps(line)}\n" for line in state.log_history), "utf-8")
+            self.folder.log.write_text("".join(f"{json.dumps(line)}\n" for line in state.log_history), "utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **others: Any) -> None:
-        """Write a line of the log; stop where the loss is not finite."""
+        """Write a line of the log; stop if the loss is not finite."""
         if not state.log_history:
             return
+        logs = logs or {}
         state.log_history[-1]["seconds"] = round(self.seconds, 3)
         if state.is_world_process_zero:
-            with self.work.log.open("a", encoding="utf-8") as file:
+            with self.folder.log.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(state.log_history[-1])}\n")
-        self.report(state.global_step, logs or {})
-        if not all(math.isfinite((logs or {}).get(name, 0.0)) for name in ("loss", "eval_loss")):
+        self.report(state.global_step, logs)
+        if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError(state.global_step)
-        if "loss" in (logs or {}) and state.is_world_process_zero:
-            self.work.remove_older()
+        if "loss" in logs and state.is_world_process_zero:
+            self.folder.remove(slice(1, None))
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Stop where that was asked for while a save was written: a further step may take long."""
+        """Stop if a signal came while a save was written: another step may take long."""
         if self.stop.is_wanted():
             control.should_training_stop = True
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Stop before a step that would spoil what was learned; with fp16 the scaler leaves such a step out itself."""
+        """Stop before a step that would spoil the weights; with fp16 the scaler skips such a step."""
         if args.fp16:
             return
-        gradients = [value.grad for value in self.trained.parameters.values() if value.grad is not None]
+        gradients = [value.grad for value in self.trainable.parameters.values() if value.grad is not None]
         if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
             raise NotFiniteError(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Measure and save at the end; save and stop when asked to."""
+        """Evaluate and save at the end; save and stop after a signal."""
         if state.global_step >= state.max_steps:
             control.should_evaluate = control.should_save = True
         elif self.stop.is_wanted():
             control.should_save = control.should_training_stop = True
+
+
+# ---- signals
+
+
+class Stop:
+    """Whether a signal asked the run to stop.
+
+    Attributes:
+        signal: The signal; None if there was none.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._received_at = 0.0
+
+    def receive(self, number: int, frame: FrameType | None = None) -> None:
+        """Remember a signal; a second one interrupts at once."""
+        if self.signal is None:
+            self.signal, self._received_at = number, time.monotonic()
+        elif time.monotonic() - self._received_at > SAME_SIGNAL:
+            raise KeyboardInterrupt
+
+    def is_wanted(self) -> bool:
+        """Whether any process of the run received a signal: all must stop after the same step."""
+        if not distributed.is_initialized():
+            return self.signal is not None
+        wanted = torch.tensor(float(self.signal is not None))
+        if distributed.get_backend() == "nccl":
+            wanted = wanted.cuda()
+        distributed.all_reduce(wanted, distributed.ReduceOp.MAX)
+        return bool(wanted)
+
+
+@contextmanager
+def _signals_between_steps(stop: Stop) -> Iterator[None]:
+    """Let `stop` receive the signals that end a run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, stop.receive)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

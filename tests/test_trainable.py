@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from ctxextend.errors import TrainingError
-from ctxextend.training.parameters import Trained, match_parameters
+from ctxextend.training.trainable import Trainable, match_parameters
 
 NEW = np.array([False, False, True, False, True])
 
@@ -45,48 +44,23 @@ TABLE = {"table.weight": "base.table.weight"}
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_hold_leaves_rows_that_are_not_trained_as_they_are(which: int) -> None:
+def test_keep_frozen_rows_leaves_rows_that_are_not_trained_as_they_are(which: int) -> None:
     model = Model()
     before = model.base["table"].weight.detach().clone()
-    trained = Trained.of(model, TABLE, "base.table.weight", NEW)
+    trained = Trainable.freeze(model, TABLE, "base.table.weight", NEW)
     optimizer = list(optimizers(model))[which]
-    trained.hold(optimizer)
+    trained.keep_frozen_rows(optimizer)
     learn(model, optimizer)
     after = model.base["table"].weight.detach()
     assert (before == after).all(dim=1).tolist() == (~NEW).tolist()
-    trained.check()
 
 
-@pytest.mark.parametrize("which", range(3))
-def test_check_sees_that_rows_moved_where_gradients_alone_were_masked(which: int) -> None:
+def test_freeze_trains_what_it_is_told_and_counts_it() -> None:
     model = Model()
-    trained = Trained.of(model, TABLE, "base.table.weight", NEW)
-    learn(model, list(optimizers(model))[which])
-    gradient = model.base["table"].weight.grad
-    assert gradient is not None
-    assert gradient[~torch.from_numpy(NEW)].abs().max() == 0
-    with pytest.raises(TrainingError, match="Weights changed that were not to be trained"):
-        trained.check()
-
-
-def test_check_sees_what_is_not_trained_at_all() -> None:
-    model = Model()
-    trained = Trained.of(model, TABLE, "base.table.weight", None)
-    with torch.no_grad():
-        model.base["table"].weight += 1
-    trained.check()
-    with torch.no_grad():
-        model.base["other"].bias += 1
-    with pytest.raises(TrainingError):
-        trained.check()
-
-
-def test_of_trains_what_it_is_told_and_counts_it() -> None:
-    model = Model()
-    assert set(Trained.of(model, TABLE, "base.table.weight", NEW).parameters) == {"base.table.weight"}
-    assert Trained.of(model, TABLE, "base.table.weight", NEW).count == 2 * 3
+    assert set(Trainable.freeze(model, TABLE, "base.table.weight", NEW).parameters) == {"base.table.weight"}
+    assert Trainable.freeze(model, TABLE, "base.table.weight", NEW).count == 2 * 3
     both = TABLE | {"head.weight": "head.weight", "other.bias": "base.other.bias"}
-    trained = Trained.of(model, both, "base.table.weight", None)
+    trained = Trainable.freeze(model, both, "base.table.weight", None)
     # A parameter that has two names is one.
     assert set(trained.parameters) == {"base.table.weight", "base.other.weight", "base.other.bias"}
     assert trained.count == 15 + 6 + 2

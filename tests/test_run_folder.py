@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctxextend.errors import OutputError, TrainingError
-from ctxextend.training.work import Work, open_work, work_folder
+from ctxextend.training.run_folder import RunFolder, open_run_folder
 
 ASKED: dict[str, Any] = {
     "source": "x",
@@ -21,59 +21,59 @@ OUTPUT, FOLDER = Path("out"), Path("out.training")
 
 def opened(*, resume: bool = False, force: bool = False, **changes: Any) -> Any:
     asked = ASKED | {name.replace("__", "."): value for name, value in changes.items()}
-    return open_work(OUTPUT, asked, resume=resume, force=force)
+    return open_run_folder(OUTPUT, asked, resume=resume, force=force)
 
 
 def leave(*steps: int, **flags: Any) -> None:
     """Leave saves as a run that was stopped does."""
-    with opened(**flags) as work:
+    with opened(**flags) as folder:
         for step in steps:
-            (work.saves / f"checkpoint-{step}").mkdir(exist_ok=True)
-        work.tokens.write_bytes(b"1234")
+            (folder.saves / f"checkpoint-{step}").mkdir(exist_ok=True)
+        (folder.path / "tokens.bin").write_bytes(b"1234")
 
 
-def test_work_folder_stands_beside_the_output() -> None:
-    assert work_folder(Path("some/out")) == Path("some/out.training")
+def test_run_folder_stands_beside_the_output() -> None:
+    assert RunFolder.beside(Path("some/out")).path == Path("some/out.training")
 
 
-def test_open_work_leaves_nothing_where_nothing_was_saved() -> None:
-    with open_work(Path("some/where/out"), ASKED, resume=False, force=False) as work:
-        work.tokens.write_bytes(b"1234")
-        assert work.save is None
+def test_open_run_folder_leaves_nothing_where_nothing_was_saved() -> None:
+    with open_run_folder(Path("some/where/out"), ASKED, resume=False, force=False) as folder:
+        (folder.path / "tokens.bin").write_bytes(b"1234")
+        assert folder.save is None
     assert list(Path.cwd().rglob("*.training")) == []
-    with pytest.raises(ZeroDivisionError), open_work(Path("an/other/out"), ASKED, resume=False, force=False):
+    with pytest.raises(ZeroDivisionError), open_run_folder(Path("an/other/out"), ASKED, resume=False, force=False):
         raise ZeroDivisionError
     assert not Path("an").exists()
 
 
 def test_save_is_the_last_whole_one() -> None:
-    work = Work(Path("work"))
-    assert (work.save, work.step) == (None, 0)
+    folder = RunFolder(Path("work"))
+    assert (folder.save, folder.step) == (None, 0)
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-x", "unfinished"):
-        (work.saves / name).mkdir(parents=True)
-    assert work.save == work.saves / "checkpoint-10"
-    assert work.step == 10
-    work.remove_older()
-    assert sorted(path.name for path in work.saves.iterdir()) == ["checkpoint-10", "checkpoint-x", "unfinished"]
-    work.remove_last()
-    assert work.save is None
+        (folder.saves / name).mkdir(parents=True)
+    assert folder.save == folder.saves / "checkpoint-10"
+    assert folder.step == 10
+    folder.remove(slice(1, None))
+    assert sorted(path.name for path in folder.saves.iterdir()) == ["checkpoint-10", "checkpoint-x", "unfinished"]
+    folder.remove(slice(1))
+    assert folder.save is None
 
 
-def test_open_work_keeps_what_was_saved_for_who_goes_on() -> None:
+def test_open_run_folder_keeps_what_was_saved_for_who_goes_on() -> None:
     leave(3)
-    with opened(resume=True) as work:
-        assert work.step == 3
-        assert work.tokens.read_bytes() == b"1234"
+    with opened(resume=True) as folder:
+        assert folder.step == 3
+        assert (folder.path / "tokens.bin").read_bytes() == b"1234"
 
 
-def test_open_work_without_a_save_begins_anew() -> None:
+def test_open_run_folder_without_a_save_begins_anew() -> None:
     FOLDER.mkdir()
     (FOLDER / "run.json").write_text("{}")
     (FOLDER / "tokens.bin").write_bytes(b"half of i")
     (FOLDER / "resized").mkdir()
     (FOLDER / "link").symlink_to(Path.cwd())
-    with opened(resume=True) as work:
-        assert sorted(path.name for path in work.folder.iterdir()) == ["run.json", "saves"]
+    with opened(resume=True) as folder:
+        assert sorted(path.name for path in folder.path.iterdir()) == ["run.json", "saves"]
     assert not FOLDER.exists()
 
 
@@ -88,31 +88,31 @@ def test_open_work_without_a_save_begins_anew() -> None:
         ({"resume": True, "train__steps": 2}, "the save of step 3, and --steps asks for 2"),
     ],
 )
-def test_open_work_refuses_to_lose_or_to_mix_what_was_saved(flags: dict[str, Any], said: str) -> None:
+def test_open_run_folder_refuses_to_lose_or_to_mix_what_was_saved(flags: dict[str, Any], said: str) -> None:
     leave(3)
     with pytest.raises(TrainingError, match=said), opened(**flags):
         pass
-    assert Work(FOLDER).step == 3
+    assert RunFolder(FOLDER).step == 3
     assert json.loads((FOLDER / "run.json").read_text()) == {**ASKED, "begun for": ASKED["train.steps"]}
 
 
 @pytest.mark.parametrize("flags", [{"train__steps": 3}, {"train__steps": 90}, {"train__micro_batch": 2}])
-def test_open_work_goes_on_with_what_changes_nothing_that_was_learned(flags: dict[str, Any]) -> None:
+def test_open_run_folder_goes_on_with_what_changes_nothing_that_was_learned(flags: dict[str, Any]) -> None:
     leave(3)
-    with opened(resume=True, **flags) as work:
-        assert (work.step, work.begun_for) == (3, ASKED["train.steps"])
+    with opened(resume=True, **flags) as folder:
+        assert (folder.step, folder.begun_for) == (3, ASKED["train.steps"])
 
 
-def test_open_work_throws_saves_away_when_it_is_told_to() -> None:
+def test_open_run_folder_throws_saves_away_when_it_is_told_to() -> None:
     leave(3)
-    with opened(force=True, train__seed=1) as work:
-        assert work.save is None
-        assert not work.tokens.exists()
+    with opened(force=True, train__seed=1) as folder:
+        assert folder.save is None
+        assert not (folder.path / "tokens.bin").exists()
     assert not FOLDER.exists()
 
 
 @pytest.mark.parametrize("text", ["", '{"source": "x"', "[]"])
-def test_open_work_goes_on_with_no_run_that_it_cannot_read(text: str) -> None:
+def test_open_run_folder_goes_on_with_no_run_that_it_cannot_read(text: str) -> None:
     leave(3)
     (FOLDER / "run.json").write_text(text)
     with pytest.raises(TrainingError, match="source was None and is 'x'"), opened(resume=True):
@@ -120,7 +120,7 @@ def test_open_work_goes_on_with_no_run_that_it_cannot_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"force": True}])
-def test_open_work_does_not_touch_what_is_not_its_own(flags: dict[str, Any]) -> None:
+def test_open_run_folder_does_not_touch_what_is_not_its_own(flags: dict[str, Any]) -> None:
     FOLDER.mkdir()
     (FOLDER / "thesis.tex").write_text("all of it")
     with pytest.raises(TrainingError, match="is in the way"), opened(**flags):
@@ -128,12 +128,12 @@ def test_open_work_does_not_touch_what_is_not_its_own(flags: dict[str, Any]) -> 
     assert (FOLDER / "thesis.tex").read_text() == "all of it"
 
 
-def test_open_work_is_for_one_at_a_time() -> None:
+def test_open_run_folder_is_for_one_at_a_time() -> None:
     with opened(), pytest.raises(TrainingError, match="Another run works in"), opened(force=True):
         pass
 
 
-def test_open_work_says_so_where_its_name_is_a_file() -> None:
+def test_open_run_folder_says_so_where_its_name_is_a_file() -> None:
     FOLDER.write_text("a file")
     with pytest.raises(OutputError, match="could not be written"), opened():
         pass

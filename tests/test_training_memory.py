@@ -3,12 +3,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from accelerate import PartialState
 from torch.nn.functional import cross_entropy
+from transformers.activations import ACT2FN
 
-from ctxextend.training import chunkedloss
-from ctxextend.training.chunkedloss import IGNORED, ChunkedLoss, chunked_loss
+from ctxextend.errors import TrainingError
+from ctxextend.recipe import Train
+from ctxextend.training import memory
+from ctxextend.training.devices import micro_batch_sizes
+from ctxextend.training.memory import checkpoint_activations, chunked_loss
+from ctxextend.training.train_data import IGNORE_INDEX
 
 WORDS, WIDTH = 7, 3
 BFLOAT = torch.bfloat16
@@ -16,15 +20,15 @@ BFLOAT = torch.bfloat16
 
 @pytest.fixture(autouse=True)
 def _two_states_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunkedloss, "LOGITS_AT_ONCE", 2 * WORDS)
+    monkeypatch.setattr(memory, "LOGITS_AT_ONCE", 2 * WORDS)
 
 
 @pytest.fixture(params=["torch's", "ours"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run a test with the installed torch, and as if it had no such loss."""
     if request.param == "ours":
-        monkeypatch.setattr(chunkedloss, "_torch_has_one", lambda: False)
-    elif not chunkedloss._torch_has_one():
+        monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
+    elif not hasattr(torch.nn, "LinearCrossEntropyOptions"):
         pytest.skip("this torch has no such loss")
     yield request.param
 
@@ -34,7 +38,7 @@ def made(dtype: torch.dtype = torch.float32, *, bias: bool = True, frozen: bool 
     torch.manual_seed(0)
     head = torch.nn.Linear(WIDTH, WORDS, bias=bias, dtype=dtype).requires_grad_(not frozen)
     states = torch.randn(2, 5, WIDTH).to(dtype).requires_grad_()
-    labels = torch.tensor([[6, 0, IGNORED, 3, 3], [IGNORED, 2, 1, IGNORED, 5]])
+    labels = torch.tensor([[6, 0, IGNORE_INDEX, 3, 3], [IGNORE_INDEX, 2, 1, IGNORE_INDEX, 5]])
     return head, states, labels
 
 
@@ -59,7 +63,7 @@ def test_chunked_loss_and_its_gradients_equal_plain_cross_entropy(either: str, b
 def test_chunked_loss_of_one_certain_word_is_what_can_be_seen() -> None:
     head = torch.nn.Linear(1, 2, bias=False)
     torch.nn.init.zeros_(head.weight)
-    found = chunked_loss(head, torch.ones(3, 1), torch.tensor([0, 1, IGNORED]))
+    found = chunked_loss(head, torch.ones(3, 1), torch.tensor([0, 1, IGNORE_INDEX]))
     assert found.item() == pytest.approx(0.6931472)  # two words, equally likely
 
 
@@ -90,57 +94,74 @@ def test_chunked_loss_scales_gradients_before_it_rounds_them(monkeypatch: pytest
 
 
 def test_chunked_loss_holds_few_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, ...]] = []
-    whole = chunkedloss._errors
+    seen: list[int] = []
+    summed = memory._summed_loss
 
-    def watched(logits: torch.Tensor, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seen.append(tuple(logits.shape))
-        return whole(logits, words)
+    def watched(head: Any, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        seen.append(len(states))
+        return summed(head, states, labels)
 
-    monkeypatch.setattr(chunkedloss, "_errors", watched)
+    monkeypatch.setattr(memory, "_summed_loss", watched)
     head, states, labels = made(BFLOAT)
     chunked_loss(head, states, labels)
-    assert seen == [(2, WORDS)] * 3 + [(1, WORDS)]  # the seven labels alone
-
-
-def test_chunked_loss_makes_no_gradients_where_none_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    head, states, labels = made(BFLOAT)
-    expected = plain(head, states, labels)
-    wanted: list[list[bool]] = []
-    monkeypatch.setattr(chunkedloss, "_add_gradients", lambda *given: wanted.append([x is not None for x in given[3]]))
-    chunked_loss(head.requires_grad_(False), states, labels)
-    assert wanted == [[True, False, False]] * 4
-    with torch.no_grad():
-        torch.testing.assert_close(chunked_loss(head, states, labels), expected)
-    assert wanted[4:] == [[False] * 3] * 4
+    assert seen == [2, 2, 2, 1]  # only those with a label
 
 
 def test_chunked_loss_without_labels_is_nothing_and_has_gradients() -> None:
     head, states, labels = made()
-    found = chunked_loss(head, states, torch.full_like(labels, IGNORED))
+    found = chunked_loss(head, states, torch.full_like(labels, IGNORE_INDEX))
     found.backward()  # type: ignore[no-untyped-call]
     assert found.item() == 0
     assert all(not x.grad.any() for x in (states, *head.parameters()))  # zeros, where several devices wait for some
 
 
-def test_chunked_loss_goes_back_once_alone() -> None:
-    head, states, labels = made(BFLOAT)
-    found = chunked_loss(head, states, labels)
-    found.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        found.backward()  # type: ignore[no-untyped-call]
+# Functions that transformers writes as several operations.
+COMPOSED = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu", "gelu_10", "relu2")
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 9), st.integers(2, 9), st.integers(0, 99))
-def test_chunked_loss_of_ours_is_exact_for_any_shape(tokens: int, words: int, seed: int) -> None:
-    torch.manual_seed(seed)
-    states, weight, bias = (
-        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((tokens, 2), (words, 2), (words,))
-    )
-    labels = torch.randint(words, (tokens,))
-    found = ChunkedLoss.apply(states, weight, bias, labels)  # type: ignore[no-untyped-call]
-    expected = cross_entropy(states @ weight.T + bias, labels)
-    torch.testing.assert_close(found, expected)
-    of = states, weight, bias
-    torch.testing.assert_close(gradients(found, *of), gradients(expected, *of))
+def outputs(function: torch.nn.Module, values: torch.Tensor, dtype: torch.dtype | None) -> Iterator[torch.Tensor]:
+    leaf = values.clone().requires_grad_()
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        found = function(leaf)
+    yield found.detach()
+    yield torch.autograd.grad(found, leaf, torch.linspace(-1, 1, found.numel()).view_as(found).to(found.dtype))[0]
+
+
+@pytest.mark.parametrize("dtype", [None, BFLOAT])
+@pytest.mark.parametrize("name", COMPOSED)
+def test_checkpoint_activations_keeps_only_the_input_and_changes_no_value(name: str, dtype: Any) -> None:
+    values = torch.randn(3, 5, 32, generator=torch.manual_seed(0))
+    function = ACT2FN[name]
+    expected = [*outputs(function, values, dtype)]
+    for _ in range(2):  # twice is as once
+        checkpoint_activations(torch.nn.Sequential(function))
+    for mine, theirs in zip(outputs(function, values, dtype), expected, strict=True):
+        assert torch.equal(mine, theirs)
+    kept: list[int] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.data_ptr())
+        return tensor
+
+    leaf = values.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        function(leaf)
+    assert set(kept) <= {leaf.data_ptr()}
+
+
+@pytest.mark.parametrize(
+    ("length", "batch", "expected"),
+    [(512, 8, [8, 4, 2, 1]), (512, 24, [8, 6, 4, 3, 2, 1]), (1000, 6, [3, 2, 1]), (4096, 4, [1]), (9000, 4, [1])],
+)
+def test_micro_batches_hold_4096_tokens_on_a_cpu(length: int, batch: int, expected: list[int]) -> None:
+    settings_ = Train(("a",), 1, batch_size=batch)
+    assert micro_batch_sizes(PartialState(cpu=True), settings_, length) == expected
+    assert micro_batch_sizes(PartialState(cpu=True), Train(("a",), 1, batch_size=16, micro_batch=16), length) == [16]
+
+
+def test_micro_batches_refuse_a_batch_that_devices_cannot_share() -> None:
+    class Three:
+        num_processes, device = 3, torch.device("cpu")
+
+    with pytest.raises(TrainingError, match="cannot be shared by 3 devices"):
+        micro_batch_sizes(Three(), Train(("a",), 1, batch_size=8), 8)

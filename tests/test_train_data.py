@@ -1,0 +1,347 @@
+import errno
+import pickle
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctxextend.errors import DataError, OutputError
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, TextTokenizer
+from ctxextend.training.train_data import (
+    IGNORE_INDEX,
+    Masking,
+    SequenceDataset,
+    SequenceSettings,
+    check_enough,
+    hold_out,
+    open_tokens,
+    write_tokens,
+)
+
+
+def numbers(text: str) -> Any:
+    """A token for each word: its number."""
+    return np.array([int(word) for word in text.split()], np.int64)
+
+
+PIECES = [("1 2", False), (" 3", True), ("4 5 6", True)]
+
+
+@pytest.mark.parametrize(
+    ("separator", "wanted", "expected"),
+    [
+        (None, 100, [1, 2, 3, 4, 5, 6]),
+        (9, 100, [1, 2, 3, 9, 4, 5, 6, 9]),
+        (9, 5, [1, 2, 3, 9, 4]),
+        (9, 4, [1, 2, 3, 9]),
+        (9, 1, [1]),
+    ],
+)
+def test_write_tokens_writes_tokens_with_a_separator_behind_documents(
+    separator: int | None, wanted: int, expected: list[int], tmp_path: Path
+) -> None:
+    told: list[int] = []
+    assert write_tokens(PIECES, numbers, separator, wanted, tmp_path / "tokens", told.append) == len(expected)
+    tokens = open_tokens(tmp_path / "tokens")
+    assert tokens.tolist() == expected
+    assert tokens.dtype == np.int32
+    assert sum(told) == len(expected)
+    assert [file.name for file in tmp_path.iterdir()] == ["tokens"]
+
+
+def test_write_tokens_reads_no_more_than_it_needs_and_holds_no_more_than_a_piece(tmp_path: Path) -> None:
+    read = 0
+
+    def pieces() -> Iterator[tuple[str, bool]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield "text", False
+
+    def peak(wanted: int) -> int:
+        tracemalloc.start()
+        write_tokens(pieces(), lambda text: np.zeros(10_000, np.int64), 1, wanted, tmp_path / "tokens")
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    assert peak(4_000_000) < peak(400_000) + 100_000  # where all tokens were held, there would be 32 MB of them
+    assert read == 440
+    assert len(open_tokens(tmp_path / "tokens")) == 400_000
+
+
+def test_write_tokens_leaves_nothing_under_the_name_when_it_is_stopped(tmp_path: Path) -> None:
+    def broken() -> Iterator[tuple[str, bool]]:
+        yield "1 2", True
+        raise DataError("no such column")
+
+    with pytest.raises(DataError, match="no such column"):
+        write_tokens(broken(), numbers, None, 10, tmp_path / "tokens")
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_tokens_keeps_an_older_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    write_tokens(PIECES, numbers, None, 10, path)
+
+    def looked_at(text: str) -> Any:
+        assert open_tokens(path).tolist() == [1, 2, 3, 4, 5, 6]
+        return numbers(text)
+
+    write_tokens([("7", True)], looked_at, None, 10, path)
+    assert open_tokens(path).tolist() == [7]
+
+
+def test_write_tokens_says_what_keeps_it_from_writing(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="tokens could not be written: No such file or directory"):
+        write_tokens(PIECES, numbers, None, 10, tmp_path / "missing" / "tokens")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OutputError, match=r"No space left on device.*Free some space"):
+        write_tokens(PIECES, numbers, None, 10, tmp_path / "tokens", full)
+    assert not list(tmp_path.iterdir())
+
+
+def test_open_tokens_opens_a_text_without_any(tmp_path: Path) -> None:
+    assert write_tokens([("", True)], numbers, None, 10, tmp_path / "tokens") == 0
+    assert open_tokens(tmp_path / "tokens").tolist() == []
+
+
+@given(st.integers(1, 40), st.integers(0, 2000))
+def test_hold_out_holds_out_a_twentieth_and_at_least_a_window(window: int, more: int) -> None:
+    tokens = np.arange(2 * window + more, dtype=np.int32)
+    train, held_out = hold_out(tokens, window)
+    assert np.array_equal(np.concatenate([train, held_out]), tokens)
+    assert len(held_out) == max(window, len(tokens) // 20)
+    assert len(train) >= window
+    assert np.shares_memory(train, tokens)
+    assert np.shares_memory(held_out, tokens)
+
+
+def test_hold_out_says_how_many_tokens_it_takes() -> None:
+    with pytest.raises(DataError, match=r"has 19 tokens, and 20 are needed.*--data.*--eval-data.*--seq-len"):
+        hold_out(np.arange(19, dtype=np.int32), 10)
+    with pytest.raises(DataError, match=r"has 9 tokens, and a sequence takes 10"):
+        check_enough(np.arange(9, dtype=np.int32), 10)
+    check_enough(np.arange(10, dtype=np.int32), 10)
+
+
+# ---- sequences
+
+
+def counted(tokens: int, first: int = 0) -> Any:
+    """A text in which every token is its place."""
+    return np.arange(first, first + tokens, dtype=np.int32)
+
+
+def plain(length: int, **options: Any) -> SequenceSettings:
+    return SequenceSettings((), (), **{"length": length, "span": length, "kind": CAUSAL, **options})
+
+
+def texts(windows: SequenceDataset, start: int = 0, stop: int | None = None) -> list[list[int]]:
+    return [windows[number]["input_ids"].tolist() for number in range(start, len(windows) if stop is None else stop)]
+
+
+cuts = st.builds(
+    lambda prefix, suffix, room, slack, skip, seed: SequenceSettings(
+        tuple(range(-prefix, 0)),
+        (-9,) * suffix,
+        prefix + suffix + room,
+        prefix + suffix + room + slack,
+        CAUSAL,
+        None,
+        skip,
+        seed,
+    ),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(1, 9),
+    st.integers(0, 30),
+    st.booleans(),
+    st.integers(0, 2**40),
+)
+
+
+def test_windows_to_measure_on_lie_one_behind_the_other() -> None:
+    windows = SequenceDataset(counted(11), plain(4), 2, shuffled=False)
+    assert texts(windows) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert set(windows[0]) == {"input_ids", "labels"}
+
+
+def test_windows_stand_between_special_tokens_of_which_nothing_is_told() -> None:
+    item = SequenceDataset(counted(9), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 1, shuffled=False)[0]
+    assert item["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
+    assert item["labels"].tolist() == [IGNORE_INDEX, 0, 1, 2, IGNORE_INDEX, IGNORE_INDEX]
+    assert {values.dtype for values in item.values()} == {torch.int64}
+
+
+def test_windows_of_an_encoder_have_no_labels() -> None:
+    assert set(SequenceDataset(counted(9), plain(4, kind=ENCODER), 1, shuffled=False)[0]) == {"input_ids"}
+
+
+@given(cuts, st.integers(1, 120), st.booleans(), st.randoms(use_true_random=False))
+def test_a_window_depends_on_the_seed_and_its_number_alone(
+    cut: SequenceSettings, more: int, shuffled: bool, mix: Any
+) -> None:
+    tokens = counted(cut.text_length + more)
+    first = SequenceDataset(tokens, cut, 12, shuffled=shuffled)
+    second = SequenceDataset(tokens.copy(), pickle.loads(pickle.dumps(cut)), 12, shuffled=shuffled)
+    expected = [first[number] for number in range(12)]
+    for number in mix.sample(range(12), 12):
+        found = second[number]
+        assert found.keys() == expected[number].keys()
+        assert all(torch.equal(found[name], expected[number][name]) for name in found)
+
+
+@given(cuts, st.integers(0, 120))
+def test_each_epoch_visits_each_window_once_and_nothing_but_the_text(cut: SequenceSettings, more: int) -> None:
+    tokens, cut = (
+        counted(cut.text_length + more, 1000),
+        SequenceSettings(cut.special_before, cut.special_after, cut.length, cut.length, CAUSAL, seed=cut.seed),
+    )
+    windows = SequenceDataset(tokens, cut, 1000, shuffled=True)
+    text = slice(len(cut.special_before), len(cut.special_before) + cut.text_length)
+    for epoch in range(3):
+        numbers = range(epoch * windows.epoch, (epoch + 1) * windows.epoch)
+        seen = np.sort(np.concatenate([windows[number]["input_ids"][text].numpy() for number in numbers]))
+        assert np.array_equal(seen, np.arange(seen[0], seen[0] + windows.epoch * cut.text_length))
+        assert seen[0] >= 1000
+        assert seen[-1] < 1000 + len(tokens)
+
+
+def test_epochs_differ_in_order_and_in_where_they_cut() -> None:
+    windows = SequenceDataset(counted(100), plain(10, seed=1), 900, shuffled=True)
+    assert windows.epoch == 9
+    epochs = [texts(windows, 9 * number, 9 * number + 9) for number in range(100)]
+    assert {min(text[0] for text in texts) for texts in epochs} == set(range(11))  # each token in turn begins a window
+    assert len({tuple(text[0] // 10 for text in texts) for texts in epochs}) > 90
+    other = SequenceDataset(counted(100), plain(10, seed=2), 900, shuffled=True)
+    assert texts(other, 0, 9) != epochs[0]
+
+
+@given(cuts, st.integers(0, 120), st.booleans())
+def test_positions_reach_over_the_span_and_say_how_far_tokens_are_apart(
+    cut: SequenceSettings, more: int, shuffled: bool
+) -> None:
+    windows = SequenceDataset(counted(cut.text_length + more), cut, 20, shuffled=shuffled)
+    prefix, text = len(cut.special_before), slice(len(cut.special_before), len(cut.special_before) + cut.text_length)
+    for number in range(20):
+        item = windows[number]
+        assert ("position_ids" in item) == (cut.largest_offset > 0)
+        ids = item["input_ids"][text]
+        assert 0 <= ids.min() <= ids.max() < len(windows.tokens)
+        if "position_ids" not in item:
+            assert torch.equal(ids.diff(), torch.ones(cut.text_length - 1, dtype=torch.int64))
+            continue
+        positions = item["position_ids"]
+        assert positions[:prefix].tolist() == list(range(prefix))
+        assert (positions.diff() >= 1).all()
+        assert positions[-1] < cut.span
+        assert torch.equal(positions[text].diff(), ids.diff())
+        assert int((ids.diff() != 1).sum()) <= (1 if cut.skip and shuffled else 0)
+        assert torch.equal(positions[prefix + cut.text_length :].diff(), torch.ones(max(len(cut.special_after) - 1, 0)))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_each_position_of_the_span_is_seen_about_as_often(skip: bool) -> None:
+    cut = plain(32, span=256, skip=skip)
+    windows = SequenceDataset(counted(5000), cut, 3000, shuffled=True)
+    seen = np.bincount(np.concatenate([windows[number]["position_ids"] for number in range(3000)]), minlength=256)
+    assert seen.min() > 0.4 * seen.mean()
+    assert seen.max() < 2.5 * seen.mean()
+
+
+def test_windows_that_skip_jump_as_far_as_the_span_and_the_text_allow() -> None:
+    long = SequenceDataset(counted(5000), plain(32, span=256, skip=True), 500, shuffled=True)
+    jumps = [int(long[number]["position_ids"].diff().max()) - 1 for number in range(500)]
+    assert max(jumps) == 256 - 32
+    assert 0 < jumps.count(0) < 50
+    where = Counter(int(long[number]["position_ids"].diff().argmax()) for number in range(500) if jumps[number])
+    assert set(where) == set(range(31))  # behind every token
+    short = SequenceDataset(counted(40), plain(32, span=256, skip=True), 500, shuffled=True)
+    assert max(int(short[number]["position_ids"].diff().max()) - 1 for number in range(500)) == 8
+
+
+def test_windows_to_measure_on_stand_all_over_the_span() -> None:
+    windows = SequenceDataset(counted(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
+    firsts = [windows[number]["position_ids"][:2].tolist() for number in range(4)]
+    assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
+    assert all((windows[number]["position_ids"][1:].diff() == 1).all() for number in range(4))
+
+
+MASKING = Masking(4, 40, frozenset(range(5)))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 39), min_size=1, max_size=60), st.integers(0, 1000))
+def test_masking_chooses_ordinary_tokens_alone(text: list[int], seed: int) -> None:
+    ids = np.array(text, np.int64)
+    given, labels = MASKING.apply(ids, np.random.default_rng(seed))
+    chosen, ordinary = labels != IGNORE_INDEX, ids >= 5
+    assert chosen.sum() == max(1, round(0.15 * (ordinary.sum() or len(ids))))
+    assert np.array_equal(labels[chosen], ids[chosen])
+    assert np.array_equal(given[~chosen], ids[~chosen])
+    assert ordinary[chosen].all() or not ordinary.any()
+    assert ((given[chosen] == 4) | (given[chosen] >= 5) | ~ordinary[chosen]).all()
+
+
+def test_masking_hides_eight_of_ten_and_replaces_one() -> None:
+    text = np.full(100_000, 5, np.int64)
+    given, labels = MASKING.apply(text, np.random.default_rng(0))
+    chosen = given[labels != IGNORE_INDEX]
+    assert len(chosen) == 15_000
+    assert abs((chosen == 4).mean() - 0.8) < 0.01
+    others = Counter(chosen[chosen != 4].tolist())
+    assert set(others) == set(range(5, 40))
+    assert abs(sum(others[token] for token in range(6, 40)) / 15_000 - 0.1 * 34 / 35) < 0.01
+
+
+def test_windows_of_a_masked_model_are_masked_anew_each_time_but_never_at_special_tokens() -> None:
+    cut = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
+    windows = SequenceDataset(np.full(20, 7, np.int32), cut, 50, shuffled=True)
+    masks = [tuple(windows[number]["labels"].tolist()) for number in range(50)]
+    assert len(set(masks)) > 40
+    assert all(labels.count(7) == 3 and labels.count(IGNORE_INDEX) == 19 for labels in masks)
+    assert all(labels[0] == labels[-1] == IGNORE_INDEX for labels in masks)
+    assert all(windows[number]["input_ids"][[0, -1]].tolist() == [2, 3] for number in range(50))
+
+
+def test_masking_of_a_reader_leaves_out_what_its_model_does_not_know() -> None:
+    class Tokenizer:
+        mask_token_id, all_special_ids = 4, (0, 4)
+
+        def __len__(self) -> int:
+            return 12
+
+    class Known:
+        tokenizer = TextTokenizer(Tokenizer())
+
+        class model:  # noqa: N801
+            @staticmethod
+            def get_input_embeddings() -> Any:
+                return torch.nn.Embedding(10, 2)
+
+    assert Masking.for_model(Known()).ordinary.tolist() == [1, 2, 3, 5, 6, 7, 8, 9]  # type: ignore[arg-type]
+
+
+def test_windows_refuse_a_text_that_is_shorter_than_one() -> None:
+    with pytest.raises(DataError, match="has 3 tokens, and a sequence takes 4"):
+        SequenceDataset(counted(3), SequenceSettings((1,), (), 5, 5, CAUSAL), 1, shuffled=True)
+
+
+def test_windows_are_read_from_a_file_by_several_processes(tmp_path: Path) -> None:
+    write_tokens([("", True)], lambda text: np.arange(1000), None, 1000, tmp_path / "tokens")
+    windows = SequenceDataset(open_tokens(tmp_path / "tokens"), plain(8, span=20, skip=True), 12, shuffled=True)
+    assert isinstance(windows.tokens, np.memmap)
+    batches = list(torch.utils.data.DataLoader(windows, batch_size=4, num_workers=2))
+    expected = torch.stack([windows[number]["input_ids"] for number in range(12)])
+    assert torch.equal(torch.cat([batch["input_ids"] for batch in batches]), expected)
