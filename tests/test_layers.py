@@ -31,7 +31,7 @@ ALLOWED = {
     "evaluation": {"torch", "transformers"},
     "text_data": {"datasets"},
     "training": {"torch", "transformers", "accelerate", "safetensors", "ml_dtypes", "yaml", "matplotlib"},
-    "comparison": {"torch", "transformers"},
+    "comparison": {"accelerate", "torch", "transformers"},
     "pipeline": {"yaml"},
     "report": {"jinja2", "markupsafe", "matplotlib"},
     "cli": {"plotext", "rich", "typer"},
