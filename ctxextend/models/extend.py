@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Architecture, find_architecture
+from ctxextend.families.lookup import find_architecture
 from ctxextend.plan.configedits import config_changes
 from ctxextend.plan.find_tables import find_tables
-from ctxextend.plan.tableplan import TablePlan, plan_found
+from ctxextend.plan.tableplan import plan_found
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import resize_with_reserved
 
@@ -25,21 +25,7 @@ ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or 
 __all__ = ["extend_model", "lengthen", "set_tables", "to_tensor"]
 
 
-def extend_model(
-    model: "torch.nn.Module",
-    to: int,
-    method: str | None = None,
-    *,
-    keep_first: int | None = None,
-    drop_last: int = 0,
-    scope: str | None = None,
-    alpha: float | None = None,
-    seed: int | None = None,
-    sigma: float | None = None,
-    repeat: tuple[int, int] | None = None,
-    gain: float | None = None,
-    part: str | None = None,
-) -> None:
+def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, **settings: Any) -> None:
     """Give a loaded transformers model another context length, in place.
 
     The position tables, the config's lengths, the position buffers and whatever else a module keeps of the length
@@ -51,29 +37,32 @@ def extend_model(
         model: A model of a family in the registry, with or without a head, in any float dtype, on any device.
         to: Usable token positions wanted, ≥ 1; offset rows come on top.
         method: As in `plan_resize`.
-        keep_first: As in `plan_resize`.
-        drop_last: As in `plan_resize`.
-        scope: As in `plan_resize`.
-        alpha: As in `plan_resize`.
-        seed: As in `plan_resize`.
-        sigma: As in `plan_resize`.
-        repeat: As in `plan_resize`.
-        gain: As in `plan_resize`.
-        part: As in `plan_resize`.
+        settings: The method's flags and `part`, as in `plan_resize`, by their names.
 
     Raises:
         UnsupportedModelError: The model has no learned position table that is known here.
         CheckpointError: The model holds no such table, or its config disagrees with it.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    settings = Resize(to, method, keep_first, drop_last, scope, alpha, seed, sigma, repeat, gain, part)
+    asked = Resize(to, method, **settings)
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         raise CheckpointError(f"A {type(model).__name__} holds no transformers config.", ITSELF)
     stated = {**config.to_dict(), "model_type": config.model_type}
     architecture = find_architecture(stated)
-    tables = _plan_model(model, architecture, settings)
-    weights = {table.name: _resized(model.get_parameter(table.name), table, settings) for table in tables}
+    parameters = model.named_parameters(remove_duplicate=False)
+    shapes = {name: (len(value), value.shape[-1]) for name, value in parameters if value.dim() == 2}
+    try:
+        found = find_tables(architecture, shapes, f"This {type(model).__name__}")
+    except CheckpointError as error:
+        raise CheckpointError(error.message, ITSELF) from error
+    tables = plan_found(found, asked, lambda name: (shapes[name], str(model.get_parameter(name).dtype), ""))
+    weights = {}
+    for table in tables:
+        weight = model.get_parameter(table.name)
+        positions = table.rows_after - table.offset
+        resized = resize_with_reserved(_to_numpy(weight.detach()), table.offset, positions, asked.options)
+        weights[table.name] = to_tensor(resized).to(weight.device)
     lengthen(model, weights, config_changes(stated, architecture, tables))
 
 
@@ -171,24 +160,6 @@ def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
             setattr(holder, key, value)
 
 
-def _plan_model(model: "torch.nn.Module", architecture: Architecture, settings: Resize) -> tuple[TablePlan, ...]:
-    """Plan the tables of a loaded model as those of a checkpoint are planned, with nothing changed yet."""
-    parameters = model.named_parameters(remove_duplicate=False)
-    shapes = {name: (len(value), value.shape[-1]) for name, value in parameters if value.dim() == 2}
-    try:
-        found = find_tables(architecture, shapes, f"This {type(model).__name__}")
-    except CheckpointError as error:
-        raise CheckpointError(error.message, ITSELF) from error
-    return plan_found(found, settings, lambda name: (shapes[name], str(model.get_parameter(name).dtype), ""))
-
-
-def _resized(weight: "torch.Tensor", table: TablePlan, settings: Resize) -> "torch.Tensor":
-    resized = resize_with_reserved(
-        _to_numpy(weight.detach()), table.offset, table.rows_after - table.offset, settings.options
-    )
-    return to_tensor(resized).to(weight.device)
-
-
 def to_tensor(table: NDArray[Any]) -> "torch.Tensor":
     """Return a table as the tensor with the same bits, whatever float dtype of numpy's or ml_dtypes' it has."""
     import torch
@@ -225,11 +196,9 @@ def set_tables(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) 
     """
     import torch
 
-    made = {}
-    for name, weight in weights.items():
-        old = model.get_parameter(name)
-        made[id(old)] = torch.nn.Parameter(weight, requires_grad=old.requires_grad)
+    old = {name: model.get_parameter(name) for name in weights}
+    new = {id(old[name]): torch.nn.Parameter(weights[name], old[name].requires_grad) for name in weights}
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        if id(parameter) in made:
+        if id(parameter) in new:
             owner, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(owner), own_name, made[id(parameter)])
+            setattr(model.get_submodule(owner), own_name, new[id(parameter)])
