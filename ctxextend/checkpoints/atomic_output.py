@@ -95,7 +95,7 @@ def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force
         remove_stale(output, "new")
         with created_folders(output.parent), _temporary_sibling(output, Path.mkdir) as staged:
             check_disk_space(staged.parent, files)
-            for folder in {PurePosixPath(name).parent for name in files}:
+            for folder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
                 (staged / folder).mkdir(parents=True, exist_ok=True)
             yield staged
             for here, _, _ in os.walk(staged, topdown=False):
@@ -456,13 +456,16 @@ def remove_at_once(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if not path.is_dir():
-        with contextlib.suppress(OSError):
-            path.unlink()
-    for here, _, _ in os.walk(path):
-        with contextlib.suppress(OSError):
-            Path(here).chmod(Path(here).stat().st_mode | 0o700)  # an output may be read-only
-    shutil.rmtree(path, ignore_errors=True)
+    for _ in range(3):  # antivirus programs and network file systems let go of a file a moment later
+        if not os.path.lexists(path):
+            return
+        if not path.is_dir():
+            with contextlib.suppress(OSError):
+                path.unlink()
+        for here, _, _ in os.walk(path):
+            with contextlib.suppress(OSError):
+                Path(here).chmod(Path(here).stat().st_mode | 0o700)  # an output may be read-only
+        shutil.rmtree(path, ignore_errors=True)
 
 
 # ---- locks

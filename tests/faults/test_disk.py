@@ -183,7 +183,7 @@ def test_resize_on_a_disk_that_takes_no_more_files_says_so(source: Path) -> None
 def test_resize_on_a_disk_that_fills_meanwhile_leaves_what_was_there(
     room: int, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_room", lambda folder, files: None)
+    monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None)
     with tmpfs(room) as small:
         with pytest.raises(OutputError, match=r"No space left on device\. It needs .* free"):
             resize(source, to=4096, output=small / "out")
@@ -193,7 +193,7 @@ def test_resize_on_a_disk_that_fills_meanwhile_leaves_what_was_there(
 def test_resize_force_on_a_disk_that_fills_meanwhile_keeps_the_old(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_room", lambda folder, files: None)
+    monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None)
     with tmpfs(1 << 16) as small:
         before = contents(resize(source, to=20, output=small / "out").output)
         with pytest.raises(OutputError, match="No space left on device"):
