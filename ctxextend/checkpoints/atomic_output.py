@@ -261,12 +261,15 @@ def existing_above(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def os_errors_as_output_error(output: Path, files: Mapping[str, int] | None = None) -> Iterator[None]:
+def os_errors_as_output_error(
+    output: Path, files: Mapping[str, int] | None = None, hint: str | None = None
+) -> Iterator[None]:
     """Turn OSErrors from writing an output into OutputErrors that say what to do next.
 
     Args:
         output: What is written.
         files: The size in bytes of each of its files; None if they are not known.
+        hint: What to do next; None for what fits the error and an option ``-o``.
     """
     try:
         yield
@@ -275,8 +278,8 @@ def os_errors_as_output_error(output: Path, files: Mapping[str, int] | None = No
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
                 message += f" It {disk_space(existing_above(output), files)}."
-        hint = HINTS.get(error.errno or 0, "Check the disk, then run the same command again.")
-        raise OutputError(message, hint) from error
+        known = HINTS.get(error.errno or 0, "Check the disk, then run the same command again.")
+        raise OutputError(message, hint or known) from error
 
 
 # ---- the rename

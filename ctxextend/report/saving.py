@@ -1,11 +1,15 @@
 """Where a figure or a page goes: checked before there is any work in it, and written whole or not at all."""
 
-import contextlib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ctxextend.checkpoints.atomic_output import DISK_FULL, atomic_file, check_disk_space, check_writable, disk_space
+from ctxextend.checkpoints.atomic_output import (
+    atomic_file,
+    check_disk_space,
+    check_writable,
+    os_errors_as_output_error,
+)
 from ctxextend.checkpoints.copy import sync_file, write_all
 from ctxextend.errors import OutputError
 
@@ -43,35 +47,29 @@ def check_place(path: Path) -> None:
         OutputError: What is in the way, and what to do.
     """
     folder = path.absolute().parent
-    with _explained(path):
+    with os_errors_as_output_error(path, hint=_elsewhere(path)):
         if path.is_dir():
             raise OutputError(f"{path} is a folder.", "Name a file in it.")
         if path.exists() and not path.is_file():
-            raise OutputError(f"{path} is no regular file.", f"Choose another place for {path.name}.")
+            raise OutputError(f"{path} is no regular file.", _elsewhere(path))
         if not folder.is_dir():
             raise OutputError(f"There is no folder {folder}.", f"Make it, or choose another place for {path.name}.")
         check_writable(folder)
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write a file beside its place, then let it take its name, so that a failed run leaves what was there.
+    """Write a file whole, replacing what is there, or leave what is there as it is.
 
     Raises:
         OutputError: It cannot be written.
     """
     files = {path.name: len(data)}
-    with _explained(path, files), atomic_file(path) as staged, staged.open("wb", buffering=0) as file:
+    with os_errors_as_output_error(path, files, _elsewhere(path)), atomic_file(path) as staged:
         check_disk_space(staged.parent, files)
-        write_all(file, memoryview(data))
-        sync_file(file)
+        with staged.open("wb", buffering=0) as file:
+            write_all(file, memoryview(data))
+            sync_file(file)
 
 
-@contextlib.contextmanager
-def _explained(path: Path, files: Mapping[str, int] | None = None) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        message = f"{path} could not be written: {error.strerror or error}."
-        if files and error.errno in DISK_FULL:
-            message += f" It {disk_space(path.absolute().parent, files)}."
-        raise OutputError(message, f"Choose another place for {path.name}.") from error
+def _elsewhere(path: Path) -> str:
+    return f"Choose another place for {path.name}."
