@@ -159,7 +159,7 @@ def test_plot_tables_draws_offset_rows_in_front_of_position_0(make_pico: MakePic
     found = inspect(make_pico("roberta").folder)
     norms, cosines, _, heat = axes_of(found)
     offset = curve(norms, "offset rows of pico-roberta")
-    assert (list(offset.get_xdata()), list(offset.get_ydata())) == ([-2, -1], list(found.tables[0].offset_norms))
+    assert (list(offset.get_xdata()), list(offset.get_ydata())) == ([-2, -1], list(found.tables[0].reserved_norms))
     assert len(curve(norms, "pico-roberta").get_ydata()) == 16
     assert len(cosines.lines[0].get_ydata()) == 15
     assert heat.images[0].get_array().shape == (16, 16)

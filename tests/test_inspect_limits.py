@@ -506,7 +506,7 @@ def test_inspect_of_bart_states_the_shared_key_once(tmp_path: Path) -> None:
     config = transformers.BartConfig(max_position_embeddings=16, **SEQ2SEQ)
     transformers.BartModel(config).save_pretrained(tmp_path / "bart")
     found = inspect(tmp_path / "bart")
-    assert [(table.part, table.rows, table.offset) for table in found.tables] == [
+    assert [(table.part, table.rows, table.reserved_rows) for table in found.tables] == [
         ("encoder", 18, 2),
         ("decoder", 18, 2),
     ]

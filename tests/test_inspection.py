@@ -38,7 +38,11 @@ def origins(table: TableReport) -> list[str]:
 def same_table(found: Inspection, source: pico.Pico) -> bool:
     expected = inspect(source.folder)
     mine, theirs = only(found), only(expected)
-    assert (found.family, mine.positions, mine.offset) == (expected.family, theirs.positions, theirs.offset)
+    assert (found.family, mine.positions, mine.reserved_rows) == (
+        expected.family,
+        theirs.positions,
+        theirs.reserved_rows,
+    )
     assert found.parameters == expected.parameters
     return bool(np.array_equal(mine.values, theirs.values)) and bool(np.array_equal(mine.norms, theirs.norms))
 
@@ -52,7 +56,7 @@ def test_inspect_describes_the_table(make_pico: MakePico) -> None:
     table = only(found)
     weight = model.transformer.wpe.weight.detach().double().numpy()
     assert (table.name, table.file, table.config_key, table.part) == (WPE, "model.safetensors", "n_positions", "")
-    assert (table.rows, table.positions, table.offset, table.hidden_size) == (16, 16, 0, 8)
+    assert (table.rows, table.positions, table.reserved_rows, table.hidden_size) == (16, 16, 0, 8)
     assert (table.dtype, table.bytes) == ("F32", 16 * 8 * 4)
     assert found.parameters == sum(one.numel() for one in model.parameters())
     assert table.share == 128 / found.parameters
@@ -66,8 +70,8 @@ def test_inspect_keeps_offset_rows_apart(make_pico: MakePico) -> None:
     source = make_pico("roberta")
     table = only(inspect(source.folder))
     weight = source.load().roberta.embeddings.position_embeddings.weight.detach().double().numpy()
-    assert (table.rows, table.positions, table.offset) == (18, 16, 2)
-    assert table.offset_norms == pytest.approx(np.linalg.norm(weight[:2], axis=1))
+    assert (table.rows, table.positions, table.reserved_rows) == (18, 16, 2)
+    assert table.reserved_norms == pytest.approx(np.linalg.norm(weight[:2], axis=1))
     assert table.stats.norms == pytest.approx(np.linalg.norm(weight[2:], axis=1))
     assert origins(table)[:3] == ["offset", "offset", ""]
 
@@ -102,7 +106,7 @@ def test_inspect_tells_new_rows_from_learned_ones(
     table = only(found)
     assert found.method == settings["method"]
     assert [position for position in range(40) if table.is_new(position)] == list(new)
-    old, offset = only(inspect(source.folder)).values, table.offset
+    old, offset = only(inspect(source.folder)).values, table.reserved_rows
     kept = [row for row in range(offset, 16 + offset) if origins(table)[row] == "learned"]
     assert all(np.array_equal(table.values[row], old[row]) for row in kept)
 

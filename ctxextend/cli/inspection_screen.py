@@ -57,8 +57,8 @@ def _facts(inspection: Inspection, shown: TableReport, width: int) -> Iterator[P
     made = f", made by {inspection.method}" if inspection.method and shown.new_rows else ""
     trained = TRAINED[inspection.trainable] if inspection.trainable else ""
     yield [(inspection.source, "title"), (f" ({inspection.family}{part}{made}{trained})", "")]
-    ahead = shown.rows - shown.offset - shown.positions
-    parts = [f"{shown.offset} offset"] * bool(shown.offset) + [f"{shown.positions} positions"]
+    ahead = shown.rows - shown.reserved_rows - shown.positions
+    parts = [f"{shown.reserved_rows} offset"] * bool(shown.reserved_rows) + [f"{shown.positions} positions"]
     parts += [f"{ahead} ahead"] * bool(ahead)
     text = (
         f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, {shown.hidden_size} wide, "
@@ -72,7 +72,7 @@ def _norms(pair: list[Shown], names: dict[int, str], screen: Screen) -> Iterator
     curves = []
     for (_, shown), learned, new in zip(pair, ("learned", "second"), ("new", "second new"), strict=False):
         styles = [new if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
-        curves.append(Curve(shown.stats.norms.tolist(), styles, shown.offset_norms.tolist()))
+        curves.append(Curve(shown.stats.norms.tolist(), styles, shown.reserved_norms.tolist()))
     title = [("Norm of each row, by position", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]
     parts: list[Pieces] = [title]
     marks = key_marks(unicode=screen.unicode)
@@ -81,14 +81,14 @@ def _norms(pair: list[Shown], names: dict[int, str], screen: Screen) -> Iterator
             parts.append([(f"  {mark} {name}", style)])
         if shown.new_rows:
             parts.append([("  learned", style), (" new", "new")])
-        if shown.offset:
-            parts.append([(f"  {shown.offset} offset row{'s' * (shown.offset > 1)} in front", "offset")])
+        if shown.reserved_rows:
+            parts.append([(f"  {shown.reserved_rows} offset row{'s' * (shown.reserved_rows > 1)} in front", "offset")])
     parts += [[(f"  {shared_mark(unicode=screen.unicode)} both", "axis")]] * (len(pair) > 1)
     yield from flowed(parts, screen.width)
     yield from draw(curves, screen.width, screen.chart_height, unicode=screen.unicode)
     for inspection, shown in pair:
         if shown.new_rows:
-            spans = [(start - shown.offset, stop - shown.offset) for start, stop in shown.new_rows]
+            spans = [(start - shown.reserved_rows, stop - shown.reserved_rows) for start, stop in shown.new_rows]
             text = f"new positions: {', '.join(describe_range(*span) for span in spans)}; the others were learned"
             if spans == [(0, len(shown.stats.norms))]:
                 text = "every position is new"

@@ -137,7 +137,7 @@ def _report(checkpoint: Checkpoint, table: StoredTable, recipe: Provenance | Non
     known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
     deviations = tuple(dict.fromkeys((*known, DEFAULT_DEVIATION, TORCH_DEVIATION)))
     with np.errstate(invalid="ignore", over="ignore"):
-        offset_norms = np.linalg.norm(values[: place.reserved_rows].astype(np.float64), axis=1)
+        reserved_norms = np.linalg.norm(values[: place.reserved_rows].astype(np.float64), axis=1)
     return TableReport(
         name=table.name,
         part=place.part,
@@ -145,13 +145,13 @@ def _report(checkpoint: Checkpoint, table: StoredTable, recipe: Provenance | Non
         config_key=place.config_key,
         rows=table.rows,
         positions=table.positions,
-        offset=place.reserved_rows,
+        reserved_rows=place.reserved_rows,
         hidden_size=entry.shape[1],
         dtype=entry.dtype,
         bytes=entry.size,
         share=math.prod(entry.shape) / parameters,
         new_rows=new_rows,
-        offset_norms=offset_norms,
+        reserved_norms=reserved_norms,
         stats=stats,
         outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,

@@ -257,7 +257,7 @@ def client_limits(
     """Yield what each client makes of a text, by the files that it obeys.
 
     transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
-    ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, offset rows
+    ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, reserved rows
     included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore. Where no
     file of the tokenizer states a padding token, and no modules.json makes it a sentence encoder, the second is left
     out: it would fail at every text.
@@ -306,7 +306,7 @@ def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
 
 
 def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: StoredTable) -> Limit | None:
-    """Return the smaller of the tokenizer's limit and the config's own number, which counts offset rows too."""
+    """Return the smaller of the tokenizer's limit and the config's own number, which counts reserved rows too."""
     place = table.place
     stated = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
     if not place.path and place.table.config_key in ASKED_FOR:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.inspection.stated_limits import ClientLimit, Limit
-from ctxextend.json_output import not_in_json, to_json
+from ctxextend.json_output import json_key, not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
 
 __all__ = ["Inspection", "Shown", "TableReport", "short_names", "tables_by_part"]
@@ -19,28 +19,28 @@ __all__ = ["Inspection", "Shown", "TableReport", "short_names", "tables_by_part"
 class TableReport:
     """One position table and its figures.
 
-    Rows count from the tensor's first, offset rows included; positions from the first row behind those.
+    Rows count from the tensor's first, reserved rows included; positions from the first row behind those.
 
     Attributes:
         name: Its tensor in the checkpoint.
         part: What it is called where there are several: encoder, decoder, text, …; else empty.
         file: The file that holds it, below the checkpoint's root.
         config_key: The key of config.json that states its length, with dots where configs are nested.
-        rows: Its rows: offset + positions, and in few families some behind the last position.
+        rows: Its rows: reserved + positions, and in few families some behind the last position.
         positions: Usable positions.
-        offset: Rows before position 0.
+        reserved_rows: Rows before position 0.
         hidden_size: Columns.
         dtype: As safetensors spells it.
         bytes: Its size in the file.
         share: Its share of all parameters of the checkpoint, 0 to 1.
         new_rows: The rows that a resize made, where the checkpoint says so; None where it does not.
-        offset_norms: Norms of the offset rows, shape (offset,), float64.
-        stats: Figures of the rows behind the offset.
+        reserved_norms: Norms of the reserved rows, shape (reserved_rows,), float64.
+        stats: Figures of the rows after the reserved ones.
         outliers: Positions that stand out, each with what stands out; see `find_outliers`.
         repetition: Rows that are there more than once, by their positions.
         seams: Positions at which it jumps, by the older length whose multiples they are; see `find_seams`.
         untrained: Positions that look as an initialiser left them, each with its standard deviation.
-        values: The rows themselves, offset rows included, shape (rows, hidden_size), in the file's dtype.
+        values: The rows themselves, reserved rows included, shape (rows, hidden_size), in the file's dtype.
     """
 
     name: str
@@ -49,13 +49,13 @@ class TableReport:
     config_key: str
     rows: int
     positions: int
-    offset: int
+    reserved_rows: int = field(metadata=json_key("offset"))
     hidden_size: int
     dtype: str
     bytes: int
     share: float
     new_rows: tuple[RowRange, ...] | None
-    offset_norms: NDArray[np.float64] = field(metadata=not_in_json)
+    reserved_norms: NDArray[np.float64] = field(metadata=not_in_json)
     stats: TableStats = field(metadata=not_in_json)
     outliers: dict[int, str] = field(metadata=not_in_json)
     repetition: Repetition = field(metadata=not_in_json)
@@ -83,19 +83,22 @@ class TableReport:
 
     @cached_property
     def norms(self) -> NDArray[np.float64]:
-        """The norm of every row, offset rows included, shape (rows,), float64."""
-        return np.concatenate([self.offset_norms, self.stats.norms])
+        """The norm of every row, reserved rows included, shape (rows,), float64."""
+        return np.concatenate([self.reserved_norms, self.stats.norms])
 
     @property
     def norm_summary(self) -> dict[str, float | None]:
-        """Least, middle and greatest norm of the rows behind the offset, and their coefficient of variation."""
+        """Least, middle and greatest norm of the rows after the reserved ones, and their coefficient of variation."""
         return {**_summary(self.stats.finite_norms), "variation": self.stats.norm_variation}
 
     @property
     def cosine_summary(self) -> dict[str, float | None]:
         """Least, middle and greatest cosine of neighbours, and the row with the least."""
         cosines, worst = self.stats.cosines, self.stats.worst_neighbours
-        return {**_summary(cosines[~np.isnan(cosines)]), "worst_row": None if worst is None else worst + self.offset}
+        return {
+            **_summary(cosines[~np.isnan(cosines)]),
+            "worst_row": None if worst is None else worst + self.reserved_rows,
+        }
 
     @property
     def components_for_95_percent(self) -> int:
@@ -105,22 +108,22 @@ class TableReport:
     @property
     def outlier_rows(self) -> list[dict[str, Any]]:
         """Rows that stand out, each with why."""
-        return [{"row": position + self.offset, "why": why} for position, why in self.outliers.items()]
+        return [{"row": position + self.reserved_rows, "why": why} for position, why in self.outliers.items()]
 
     @property
     def zero_rows(self) -> list[int]:
         """Rows that are zero throughout."""
-        return [position + self.offset for position in self.stats.zeros]
+        return [position + self.reserved_rows for position in self.stats.zeros]
 
     @property
     def nonfinite_rows(self) -> list[int]:
         """Rows that hold a NaN or an infinity."""
-        return [position + self.offset for position in self.stats.nonfinite]
+        return [position + self.reserved_rows for position in self.stats.nonfinite]
 
     @property
     def untrained_rows(self) -> list[RowRange]:
         """Ranges of rows that look as an initialiser left them."""
-        return row_ranges(position + self.offset for position in self.untrained)
+        return row_ranges(position + self.reserved_rows for position in self.untrained)
 
     @property
     def tiling(self) -> dict[str, float] | None:
@@ -128,13 +131,13 @@ class TableReport:
         found = self.repetition
         if not found.period:
             return None
-        start, stop = found.start + self.offset, found.stop + self.offset
+        start, stop = found.start + self.reserved_rows, found.stop + self.reserved_rows
         return {"period": found.period, "start": start, "stop": stop, "copies": found.copies}
 
     @property
     def duplicates(self) -> list[list[int]]:
         """Groups of other rows that are equal."""
-        return [[position + self.offset for position in group] for group in self.repetition.groups]
+        return [[position + self.reserved_rows for position in group] for group in self.repetition.groups]
 
     @property
     def seam_positions(self) -> list[dict[str, Any]]:
@@ -143,14 +146,14 @@ class TableReport:
 
     def is_new(self, position: int) -> bool:
         """Whether a resize made the row of a position, as far as the checkpoint says."""
-        return any(start <= position + self.offset < stop for start, stop in self.new_rows or ())
+        return any(start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ())
 
     def row_figures(self, rows: slice) -> list[dict[str, Any]]:
         """Return the figures of single rows as plain values; rows count from the tensor's first."""
         behind_seam = {position for positions in self.seams.values() for position in positions}
         found = []
         for row in range(*rows.indices(self.rows)):
-            position = row - self.offset
+            position = row - self.reserved_rows
             remarks = {
                 "holds NaN or infinity": position in self.stats.nonfinite,
                 "all zero": position in self.stats.zeros,

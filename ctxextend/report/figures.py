@@ -551,7 +551,7 @@ def _table_curves(group: Sequence[Shown], names: dict[int, str]) -> list[TableCu
 def _table_title(one: TableCurves, width: int) -> str:
     table = one.table
     part = f" ({table.part})" if table.part else ""
-    front = f"{table.offset} offset rows + " if table.offset else ""
+    front = f"{table.reserved_rows} offset rows + " if table.reserved_rows else ""
     size = f"{front}{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
     return textwrap.fill(f"{one.name.strip()}{part}: {printable(table.name)}, {size}", width)
 
@@ -561,10 +561,10 @@ def draw_norms(axes: "Axes", tables: Sequence[TableCurves]) -> None:
     axes.set(title="Norm of each row", xlabel="position", ylabel="Euclidean norm")
     _draw_by_position(axes, tables, [one.table.stats.norms for one in tables])
     for one in tables:
-        if offset := one.table.offset:
+        if offset := one.table.reserved_rows:
             look: dict[str, Any] = {"color": one.look["color"], "linestyle": "", "marker": "*"}
-            axes.plot(range(-offset, 0), _finite(one.table.offset_norms), label=f"offset rows of {one.name}", **look)
-    reserved = np.concatenate([one.table.offset_norms for one in tables])
+            axes.plot(range(-offset, 0), _finite(one.table.reserved_norms), label=f"offset rows of {one.name}", **look)
+    reserved = np.concatenate([one.table.reserved_norms for one in tables])
     if needs_log_scale(reserved, np.concatenate([one.table.stats.norms for one in tables])):
         _scale_by_factors(axes)
     _add_legend(axes)
@@ -594,7 +594,7 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], curves: Seque
         for start, stop in one.table.new_rows or ():
             band: dict[str, Any] = {"facecolor": "none", "edgecolor": one.look["color"], "hatch": "/////"}
             band |= {"ymin": BAND * place, "ymax": BAND * (place + 0.8), "label": f"new rows of {one.name}"}
-            axes.axvspan(start - one.table.offset - 0.5, stop - one.table.offset - 0.5, **band)
+            axes.axvspan(start - one.table.reserved_rows - 0.5, stop - one.table.reserved_rows - 0.5, **band)
     # Along the top crosses at positions whose rows are zero or hold no numbers.
     for one in tables:
         if empty := sorted({*one.table.stats.zeros, *one.table.stats.nonfinite}):
@@ -635,7 +635,7 @@ def draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
 
 def draw_map(axes: "Axes", table: TableReport, whose: str) -> None:
     """Draw the cosines between a table's positions, evenly spaced ones where there are many, as a heat map."""
-    cosines, step = sampled_cosines(table.values[table.offset :])
+    cosines, step = sampled_cosines(table.values[table.reserved_rows :])
     # The middle of a square is at the position that it stands for.
     low, high = -step / 2, len(cosines) * step - step / 2
     axes.imshow(cosines, cmap=MAP, vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
