@@ -23,16 +23,6 @@ from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize
 from ctxextend.tables.bands import BandSplit, choose_split, default_gain, find_repeats
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
-__all__ = [
-    "CALIBRATED",
-    "Choices",
-    "Trials",
-    "calibrate",
-    "calibrate_model",
-    "check_calibrated",
-    "search",
-]
-
 Values = NDArray[np.float64]
 
 # The method whose numbers a text can choose.
@@ -217,16 +207,10 @@ def _measure(
 
 @dataclass(frozen=True)
 class Choices:
-    """What can be chosen of `bands` for one table; what was typed is no choice.
+    """What can be chosen of `bands` for one table; what was typed is no choice."""
 
-    Attributes:
-        table: The learned rows that new ones are made from, shape (n, d), float64.
-        rows: Rows wanted, m.
-        typed: What was asked for.
-    """
-
-    table: Values
-    rows: int
+    table: Values  # the learned rows that new ones are made from, shape (n, d)
+    rows: int  # wanted
     typed: Resize
 
     def start(self) -> Resize:
@@ -277,17 +261,11 @@ class Choices:
 
 @dataclass
 class Trials:
-    """Settings that were tried, and what each gives.
+    """Settings that were tried, and what each gives."""
 
-    Attributes:
-        measure: Gives for settings the values of each window or document, each of shape (k,), the same for all.
-        sign: 1 where less is better, and -1 where more is.
-        found: What it gave, by the settings, in the order in which they were tried.
-    """
-
-    measure: Callable[[Resize], tuple[Values, ...]]
-    sign: int = 1
-    found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)
+    measure: Callable[[Resize], tuple[Values, ...]]  # the scores of each window or document, each of shape (k,)
+    sign: int = 1  # 1 where less is better, and -1 where more is
+    found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # in the order in which they were tried
 
     def values(self, settings: Resize) -> tuple[Values, ...]:
         """Return what settings give; nothing is measured twice."""

@@ -42,18 +42,6 @@ from ctxextend.recipe import CheckpointRef, Recipe
 from ctxextend.recipe_file import recipe_values, yaml_text
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
-__all__ = [
-    "Candidate",
-    "ComparisonInterrupted",
-    "ComparisonRun",
-    "Measurement",
-    "compare",
-    "compare_model",
-    "metric_of",
-    "open_comparison",
-    "rank",
-]
-
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 HELD_OUT = (
@@ -178,37 +166,21 @@ def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = n
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a candidate gives.
-
-    Attributes:
-        evaluation: All of it.
-        scores: What it is ranked by, from `EvaluationRun.scores`: each of shape (k,), the same for every candidate.
-        short: Its loss minus the base's with the base's own longest context; None where that was not measured.
-    """
+    """What a candidate gives."""
 
     evaluation: Evaluation
-    scores: tuple[NDArray[np.float64], ...]
-    short: Estimate | None
+    scores: tuple[NDArray[np.float64], ...]  # from `EvaluationRun.scores`
+    short: Estimate | None  # its loss minus the base's with the base's longest context; None where not measured
 
 
 @dataclass
 class Candidate:
-    """A method, as far as it was measured.
+    """A method, as far as it was measured."""
 
-    Attributes:
-        name: The method, with its flags where any were given.
-        plan: What makes its tables.
-        recipe: The recipe that makes its checkpoint, YAML.
-        norms: Norms of the rows of its table, shape (m,).
-        untrained: What it gives before any training; None where that was not measured yet.
-        trained: What it gives after the training.
-        seconds: How long that took until now.
-    """
-
-    name: str
+    name: str  # with its flags where any were given
     plan: ResizePlan
-    recipe: str
-    norms: tuple[float, ...] = ()
+    recipe: str  # which makes its checkpoint, YAML
+    norms: tuple[float, ...] = ()  # of the rows of its table, shape (m,)
     untrained: Measurement | None = None
     trained: Measurement | None = None
     seconds: float = 0.0
@@ -216,28 +188,16 @@ class Candidate:
 
 @dataclass
 class ComparisonRun:
-    """Candidates, and what was measured of them so far.
-
-    Attributes:
-        files: The checkpoint.
-        settings: How methods are compared.
-        resized: The model at its new length.
-        evaluation: What is measured, on what.
-        trainer: How candidates are trained; None where they are not.
-        candidates: The methods.
-        left_out: Methods that cannot be, with why not.
-        failures: What should be known of candidates that could not be trained.
-        started: Seconds of the clock when it began.
-    """
+    """Candidates, and what was measured of them so far."""
 
     files: ModelFiles
     settings: Compare
     resized: ResizedModel
     evaluation: EvaluationRun
-    trainer: InMemoryTrainer | None
+    trainer: InMemoryTrainer | None  # None where candidates are not trained
     candidates: list[Candidate]
-    left_out: dict[str, str]
-    failures: list[str] = field(default_factory=list)
+    left_out: dict[str, str]  # methods that cannot be, with why not
+    failures: list[str] = field(default_factory=list)  # of trainings, in words
     started: float = field(default_factory=time.perf_counter)
 
     def measure(self, progress: Progress) -> None:

@@ -10,8 +10,6 @@ from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
 from ctxextend.tables.methods import METHODS
 
-__all__ = ["ALL", "Compare", "MethodSpec", "read_methods"]
-
 # Stands for every method of the registry with its defaults.
 ALL = "all"
 
@@ -42,17 +40,11 @@ EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-f
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method that is to be compared with others.
+    """A method that is to be compared with others."""
 
-    Attributes:
-        name: The method, with its flags as `resize` takes them where any were given.
-        resize: What makes its table.
-        is_named: Whether it was asked for by its name, and not among all.
-    """
-
-    name: str
+    name: str  # with its flags as `resize` takes them where any were given
     resize: Resize
-    is_named: bool
+    is_named: bool  # whether it was asked for by its name, and not among all
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
 from ctxextend.json_output import not_in_json
 from ctxextend.recipe import Resize
 
-__all__ = ["LOSS", "RECIPROCAL_RANK", "Calibration", "Comparison", "Outcome", "Row", "Trial"]
-
 # What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
 # the document that a query was cut from, more being better.
 LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"

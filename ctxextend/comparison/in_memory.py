@@ -28,24 +28,17 @@ if TYPE_CHECKING:
     from ctxextend.training.setup import TrainingTask
     from ctxextend.training.train_data import Tokens
 
-__all__ = ["InMemoryTrainer", "ResizedModel", "check_training_texts", "open_resized", "open_trainer"]
 
 Table = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class ResizedModel:
-    """A model at its new length beside its base, with which it shares everything but its tables.
-
-    Attributes:
-        model: The model; its tables are those that were last set.
-        names: The parameter that holds each tensor of the checkpoint's files, by the tensor's name.
-        learned: The learned tables as the files have them, by name, each of shape (rows, d).
-    """
+    """A model at its new length beside its base, with which it shares everything but its tables."""
 
     model: EvalModel
-    names: Mapping[str, str]
-    learned: Mapping[str, Table]
+    names: Mapping[str, str]  # the parameter that holds each tensor of the checkpoint's files, by the tensor's name
+    learned: Mapping[str, Table]  # the tables as the files have them, by name, each of shape (rows, d)
 
     def tables(self, plan: ResizePlan) -> dict[str, Table]:
         """Return the tables that a plan makes, in the files' dtype, as `resize` writes them.
@@ -116,19 +109,12 @@ def check_training_texts(train: Train) -> None:
 
 @dataclass(frozen=True)
 class InMemoryTrainer:
-    """Trains a model the same way by every method, without writing anything.
+    """Trains a model the same way by every method, without writing anything but the text as tokens."""
 
-    Attributes:
-        task: What `train` would be told of the checkpoint that `resize` writes.
-        texts: The tokens to train on and those held out, each of shape (tokens,).
-        folder: Where the text lies; nothing that is learned is written.
-        devices: This process.
-    """
-
-    task: "TrainingTask"
-    texts: "tuple[Tokens, Tokens]"
-    folder: "RunFolder"
-    devices: "PartialState"
+    task: "TrainingTask"  # what `train` would be told of the checkpoint that `resize` writes
+    texts: "tuple[Tokens, Tokens]"  # the tokens to train on and those held out, each of shape (tokens,)
+    folder: "RunFolder"  # where the text lies; nothing that is learned is written
+    devices: "PartialState"  # this process
 
     @property
     def tokens(self) -> int:

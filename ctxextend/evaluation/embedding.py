@@ -19,7 +19,6 @@ from ctxextend.evaluation.scoring import batches
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["POOLINGS", "Embedder", "last_states", "open_embedder", "ranks", "read_pooling"]
 
 # What a folder that says nothing is pooled by.
 DEFAULT = "mean"
@@ -58,17 +57,11 @@ POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
 
 @dataclass(frozen=True)
 class Embedder:
-    """Gives the vectors of texts by an encoder.
-
-    Attributes:
-        model: An encoder.
-        poolings: How the states of a text's tokens become one vector, by names of `POOLINGS`; several are joined.
-        batch_size: Texts that are read at once; None is as many as hold 4,096 tokens.
-    """
+    """Gives the vectors of texts by an encoder."""
 
     model: EvalModel
-    poolings: tuple[str, ...]
-    batch_size: int | None = None
+    poolings: tuple[str, ...]  # names of `POOLINGS`; the vectors of several are joined
+    batch_size: int | None = None  # texts that are read at once; None is as many as hold 4,096 tokens
 
     @property
     def pooling(self) -> str:

@@ -21,24 +21,6 @@ from ctxextend.recipe import CheckpointRef
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "CAUSAL",
-    "ENCODER",
-    "MASKED",
-    "SENTENCE_MODULES",
-    "EvalModel",
-    "ModelFiles",
-    "TextTokenizer",
-    "check_same_tokens",
-    "check_tables",
-    "check_vocabulary",
-    "load_eval_model",
-    "open_eval_model",
-    "open_files",
-    "prepare_inputs",
-    "reads_only_text",
-    "share_equal_tensors",
-]
 
 Ids = NDArray[np.int64]
 
@@ -56,17 +38,11 @@ COMPARED = 512
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer, and the special tokens that it puts around every text.
+    """A tokenizer, and the special tokens that it puts around every text."""
 
-    Attributes:
-        tokenizer: The tokenizer of transformers.
-        before: Ids of the special tokens before a text.
-        after: Ids of those after it.
-    """
-
-    tokenizer: Any
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
+    tokenizer: Any  # of transformers
+    before: tuple[int, ...] = ()  # ids of the special tokens before a text
+    after: tuple[int, ...] = ()  # ids of those after it
 
     @classmethod
     def from_folder(cls, folder: Path) -> "TextTokenizer":
@@ -116,16 +92,10 @@ class TextTokenizer:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A checkpoint that can be loaded to read texts, its weights not read yet.
-
-    Attributes:
-        opened: The checkpoint.
-        rows: Rows of the table that reads its texts, reserved ones included.
-        tokenizer: Its tokenizer.
-    """
+    """A checkpoint that can be loaded to read texts, its weights not read yet."""
 
     opened: OpenedModel
-    rows: int
+    rows: int  # of the table that reads its texts, reserved ones included
     tokenizer: TextTokenizer
 
     @property
@@ -161,29 +131,17 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class EvalModel:
-    """A checkpoint loaded to read texts.
+    """A checkpoint loaded to read texts."""
 
-    Attributes:
-        name: What the user called it.
-        root: The checkpoint's folder.
-        family: Its model type.
-        kind: `CAUSAL`, `MASKED` or `ENCODER`.
-        model: The model of transformers, on its device, not in training.
-        tokenizer: Its tokenizer.
-        max_len: Tokens that it reads at once, special tokens included.
-        notes: What should be known of it.
-        reserved_rows: Rows of its table before position 0.
-    """
-
-    name: str
-    root: Path
-    family: str
-    kind: str
-    model: Any
+    name: str  # what the user called it
+    root: Path  # the checkpoint's folder
+    family: str  # its model type
+    kind: str  # `CAUSAL`, `MASKED` or `ENCODER`
+    model: Any  # of transformers, on its device, not in training
     tokenizer: TextTokenizer
-    max_len: int
+    max_len: int  # tokens that it reads at once, special tokens included
     notes: tuple[str, ...] = ()
-    reserved_rows: int = 0
+    reserved_rows: int = 0  # rows of its table before position 0
 
     @property
     def max_text(self) -> int:

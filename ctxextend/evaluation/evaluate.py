@@ -44,15 +44,6 @@ from ctxextend.provenance import read_provenance
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, read_documents
 
-__all__ = [
-    "EvaluationInterrupted",
-    "EvaluationRun",
-    "evaluate",
-    "evaluate_checkpoint",
-    "fitting_measures",
-    "plan_evaluation",
-]
-
 # What each kind of model can be measured by.
 FITTING = {
     CAUSAL: ("position", "context", "passkey"),
@@ -222,52 +213,30 @@ def _check_kind(model: EvalModel, base: EvalModel) -> None:
 
 @dataclass(frozen=True)
 class BaseReadings:
-    """What a base gives, where it is read once for several models.
+    """What a base gives, where it is read once for several models."""
 
-    Attributes:
-        windows: Its losses of each window; empty where no loss is measured.
-        vectors: Its vectors of queries and documents; None where documents are not looked for.
-    """
-
-    windows: tuple[WindowLosses, ...] = ()
-    vectors: BaseVectors | None = None
+    windows: tuple[WindowLosses, ...]  # empty where no loss is measured
+    vectors: BaseVectors | None  # None where documents are not looked for
 
 
 @dataclass
 class EvaluationRun:
-    """What is to be measured, and what was so far.
+    """What is to be measured, and what was so far."""
 
-    Attributes:
-        reader: The model, by the losses of a language model or by the vectors of an encoder.
-        base_reader: Its base; None where that is not known.
-        settings: How it is measured.
-        text: What is read, in windows as long as the longest context.
-        losses: How windows are read; None where no loss is measured.
-        passkey: What is hidden, in what; None where that is not measured.
-        retrieval: What is looked for; None where that is not measured.
-        warnings: What should not be missed.
-        notes: What should be known, and why something that was asked for is not measured.
-        base: What the base gave, from `read_base`; None reads it along with the model.
-        started: Seconds of the clock when it began.
-        windows: What was measured of windows.
-        cells: What was found of hidden numbers.
-        ranks: From `rank_documents`; None until documents were looked for.
-    """
-
-    reader: Scorer | Embedder
-    base_reader: Scorer | Embedder | None
+    reader: Scorer | Embedder  # of the model
+    base_reader: Scorer | Embedder | None  # None where the base is not known
     settings: Evaluate
-    text: TextWindows
-    losses: LossMeasure | None
+    text: TextWindows  # in windows as long as the longest context
+    losses: LossMeasure | None  # None where it is not measured, as of the next two
     passkey: PasskeyTask | None
     retrieval: RetrievalTask | None
     warnings: tuple[str, ...]
-    notes: tuple[str, ...]
-    base: BaseReadings | None = None
+    notes: tuple[str, ...]  # and why something that was asked for is not measured
+    base: BaseReadings | None = None  # from `read_base`; None reads the base along with the model
     started: float = field(default_factory=time.perf_counter)
     windows: list[WindowLosses] = field(default_factory=list)
     cells: list[PasskeyCell] = field(default_factory=list)
-    ranks: Mapping[str, NDArray[np.int64]] | None = None
+    ranks: Mapping[str, NDArray[np.int64]] | None = None  # from `rank_documents`
 
     @property
     def tokens_to_read(self) -> int:

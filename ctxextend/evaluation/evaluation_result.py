@@ -10,26 +10,6 @@ from numpy.typing import NDArray
 
 from ctxextend.json_output import not_in_json
 
-__all__ = [
-    "CHUNKS",
-    "MODEL",
-    "SLIDING",
-    "TRUNCATED",
-    "Bucket",
-    "ContextLosses",
-    "ContextPoint",
-    "Estimate",
-    "Evaluation",
-    "LossEstimate",
-    "Passkey",
-    "PositionLosses",
-    "Recall",
-    "Retrieval",
-    "binomial_tail",
-    "estimate",
-    "estimate_loss",
-]
-
 # How a text is read: by the model as it is, and by the base model in pieces that it can read.
 MODEL, TRUNCATED, SLIDING, CHUNKS = "model", "truncated", "sliding", "chunks"
 

@@ -25,15 +25,6 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.evaluation.scoring import ScoredWindow, Scorer
 from ctxextend.evaluation.text_windows import Span, spans
 
-__all__ = [
-    "LossMeasure",
-    "ReadingMode",
-    "WindowLosses",
-    "plan_losses",
-    "sum_up_contexts",
-    "sum_up_positions",
-]
-
 Ids = NDArray[np.int64]
 Losses = NDArray[np.float64]
 
@@ -52,19 +43,12 @@ BUCKETS = 16
 
 @dataclass(frozen=True)
 class ReadingMode:
-    """How a text is read that may be longer than what is read at once.
+    """How a text is read that may be longer than what is read at once."""
 
-    Attributes:
-        name: `MODEL`, `TRUNCATED` or `SLIDING`.
-        scorer: The model that reads.
-        context: Tokens that are read at once, special tokens included.
-        share: The part of each piece that is scored, at most.
-    """
-
-    name: str
+    name: str  # `MODEL`, `TRUNCATED` or `SLIDING`
     scorer: Scorer
-    context: int
-    share: float
+    context: int  # tokens that are read at once, special tokens included
+    share: float  # of each piece, the part that is scored, at most
 
     def spans(self, scored: tuple[int, int], tokens: int) -> Iterator[Span]:
         """Yield the pieces of a text of so many tokens by which those of `scored`, first and end, are scored."""
@@ -105,18 +89,11 @@ class ReadingMode:
 
 @dataclass(frozen=True)
 class WindowLosses:
-    """What was measured on one window.
+    """What was measured on one window."""
 
-    Attributes:
-        positions: Of the tokens that every mode of `by_position` scored, shape (k,).
-        by_position: Their losses by the mode's name, each of shape (k,); empty where not asked for.
-        by_context: The losses of the tokens that all contexts share, by the mode's name and context, each of one shape;
-            empty where not asked for.
-    """
-
-    positions: Ids
-    by_position: Mapping[str, Losses]
-    by_context: Mapping[tuple[str, int], Losses]
+    positions: Ids  # of the tokens that every mode of `by_position` scored, shape (k,)
+    by_position: Mapping[str, Losses]  # by the mode's name, each of shape (k,)
+    by_context: Mapping[tuple[str, int], Losses]  # of the same tokens each, by the mode's name and context
 
     def merged(self, other: "WindowLosses") -> "WindowLosses":
         """Return these and the losses by other modes of the same tokens of the same window."""
@@ -126,21 +103,13 @@ class WindowLosses:
 
 @dataclass(frozen=True)
 class LossMeasure:
-    """How windows are read.
-
-    Attributes:
-        model: What is measured.
-        length: Tokens of a window, special tokens included.
-        seed: Random seed of a masked model's masks.
-        whole: The modes by which whole windows are read; empty where loss by position is not asked for.
-        contexts: Those by which the tokens are read that all contexts share; empty where loss by context is not.
-    """
+    """How windows are read."""
 
     model: EvalModel
-    length: int
-    seed: int
-    whole: tuple[ReadingMode, ...]
-    contexts: tuple[ReadingMode, ...]
+    length: int  # tokens of a window, special tokens included
+    seed: int  # of a masked model's masks
+    whole: tuple[ReadingMode, ...]  # by which whole windows are read; empty where loss by position is not asked for
+    contexts: tuple[ReadingMode, ...]  # by which the tokens are read that all contexts share; empty likewise
 
     def only(self, *, base: bool) -> "LossMeasure":
         """Return the same by the base's modes only, which may be none, or by the model's only."""

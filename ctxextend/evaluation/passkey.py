@@ -17,8 +17,6 @@ from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, 
 from ctxextend.evaluation.evaluation_result import Passkey
 from ctxextend.evaluation.scoring import ScoredWindow, Scorer
 
-__all__ = ["PasskeyCell", "PasskeyTask", "PasskeyTrial", "measure_passkey", "plan_passkey", "report_passkey"]
-
 Ids = NDArray[np.int64]
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -64,28 +62,16 @@ class PasskeyTrial(NamedTuple):
 
 @dataclass(frozen=True)
 class PasskeyTask:
-    """What is hidden, in what, and how it is asked for.
+    """What is hidden, in what, and how it is asked for."""
 
-    Attributes:
-        sentence: What is hidden.
-        question: What stands at the end of the text, where a model answers.
-        numbers: The tokens of the ten numbers, shape (10,).
-        filler: The text around it, ids without special tokens, shape (k,); at its end it starts over.
-        lengths: Tokens of the texts, special tokens included, the shortest first.
-        depths: Where the number stands, from 0, the start, to 1, the end.
-        trials: Of a cell.
-        seed: Random seed of numbers and fillers.
-        notes: What should be known of it.
-    """
-
-    sentence: Template
-    question: Template
-    numbers: Ids
-    filler: Ids
-    lengths: tuple[int, ...]
-    depths: tuple[float, ...]
-    trials: int
-    seed: int
+    sentence: Template  # what is hidden
+    question: Template  # at the end of the text, where a model answers
+    numbers: Ids  # the tokens of the ten numbers, shape (10,)
+    filler: Ids  # the text around it, without special tokens, shape (k,); at its end it starts over
+    lengths: tuple[int, ...]  # tokens of the texts, special tokens included, the shortest first
+    depths: tuple[float, ...]  # where the number stands, from 0, the start, to 1, the end
+    trials: int  # of a cell
+    seed: int  # of numbers and fillers
     notes: tuple[str, ...] = ()
 
     def tokens(self, kind: str, length: int) -> int:
@@ -116,14 +102,7 @@ class PasskeyTask:
 
 @dataclass(frozen=True)
 class PasskeyCell:
-    """One length and one depth.
-
-    Attributes:
-        length: Tokens of the texts.
-        depth: Where the number stood.
-        found: Share of trials that found it.
-        tokens: Tokens that were read for it.
-    """
+    """The share of trials that found the number, at one length of texts and one depth, and the tokens read for it."""
 
     length: int
     depth: float

@@ -15,16 +15,6 @@ from ctxextend.evaluation.embedding import Embedder, ranks
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval, estimate
 
-__all__ = [
-    "BaseVectors",
-    "RetrievalTask",
-    "embed_by_base",
-    "embed_documents",
-    "plan_retrieval",
-    "rank_documents",
-    "report_retrieval",
-]
-
 Ids = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
@@ -37,19 +27,12 @@ SIXTHS = (2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Documents, and what is asked of each.
+    """Documents, and what is asked of each."""
 
-    Attributes:
-        length: Tokens of a document, special tokens included.
-        documents: Their ids without special tokens, each of the same length.
-        starts: At which tokens of a document its queries start.
-        query_tokens: Tokens of a query, without special tokens.
-    """
-
-    length: int
-    documents: tuple[Ids, ...]
-    starts: tuple[int, ...]
-    query_tokens: int
+    length: int  # tokens of a document, special tokens included
+    documents: tuple[Ids, ...]  # without special tokens, all of one length
+    starts: tuple[int, ...]  # at which tokens of a document its queries start
+    query_tokens: int  # without special tokens
 
     @property
     def tokens(self) -> int:
@@ -90,15 +73,11 @@ def plan_retrieval(base: EvalModel, documents: Sequence[Ids], length: int) -> Re
 
 @dataclass(frozen=True)
 class BaseVectors:
-    """What the base gives, with which any longer model is compared.
+    """What the base gives, with which any longer model is compared."""
 
-    Attributes:
-        queries: Vectors of the queries, document after document, shape (documents · starts, d).
-        documents: Vectors of the documents, each of shape (documents, d): `TRUNCATED`, of as much as the base reads at
-            once, and `CHUNKS`, the means of those of consecutive chunks.
-    """
-
-    queries: Vectors
+    queries: Vectors  # document after document, shape (documents · starts, d)
+    # Each of shape (documents, d): `TRUNCATED`, of as much as the base reads at once, and `CHUNKS`, the means of those
+    # of consecutive chunks.
     documents: Mapping[str, Vectors]
 
 

@@ -15,7 +15,6 @@ from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs, r
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TOKENS_AT_ONCE", "ScoredWindow", "Scorer", "batches", "has_separate_head", "open_scorer", "without_head"]
 
 # Logits that are held at once: 128 MiB of float32, 667 tokens of GPT-2's vocabulary of 50,257.
 LOGITS_AT_ONCE = 2**25
@@ -26,32 +25,20 @@ TOKENS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class ScoredWindow:
-    """What a model reads at once, and which tokens are scored.
+    """What a model reads at once, and which tokens are scored."""
 
-    Attributes:
-        input_ids: Shape (w,), special tokens included.
-        places: Where the model's predictions are taken, shape (k,); the same place may stand there several times.
-        labels: The tokens whose loss is asked for, shape (k,).
-    """
-
-    input_ids: NDArray[np.int64]
-    places: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    input_ids: NDArray[np.int64]  # shape (w,), special tokens included
+    places: NDArray[np.int64]  # where predictions are taken, shape (k,), in any order and also several times
+    labels: NDArray[np.int64]  # the tokens whose loss is asked for, shape (k,)
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """Gives the losses of tokens by a language model.
-
-    Attributes:
-        model: A causal or a masked model.
-        batch_size: Windows that are read at once; None is as many as hold 4,096 tokens.
-        has_separate_head: Whether the head can run apart from the rest, so that no more logits are made than needed.
-    """
+    """Gives the losses of tokens by a causal or masked language model."""
 
     model: EvalModel
-    batch_size: int | None
-    has_separate_head: bool
+    batch_size: int | None  # windows that are read at once; None is as many as hold 4,096 tokens
+    has_separate_head: bool  # whether the head can run apart from the rest, on the states that are needed only
 
     def losses(self, windows: Sequence[ScoredWindow]) -> list[NDArray[np.float64]]:
         """Return the negative log-likelihoods of each window's labels, in nats, each of shape (k,)."""

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from ctxextend.errors import DataError
 from ctxextend.recipe import LEAST_LENGTH
 
-__all__ = ["Span", "TextWindows", "context_lengths", "cut_windows", "spans"]
-
 Ids = NDArray[np.int64]
 
 # The shortest context measured where that leaves at least three doublings.
@@ -22,17 +20,11 @@ LOOKED_THROUGH = 8
 
 @dataclass(frozen=True)
 class TextWindows:
-    """Windows of one length, cut from documents.
+    """Windows of one length, cut from documents."""
 
-    Attributes:
-        windows: Each of shape (tokens,), in the order of the text.
-        documents: The documents that were read, each of shape (tokens of it,).
-        across_documents: Whether windows run over the ends of documents.
-    """
-
-    windows: tuple[Ids, ...]
-    documents: tuple[Ids, ...]
-    across_documents: bool
+    windows: tuple[Ids, ...]  # each of shape (tokens,), in the order of the text
+    documents: tuple[Ids, ...]  # those that were read, each of shape (tokens of it,)
+    across_documents: bool  # whether windows run over the ends of documents
 
 
 def cut_windows(
