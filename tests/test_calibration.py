@@ -18,7 +18,6 @@ from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.evaluation.text_windows import cut_windows
 from ctxextend.json_output import to_json
-from ctxextend.recipe import Resize
 from tests import pico
 from tests.test_compare import write_texts
 from tests.test_windows import texts
@@ -69,7 +68,7 @@ def test_calibrate_of_an_encoder_goes_by_the_documents_it_finds(tmp_path: Path) 
     assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
     assert found.after.score.mean >= found.before.score.mean
     assert "perplexity" not in to_json(found)["before"]["score"]
-    tried = {f"bands --sigma 0 --gain {trial.settings.gain}": trial for trial in found.tried}  # too short to be parted
+    tried = {f"bands --sigma 0 --gain {trial.gain}": trial for trial in found.tried}  # too short to be parted
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
 
@@ -80,7 +79,7 @@ def test_calibrate_is_the_same_twice_and_writes_nothing(source: Path, monkeypatc
     Path("temporary").mkdir()
     ones, others = (ctxextend.calibrate(source, TO, "texts.jsonl", gain=1.1).tried for _ in range(2))
     assert ones == others
-    assert {trial.settings.gain for trial in ones} == {1.1}
+    assert {trial.gain for trial in ones} == {1.1}
     assert pico.contents(source) == before
     assert [*Path("temporary").iterdir()] == []
 
@@ -202,16 +201,17 @@ def test_resize_calibrate_refuses_before_a_model_is_read(
     assert said in done.stderr
 
 
-def made(after: Resize, metric: str = LOSS) -> Calibration:
+TABLE = Trial(7.93, (31, 98), 1.4, Estimate(1.6, 0.1, 99))
+
+
+def made(after: Trial, metric: str = LOSS) -> Calibration:
     """A calibration as it would be; nothing was measured."""
-    before = Trial(Resize(512, "bands", sigma=7.93, repeat=(31, 98), gain=1.4), Estimate(1.6, 0.1, 99))
-    found = before if after == before.settings else Trial(after, Estimate(1.5, 0.1, 99))
-    better = Estimate(before.score.mean - found.score.mean, 0.004, 99)
-    return Calibration(metric, before, found, better, (before, found), 16, 512, 4.21)
+    better = Estimate(TABLE.score.mean - after.score.mean, 0.004, 99)
+    return Calibration(metric, TABLE, after, better, (TABLE, after), 16, 512, 4.21)
 
 
 def test_calibration_text_says_what_changed_and_by_how_much() -> None:
-    after = Resize(512, "bands", sigma=0.0, gain=1.4)
+    after = Trial(0.0, None, 1.4, Estimate(1.5, 0.1, 99))
     assert calibration_text(made(after)) == (
         "calibrated on 16 windows of 512 tokens in 4.2 s: sigma 7.93 -> 0, repeat 31:98 -> none, gain 1.4; "
         "perplexity 4.953 -> 4.482, better by 0.1 ± 0.004 nats a token (one standard error), on this text"
@@ -222,6 +222,6 @@ def test_calibration_text_says_what_changed_and_by_how_much() -> None:
 
 
 def test_calibration_text_says_that_nothing_was_better() -> None:
-    said = calibration_text(made(Resize(512, "bands", sigma=7.93, repeat=(31, 98), gain=1.4)))
+    said = calibration_text(made(TABLE))
     assert "none of 1 other choices was better by more than a standard error" in said
     assert said.endswith("sigma 7.93, repeat 31:98, gain 1.4, as the table says, with perplexity 4.953")

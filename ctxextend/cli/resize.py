@@ -212,7 +212,7 @@ def _calibrate(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tuple["
         found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress)
     sink.note(*(note for note in found.notes if note not in plan.notes))
     sink.note(*calibration_text(found).splitlines())
-    return plan_model(plan.model, found.settings), to_json(found)
+    return plan_model(plan.model, replace(plan.settings, **found.flags)), to_json(found)
 
 
 def calibration_text(found: "Calibration") -> str:

@@ -150,7 +150,9 @@ def calibrate_model(
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     before, after = search(Choices(source, table.rows_after - table.offset, settings), trials)
     mean = estimate_loss if metric == LOSS else estimate
-    tried = {choice: Trial(choice, mean(values)) for choice, values in trials.found.items()}
+    tried = {
+        choice: Trial(choice.sigma, choice.repeat, choice.gain, mean(scores)) for choice, scores in trials.found.items()
+    }
     return Calibration(
         metric=metric,
         before=tried[before],

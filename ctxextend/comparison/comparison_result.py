@@ -6,14 +6,10 @@ from typing import Any, ClassVar
 
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
 from ctxextend.json_output import not_in_json
-from ctxextend.recipe import Resize
 
 # What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
 # the document that a query was cut from, more being better.
 LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
-
-# What a calibration chooses.
-NUMBERS = ("sigma", "repeat", "gain")
 
 # Standard errors within which two methods are not told apart.
 ERRORS = 2.0
@@ -133,34 +129,21 @@ class Trial:
     """Numbers of `bands`, and what they give.
 
     Attributes:
-        settings: What `resize` is asked for, in numbers.
+        sigma: As in `Resize`, as the next two.
+        repeat: First and end of the rows that repeat.
+        gain: By how much rows are moved away from their mean.
         score: Loss in nats per token, or the mean reciprocal rank.
     """
 
-    settings: Resize = field(metadata=not_in_json)
+    sigma: float | None
+    repeat: tuple[int, int] | None
+    gain: float | None
     score: Estimate
-
-    json_properties: ClassVar = NUMBERS
-
-    @property
-    def sigma(self) -> float | None:
-        """Rows of the Gaussian that parts slow from fast."""
-        return self.settings.sigma
-
-    @property
-    def repeat(self) -> tuple[int, int] | None:
-        """The first of the rows that repeat, and one behind the last."""
-        return self.settings.repeat
-
-    @property
-    def gain(self) -> float | None:
-        """By how much rows are moved away from their mean."""
-        return self.settings.gain
 
     @property
     def flags(self) -> dict[str, Any]:
         """The numbers, by the names that `resize` and `plan_resize` take."""
-        return {name: getattr(self.settings, name) for name in NUMBERS}
+        return {"sigma": self.sigma, "repeat": self.repeat, "gain": self.gain}
 
 
 @dataclass(frozen=True)
@@ -194,11 +177,6 @@ class Calibration:
     def is_loss(self) -> bool:
         """Whether scores are losses, of which less is better."""
         return self.metric == LOSS
-
-    @property
-    def settings(self) -> Resize:
-        """What `resize` is to be asked for, in numbers."""
-        return self.after.settings
 
     @property
     def flags(self) -> dict[str, Any]:
