@@ -378,10 +378,7 @@ def test_resize_by_bands_of_all_rows_leaves_short_texts_as_they_were() -> None:
 
 def test_methods_json_lists_the_registry() -> None:
     values = json.loads(run("methods", "--json").stdout)
-    assert values == {
-        **{"schema_version": 1, "command": "methods", "warnings": []},
-        "methods": to_json(list_methods()),
-    }
+    assert values == {**{"schema_version": 1, "command": "methods", "warnings": []}, "methods": to_json(list_methods())}
     assert {"name", "summary", "keeps_learned_rows", "flags", "when", "source"} <= set(values["methods"][0])
 
 

@@ -236,8 +236,7 @@ def test_comparison_gives_every_method_the_same_weights_back(trainable: str, tmp
         first, second = (getattr(candidate, stage).scores for candidate in (one, other))
         assert [values.tolist() for values in first] == [values.tolist() for values in second]
     assert torch.equal(
-        after["transformer.wpe.weight"],
-        torch.from_numpy(found.resized.tables(last.plan)[found.files.table]),
+        after["transformer.wpe.weight"], torch.from_numpy(found.resized.tables(last.plan)[found.files.table])
     )
     assert not [*tmp_path.glob("saves/*")], last
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 from typer.main import get_command
 
 from ctxextend import list_families, list_methods, resize
 from ctxextend.cli.app import app_of
 from ctxextend.cli.command import sections, summary
 from ctxextend.cli.inspection_screen import inspection_lines
-from ctxextend.cli.output import Screen, print_styled
+from ctxextend.cli.output import Screen, styled
 from ctxextend.inspection.inspect import inspect
 
 ROOT = Path(__file__).parents[1]
@@ -141,7 +142,8 @@ def screen(folder: Path) -> str:
         force_jupyter=False,
         no_color=False,
     )
-    print_styled(console, list(inspection_lines([found], Screen(WIDTH))))
+    for line in inspection_lines([found], Screen(WIDTH)):
+        console.print(Text.from_ansi(styled(line, colour=True)))
     image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")
     return FONTS.sub("", image)
 

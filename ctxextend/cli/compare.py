@@ -33,10 +33,7 @@ def compare(
     length: Annotated[
         list[int] | None,
         compared(
-            min=8,
-            metavar="L...",
-            show_default="128, 256, ... up to N",
-            help="Contexts to measure beside N, in tokens.",
+            min=8, metavar="L...", show_default="128, 256, ... up to N", help="Contexts to measure beside N, in tokens."
         ),
     ] = None,
     measure: Annotated[

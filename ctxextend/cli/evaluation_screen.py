@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ctxextend.cli.output import Pieces, Screen
-from ctxextend.cli.plots import Curve, draw, is_logarithmic, key_marks, shared_mark
-from ctxextend.cli.tables import Cell, flowed, labelled, sentence, table
+from ctxextend.cli.plots import Curve, chart
+from ctxextend.cli.tables import Cell, labelled, sentence, table
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -102,23 +102,20 @@ def _curves(
 ) -> Iterator[Pieces]:
     """Yield the losses as curves of steps, with a key to what is what."""
     original = evaluation.original_max_len or positions.length
+    is_longer, beyond = original < positions.length, f"  beyond the original: from {original} on"
     curves = []
     for name in names:
         values = [math.nan] * max(positions.length, *(bucket.stop for bucket in positions.buckets))
         for bucket in positions.buckets:
             if name in bucket.losses:
                 values[bucket.start : bucket.stop] = [bucket.losses[name].mean] * (bucket.stop - bucket.start)
-        beyond = original if name == MODEL else math.inf
-        styles = ["new" if position >= beyond else CURVES[name] for position in range(len(values))]
-        curves.append(Curve(values, styles))
-    parts: list[Pieces] = [[("Loss by position, in nats", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]]
-    parts += [[("  of masked tokens alone", "")]] * (evaluation.kind == "masked")
-    marks = key_marks(unicode=screen.unicode)
-    parts += [[(f"  {mark} {name}", CURVES[name])] for mark, name in zip(marks, names, strict=False)]
-    parts += [[(f"  {shared_mark(unicode=screen.unicode)} several", "axis")]] * (len(names) > 1)
-    parts += [[(f"  beyond the original: from {original} on", "new")]] * (original < positions.length)
-    yield from flowed(parts, screen.width)
-    yield from draw(curves, screen.width, screen.chart_height, unicode=screen.unicode)
+        styles = [CURVES[name]] * len(values)
+        if name == MODEL and is_longer:
+            styles[original:] = ["new"] * (len(values) - original)
+        key: tuple[Pieces, ...] = ([(beyond, "new")],) if name == MODEL and is_longer else ()
+        curves.append(Curve(values, styles, name=name, key=key))
+    note = "  of masked tokens alone" * (evaluation.kind == "masked")
+    return chart("Loss by position, in nats", note, curves, "several", screen)
 
 
 def _context_lines(contexts: ContextLosses, evaluation: Evaluation, screen: Screen) -> Iterator[Pieces]:

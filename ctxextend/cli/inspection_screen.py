@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from ctxextend.cli.output import Pieces, Screen
-from ctxextend.cli.plots import Curve, draw, is_logarithmic, key_marks, shared_mark
-from ctxextend.cli.tables import Cell, end_of, flowed, labelled, table, wrapped
+from ctxextend.cli.plots import Curve, chart
+from ctxextend.cli.tables import Cell, end_of, labelled, table, wrapped
 from ctxextend.inspection.stated_limits import ClientLimit
 from ctxextend.inspection.table_report import Inspection, Shown, TableReport, short_names, tables_by_part
 from ctxextend.tables.stats import describe_range, describe_rows
@@ -70,22 +70,16 @@ def _facts(inspection: Inspection, shown: TableReport, width: int) -> Iterator[P
 def _norms(pair: list[Shown], names: dict[int, str], screen: Screen) -> Iterator[Pieces]:
     """Yield the norms over the positions as a chart, with a key to what is what, by names where there are any."""
     curves = []
-    for (_, shown), learned, new in zip(pair, ("learned", "second"), ("new", "second new"), strict=False):
-        styles = [new if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
-        curves.append(Curve(shown.stats.norms.tolist(), styles, shown.reserved_norms.tolist()))
-    title = [("Norm of each row, by position", "title"), (" (logarithmic)" * is_logarithmic(curves), "")]
-    parts: list[Pieces] = [title]
-    marks = key_marks(unicode=screen.unicode)
-    for (inspection, shown), mark, style in zip(pair, marks, ("learned", "second"), strict=False):
-        if name := names.get(id(inspection)):
-            parts.append([(f"  {mark} {name}", style)])
+    for (inspection, shown), learned in zip(pair, ("learned", "second"), strict=False):
+        styles = ["new" if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
+        key: list[Pieces] = []
         if shown.new_rows:
-            parts.append([("  learned", style), (" new", "new")])
+            key.append([("  learned", learned), (" new", "new")])
         if shown.reserved_rows:
-            parts.append([(f"  {shown.reserved_rows} offset row{'s' * (shown.reserved_rows > 1)} in front", "offset")])
-    parts += [[(f"  {shared_mark(unicode=screen.unicode)} both", "axis")]] * (len(pair) > 1)
-    yield from flowed(parts, screen.width)
-    yield from draw(curves, screen.width, screen.chart_height, unicode=screen.unicode)
+            key.append([(f"  {shown.reserved_rows} offset row{'s' * (shown.reserved_rows > 1)} in front", "offset")])
+        name = names.get(id(inspection), "")
+        curves.append(Curve(shown.stats.norms.tolist(), styles, shown.reserved_norms.tolist(), name, tuple(key)))
+    yield from chart("Norm of each row, by position", "", curves, "both", screen)
     for inspection, shown in pair:
         if shown.new_rows:
             spans = [(start - shown.reserved_rows, stop - shown.reserved_rows) for start, stop in shown.new_rows]

@@ -137,8 +137,7 @@ Window = Annotated[
     ),
 ]
 LearningRate = Annotated[
-    float | None,
-    learning("--lr", metavar="X", show_default="by what is trained", help="The highest learning rate."),
+    float | None, learning("--lr", metavar="X", show_default="by what is trained", help="The highest learning rate.")
 ]
 StepBatch = Annotated[
     int | None,

@@ -19,8 +19,6 @@ from ctxextend.json_output import to_json
 from ctxextend.progress import Progress, no_progress
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ctxextend.comparison.comparison_result import Comparison
     from ctxextend.evaluation.evaluation_result import Evaluation
 
@@ -33,10 +31,21 @@ FAILED_CHECK = 3
 # A line as pieces of text, each with the name of its style.
 Pieces = list[tuple[str, str]]
 
-STYLES = {
-    **{"": "", "title": "bold", "axis": "dim", "faint": "dim", "label": "bold cyan", "command": "bold"},
-    **{"learned": "cyan", "new": "yellow", "offset": "magenta", "second": "green", "second new": "yellow"},
-    **{"third": "magenta", "wrong": "bold red", "right": "green"},
+# Styles as `typer.style` takes them.
+STYLES: dict[str, dict[str, Any]] = {
+    "": {},
+    "title": {"bold": True},
+    "label": {"bold": True, "fg": "cyan"},
+    "command": {"bold": True},
+    "axis": {"dim": True},
+    "faint": {"dim": True},
+    "wrong": {"bold": True, "fg": "red"},
+    "right": {"fg": "green"},
+    "learned": {"fg": "cyan"},
+    "second": {"fg": "green"},
+    "third": {"fg": "magenta"},
+    "new": {"fg": "yellow"},
+    "offset": {"fg": "magenta"},
 }
 
 # Texts cannot be wrapped any narrower and still be read.
@@ -93,14 +102,8 @@ class Output:
 
     def screen(self, lines: Sequence[Pieces]) -> None:
         """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
-        if self.as_json or self.silent:
-            return
-        if in_colour():
-            from rich.console import Console
-
-            print_styled(Console(highlight=False, soft_wrap=True), lines)
-        else:
-            _print("\n".join("".join(printable(text) for text, _ in line).rstrip() for line in lines))
+        if not (self.as_json or self.silent):
+            _print("\n".join(styled(line, colour=in_colour()) for line in lines))
 
     def result(self, command: str, value: Any, warnings: Sequence[str] = ()) -> None:
         """Print a result as the JSON object of a command, if JSON was asked for."""
@@ -160,12 +163,11 @@ class Output:
             yield move
 
 
-def print_styled(console: "Console", lines: Sequence[Pieces]) -> None:
-    """Print lines to a console of rich, in colour."""
-    from rich.text import Text
-
-    for line in lines:
-        console.print(Text.assemble(*((printable(text), STYLES[style]) for text, style in line)))
+def styled(line: Pieces, *, colour: bool) -> str:
+    """Return a line as it is printed."""
+    if not colour:
+        return "".join(printable(text) for text, _ in line).rstrip()
+    return "".join(typer.style(printable(text), **STYLES[style]) if style else printable(text) for text, style in line)
 
 
 def _print(text: str) -> None:

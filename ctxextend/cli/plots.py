@@ -1,28 +1,35 @@
 """Curves over positions in characters: braille dots and half blocks, or plain ASCII where those cannot be shown.
 
-plotext draws curves too, but always in a frame of box characters, without rows set apart in front of position 0, and
-with one curve hidden behind another.
+plotext draws curves too, but always in a frame of box characters, without rows set apart before position 0, and with
+one curve hidden behind another.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
 
-from ctxextend.cli.output import Pieces
+from ctxextend.cli.output import Pieces, Screen
+from ctxextend.cli.tables import flowed
 from ctxextend.tables.stats import needs_log_scale
 
 # Of a line, the part that reserved rows may take at most: a fourth.
 FRONT = 4
 
-# The bits of a braille character's dots: The Unicode Standard, section 21.1, "Braille Patterns".
+# What curves are drawn in, with and without Unicode: dots across and up in a character, and the characters by the sum
+# of their dots' bits. Of braille: The Unicode Standard, section 21.1, "Braille Patterns".
 BITS = {(0, 0): 1, (0, 1): 2, (0, 2): 4, (1, 0): 8, (1, 1): 16, (1, 2): 32, (0, 3): 64, (1, 3): 128}
-HALVES = {frozenset({(0, 0)}): "▀", frozenset({(0, 1)}): "▄"}
-
-Dots = set[tuple[int, int]]
+BRAILLE = "".join(chr(0x2800 + bits) for bits in range(256))
+Mark = tuple[int, int, str]
+MARKS: dict[bool, tuple[Mark, ...]] = {
+    True: ((2, 4, BRAILLE), (1, 2, " ▀▄█"), (1, 1, " \u00d7")),
+    False: ((1, 1, " *"), (1, 1, " o"), (1, 1, " x")),
+}
+# Stands where several curves are in one character.
+SHARED = {True: "▒", False: "#"}
 
 
 @dataclass(frozen=True)
@@ -33,48 +40,37 @@ class Curve:
         values: One for each position; what is no finite number is left out.
         styles: The style of each position.
         reserved: Values of rows before position 0, drawn apart from the others.
+        name: What it is called in the key; empty where it is alone.
+        key: What its other colours mean.
     """
 
     values: Sequence[float]
     styles: Sequence[str]
     reserved: Sequence[float] = ()
+    name: str = ""
+    key: tuple[Pieces, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """What a curve is drawn in: a character shows `across` x `up` dots, each (column, line from the top)."""
+def chart(title: str, note: str, curves: Sequence[Curve], shared: str, screen: Screen) -> Iterator[Pieces]:
+    """Yield curves, below a key to what is what.
 
-    across: int
-    up: int
-    character: Callable[[Dots], str]
-
-
-UNICODE_MARKS = (
-    _Mark(2, 4, lambda dots: chr(0x2800 + sum(BITS[dot] for dot in dots))),
-    _Mark(1, 2, lambda dots: HALVES.get(frozenset(dots), "█")),
-    _Mark(1, 1, lambda dots: "\u00d7"),
-)
-ASCII_MARKS = (_Mark(1, 1, lambda dots: "*"), _Mark(1, 1, lambda dots: "o"), _Mark(1, 1, lambda dots: "x"))
-
-
-@dataclass(frozen=True)
-class _Scale:
-    low: float
-    high: float
-    is_logarithmic: bool
-
-    def step(self, value: float, steps: int) -> int:
-        """Return the step that a value is at, 0 the lowest."""
-        if value < self.low:  # a padding row
-            return 0
-        low, high, at = (math.log(v) if self.is_logarithmic else v for v in (self.low, self.high, value))
-        return min(int((at - low) / (high - low) * steps), steps - 1) if high > low else steps // 2
-
-    def label(self, share: float) -> str:
-        """Return the value at a share of the height, 0 the bottom."""
-        if self.is_logarithmic:
-            return f"{math.exp((1 - share) * math.log(self.low) + share * math.log(self.high)):.3g}"
-        return f"{self.low + (self.high - self.low) * share:.3g}"
+    Args:
+        title: What is drawn.
+        note: What else to say of it.
+        curves: As `draw` takes them.
+        shared: What several curves in one character are called.
+        screen: What to draw for.
+    """
+    logarithmic = " (logarithmic)" * _is_logarithmic(curves)
+    parts: list[Pieces] = [[(title, "title"), (logarithmic, "")], [(note, "")]]
+    for curve, (_, _, characters) in zip(curves, MARKS[screen.unicode], strict=False):
+        if curve.name:
+            parts.append([(f"  {characters[-1]} {curve.name}", curve.styles[0])])
+        parts += curve.key
+    if len(curves) > 1:
+        parts.append([(f"  {SHARED[screen.unicode]} {shared}", "axis")])
+    yield from flowed(parts, screen.width)
+    yield from draw(curves, screen.width, screen.chart_height, unicode=screen.unicode)
 
 
 def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = True) -> list[Pieces]:
@@ -94,8 +90,21 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     Returns:
         `height` lines, the axis, and its labels.
     """
-    scale = _scale(curves)
-    labels = {height - 1: f"{scale.low:.3g}", height // 2: scale.label(0.5), 0: scale.label(1)}
+    # A padding row is zero; with room for that, little would be seen of the others.
+    shown = [value for curve in curves for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)]
+    finite = [value for value in shown if math.isfinite(value)] or [0.0, 1.0]
+    scale = np.log if _is_logarithmic(curves) else np.asarray
+    low, high = (float(scale(end)) for end in (min(finite), max(finite)))
+    middle = float(np.exp((low + high) / 2)) if scale is np.log else low + (high - low) / 2
+    labels = {height - 1: f"{min(finite):.3g}", height // 2: f"{middle:.3g}", 0: f"{max(finite):.3g}"}
+
+    def shares(values: Sequence[float]) -> list[float]:
+        """Return at what part of the height each value is; NaN for what is not finite."""
+        numbers = np.array(values, dtype=np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
+        return [float(value) for value in np.where(np.isfinite(numbers), found, np.nan)]
+
     margin = max(map(len, labels.values())) + 1
     reserved = max(len(curve.reserved) for curve in curves)
     front = min(reserved, (width - margin) // FRONT)
@@ -103,12 +112,12 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     columns = max(width - margin - 1 - first, 8)
     length = max(len(curve.values) for curve in curves)
     cells: dict[tuple[int, int], tuple[str, str]] = {}
-    for curve, mark in reversed(list(zip(curves, UNICODE_MARKS if unicode else ASCII_MARKS, strict=False))):
-        drawn = _cells(curve.reserved, ["offset"] * reserved, mark, scale, height, front, reserved)
-        body = _cells(curve.values, curve.styles, mark, scale, height, columns, length)
+    for curve, mark in reversed(list(zip(curves, MARKS[unicode], strict=False))):
+        drawn = _cells(shares(curve.reserved), ["offset"] * reserved, mark, (height, front, reserved))
+        body = _cells(shares(curve.values), curve.styles, mark, (height, columns, length))
         drawn |= {(row, first + column): cell for (row, column), cell in body.items()}
         for place, cell in drawn.items():
-            cells[place] = (shared_mark(unicode=unicode), "axis") if place in cells else cell
+            cells[place] = (SHARED[unicode], "axis") if place in cells else cell
     if front:
         cells |= {(row, front): ("┊" if unicode else ":", "axis") for row in range(height)}
     lines = []
@@ -121,57 +130,40 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     return [*lines, *_axis(margin, front, columns, length, unicode=unicode)]
 
 
-def key_marks(*, unicode: bool) -> tuple[str, ...]:
-    """Return what stands for each curve that `draw` draws, in the key of a chart."""
-    return ("\u28ff", "\u2588", "\u00d7") if unicode else ("*", "o", "x")
-
-
-def shared_mark(*, unicode: bool) -> str:
-    """Return what stands where several curves are in one character."""
-    return "▒" if unicode else "#"
-
-
-def is_logarithmic(curves: Sequence[Curve]) -> bool:
-    """Whether `draw` shows these curves with equal factors as equal steps up."""
-    return _scale(curves).is_logarithmic
-
-
-def _scale(curves: Sequence[Curve]) -> _Scale:
-    reserved = [value for curve in curves for value in curve.reserved]
-    values = [value for curve in curves for value in curve.values]
-    # A padding row is zero; with room for that, little would be seen of the others.
-    finite = [value for value in (*filter(lambda value: value > 0, reserved), *values) if math.isfinite(value)]
-    if not finite:
-        return _Scale(0.0, 1.0, is_logarithmic=False)
-    spread = needs_log_scale(np.array(reserved, dtype=np.float64), np.array(values, dtype=np.float64))
-    return _Scale(min(finite), max(finite), is_logarithmic=spread)
+def _is_logarithmic(curves: Sequence[Curve]) -> bool:
+    reserved = np.array([value for curve in curves for value in curve.reserved], dtype=np.float64)
+    return needs_log_scale(reserved, np.array([value for curve in curves for value in curve.values], dtype=np.float64))
 
 
 def _cells(
-    values: Sequence[float],
-    styles: Sequence[str],
-    mark: _Mark,
-    scale: _Scale,
-    height: int,
-    columns: int,
-    length: int,
+    shares: Sequence[float], styles: Sequence[str], mark: Mark, size: tuple[int, int, int]
 ) -> dict[tuple[int, int], tuple[str, str]]:
-    """Return the characters of a curve with their styles, by line from the top and column."""
-    dots: dict[tuple[int, int], Dots] = {}
-    across, steps, before = columns * mark.across, height * mark.up, None
-    for x in range(across):
-        start, stop = x * length // across, max((x + 1) * length // across, x * length // across + 1)
-        here = [scale.step(value, steps) for value in values[start:stop] if math.isfinite(value)]
-        if here:
-            low, high = min(here), max(here)
-            reached = (min(low, before[1] + 1), max(high, before[0] - 1)) if before else (low, high)  # leaves no gap
-            for y in range(steps - 1 - reached[1], steps - reached[0]):
-                dots.setdefault((y // mark.up, x // mark.across), set()).add((x % mark.across, y % mark.up))
-        before = (low, high) if here else None
-    last = len(values) - 1
+    """Return the characters of a curve with their styles, by line from the top and column.
+
+    Args:
+        shares: At what part of the height each value is.
+        styles: The style of each.
+        mark: What it is drawn in.
+        size: Lines, columns, and positions of the axis.
+    """
+    (across, up, characters), (height, columns, length) = mark, size
+    bits: dict[tuple[int, int], int] = {}
+    before = None
+    for x in range(columns * across):
+        start, stop = (end * length // (columns * across) for end in (x, x + 1))
+        here = [share for share in shares[start : max(stop, start + 1)] if not math.isnan(share)]
+        steps = [min(int(share * height * up), height * up - 1) for share in here]
+        if steps:
+            low, high = min(steps), max(steps)
+            if before:  # leaves no gap to the column before
+                low, high = min(low, before[1] + 1), max(high, before[0] - 1)
+            for y in range(height * up - 1 - high, height * up - low):
+                place = y // up, x // across
+                bits[place] = bits.get(place, 0) | BITS[x % across, y % up]
+        before = (min(steps), max(steps)) if steps else None
     return {
-        (row, column): (mark.character(found), styles[min(column * length // columns, last)])
-        for (row, column), found in dots.items()
+        (row, column): (characters[found], styles[min(column * length // columns, len(shares) - 1)])
+        for (row, column), found in bits.items()
     }
 
 

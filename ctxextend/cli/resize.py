@@ -50,8 +50,7 @@ def resize(
         int, options.new_rows(min=0, metavar="K", help="Make no new row from the last K learned ones.")
     ] = 0,
     scope: Annotated[
-        ScopeName | None,
-        options.new_rows(show_default="new", help="sinusoidal: make the new rows, or replace all."),
+        ScopeName | None, options.new_rows(show_default="new", help="sinusoidal: make the new rows, or replace all.")
     ] = None,
     alpha: Annotated[
         float | None,
@@ -93,8 +92,7 @@ def resize(
     mend_limits: Annotated[
         bool,
         options.files(
-            "--mend-limits",
-            help="Make config, tokenizer and side files state the table's length even where it stays.",
+            "--mend-limits", help="Make config, tokenizer and side files state the table's length even where it stays."
         ),
     ] = False,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
@@ -107,8 +105,7 @@ def resize(
     train: Annotated[
         list[str] | None,
         options.learning(
-            metavar="PATH...",
-            help="Then train it on this text for --steps (see train; more by recipe, see run).",
+            metavar="PATH...", help="Then train it on this text for --steps (see train; more by recipe, see run)."
         ),
     ] = None,
     steps: Annotated[int | None, options.learning(min=1, metavar="N", help="Optimizer steps.")] = None,

@@ -20,9 +20,7 @@ def run(
     recipe: Annotated[
         Path,
         typer.Argument(
-            metavar="RECIPE",
-            readable=False,
-            help="A recipe file, such as the ctxextend.yaml in any output.",
+            metavar="RECIPE", readable=False, help="A recipe file, such as the ctxextend.yaml in any output."
         ),
     ],
     changes: Annotated[
