@@ -15,7 +15,16 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
     *("recipe", "recipe_file", "provenance", "plan", "models/load", "inspection"),
-    *("verification", "models", "text_data", "evaluation", "report/saving", "report/numbers", "report/figures"),
+    *(
+        "verification",
+        "models",
+        "text_data",
+        "evaluation",
+        "report/saving",
+        "report/numbers",
+        "report/figures",
+        "report/table_figure",
+    ),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}

@@ -65,7 +65,7 @@ def inspect(
     for note in dict.fromkeys(note for inspection in found for note in inspection.notes):
         sink.note(note)
     if plot is not None:
-        from ctxextend.report.figures import plot_tables
+        from ctxextend.report.table_figure import plot_tables
 
         plot_tables(found, plot)
         sink.note(f"The figure is in {plot}.")

@@ -93,14 +93,8 @@ class Panel:
 def plot_comparison(comparison: Comparison, path: Path) -> None:
     """Write a figure: what each method costs, and its losses by position and context, or what it finds.
 
-    The same comparison gives the same bytes with the same matplotlib.
-
-    Args:
-        comparison: What was found.
-        path: The file; its ending is the format: .png, .svg or .pdf. What stands there is replaced once it is drawn.
-
     Raises:
-        OutputError: matplotlib is not installed, the ending is no format, or the file cannot be written.
+        OutputError: As `write_figure`.
     """
     before, after = comparison.max_len_before, comparison.max_len_after
     what = f"{comparison.source} ({comparison.family}), {before} -> {after} tokens"
