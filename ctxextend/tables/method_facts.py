@@ -60,7 +60,7 @@ UNTRAINED = "the new positions mean nothing to it until it is trained"
 LAPACK_TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A method and what users need to know of it.
 
@@ -91,14 +91,14 @@ class Method:
     name: str
     summary: str
     keeps_learned_rows: bool
-    keep_first: int | None
-    flags: Mapping[str, Any]
+    keep_first: int | None = 0
+    flags: Mapping[str, Any] = field(default_factory=dict)
     when: str
     source: str
     convention: str
     short_inputs: str
     long_inputs: str
-    tolerance: float
+    tolerance: float = 0.0
     function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
     takes_start: bool = field(default=False, metadata=not_in_json)
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
@@ -111,33 +111,16 @@ _FACTS: dict[str, Method] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def method(
-    *,
-    keep_first: int | None = 0,
-    flags: Mapping[str, Any] | None = None,
-    tolerance: float = 0.0,
-    **facts: Any,
-) -> Callable[[Function], Function]:
+def method(**facts: Any) -> Callable[[Function], Function]:
     """Describe the decorated function as the method of that name.
 
     Args:
-        keep_first: As of `Method`, like the others.
-        flags: None is no flags.
-        tolerance: 0 is exact.
-        facts: The other fields of `Method`, without name, source and function.
+        facts: The fields of `Method`, without name, source and function.
     """
 
     def describe(function: Function) -> Function:
-        name = function.__name__
-        _FACTS[name] = Method(
-            name=name,
-            source=" ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix("."),
-            function=function,
-            keep_first=keep_first,
-            flags=flags or {},
-            tolerance=tolerance,
-            **facts,
-        )
+        source = " ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix(".")
+        _FACTS[function.__name__] = Method(name=function.__name__, source=source, function=function, **facts)
         return function
 
     return describe
