@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, TableReport
     from ctxextend.models.extend import extend_model
     from ctxextend.pipeline import RunInterrupted, RunResult, run
+    from ctxextend.plan.edits import TablePlan
     from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_resize, resize
-    from ctxextend.plan.tableplan import TablePlan
     from ctxextend.tables.method_facts import Method
     from ctxextend.tables.methods import list_methods
     from ctxextend.training.train import train
@@ -119,7 +119,7 @@ _HOMES = {
     "list_methods": "ctxextend.tables.methods",
     "ResizePlan": "ctxextend.plan.plan",
     "ResizeResult": "ctxextend.plan.plan",
-    "TablePlan": "ctxextend.plan.tableplan",
+    "TablePlan": "ctxextend.plan.edits",
     "extend_model": "ctxextend.models.extend",
     "plan_resize": "ctxextend.plan.plan",
     "resize": "ctxextend.plan.plan",

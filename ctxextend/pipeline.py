@@ -68,16 +68,10 @@ class RunResult:
         """Return all of it as plain values, in the words of ``--json``."""
         return {
             "output": None if self.output is None else str(self.output),
-            "resize": self._resize(),
+            "resize": to_json(self.resize or self.planned),
             "train": to_json(self.training),
             "evaluate": to_json(self.evaluation),
         }
-
-    def _resize(self) -> dict[str, Any] | None:
-        if (done := self.resize) is None:
-            return None if self.planned is None else self.planned.as_dict()
-        written = {"output": str(done.output), "bytes_written": done.bytes_written, "seconds": round(done.seconds, 3)}
-        return done.plan.as_dict() | written
 
 
 class RunInterrupted(KeyboardInterrupt):

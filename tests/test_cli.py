@@ -87,7 +87,6 @@ JSON_KEYS = {
         "files",
     ),
     *("bytes_written", "seconds", "dry_run", "edits", "dropped", "remade", "bytes_to_write", "notes", "verified"),
-    "bytes_shareable",
 }
 
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import CheckpointError, CtxextendError, ResizeError, SourceError, plan_resize, resize
 from ctxextend.cli.app import app_of
+from ctxextend.json_output import to_json
 from tests import pico, test_nanogpt
 from tests.hub_server import SHA, Hub, ask_from_here, serve
 
@@ -548,7 +549,7 @@ def test_resize_of_the_hubs_own_cache(hub: Hub, make_pico: MakePico, tmp_path: P
         assert snapshot(cached) == untouched
         assert not any(path.is_symlink() for path in result.output.rglob("*"))
         assert result.plan.default_output == Path("model-40")
-        assert result.plan.as_dict()["revision"] == SHA
+        assert to_json(result.plan)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))
         assert_dressed(result.output, NEW)

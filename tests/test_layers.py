@@ -32,10 +32,10 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 ALLOWED = {
     "tables": set(),
     "families": set(),
-    "checkpoints": {"filelock", "huggingface_hub", "ml_dtypes", "torch", "yaml"},
+    "checkpoints": {"filelock", "huggingface_hub", "ml_dtypes", "torch"},
     "provenance": {"yaml"},
     "recipe_file": {"pydantic", "yaml"},
-    "plan": {"ml_dtypes"},
+    "plan": {"ml_dtypes", "yaml"},
     "models": {"ml_dtypes", "torch", "transformers"},
     "evaluation": {"torch", "transformers"},
     "text_data": {"datasets"},

@@ -21,6 +21,7 @@ from safetensors import safe_open
 import ctxextend
 from ctxextend import CheckpointError, OutputError, ResizeError, UnsupportedModelError, plan_resize, resize, verify
 from ctxextend.checkpoints import copy
+from ctxextend.json_output import to_json
 from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
 from tests import pico
@@ -122,7 +123,7 @@ def test_resize_keeps_the_dtype(dtype: torch.dtype, make_pico: MakePico, tmp_pat
 def test_resize_roberta_keeps_its_offset_rows_and_counts_positions(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("roberta").folder
     plan = plan_resize(source, to=4096, method="linear")
-    assert plan.as_dict()["tables"][0] | {"name": "", "file": ""} == {
+    assert to_json(plan)["tables"][0] | {"name": "", "file": ""} == {
         "name": "",
         "part": "",
         "file": "",
@@ -207,7 +208,7 @@ def test_resize_edits_config_in_place_and_keeps_its_formatting(make_pico: MakePi
     expected = text.replace('"n_positions": 16', '"n_positions": 40')
     expected = expected.replace('"n_ctx" : 16', '"n_ctx" : 40').replace('embeddings":16', 'embeddings":40')
     assert (tmp_path / "out" / "config.json").read_text() == expected
-    assert result.plan.as_dict()["config"] == {
+    assert to_json(result.plan)["config"] == {
         "n_positions": [16, 40],
         "max_position_embeddings": [16, 40],
         "n_ctx": [16, 40],
@@ -241,7 +242,7 @@ def test_resize_keeps_modes_and_copies_everything_else(make_pico: MakePico, tmp_
     out = pico.contents(tmp_path / "out")
     assert {name: out[name] for name in files} == files
     assert set(out) == {*pico.contents(source), "README.md", "ctxextend.yaml"} - {"pytorch_model.bin"}
-    assert result.plan.as_dict()["files"]["omitted"] == {"pytorch_model.bin": "PyTorch weights, not rewritten"}
+    assert to_json(result.plan)["files"]["omitted"] == {"pytorch_model.bin": "PyTorch weights, not rewritten"}
     for name in ("vocab.txt", "config.json", "model.safetensors"):
         assert (tmp_path / "out" / name).stat().st_mode == (source / name).stat().st_mode
 
@@ -316,9 +317,9 @@ def test_resize_takes_numpys_numbers_for_the_methods_flags(make_pico: MakePico, 
     alpha: Any = np.float32(0.25)
     seed: Any = np.int64(3)
     plan = plan_resize(source, to=NEW, method="hierarchical", alpha=alpha)
-    assert (plan.as_dict()["alpha"], plan.as_dict()["seed"]) == (0.25, None)
+    assert (to_json(plan)["alpha"], to_json(plan)["seed"]) == (0.25, None)
     plan.execute(tmp_path / "out")
-    assert plan_resize(source, to=NEW, method="random", seed=seed).as_dict()["seed"] == 3
+    assert to_json(plan_resize(source, to=NEW, method="random", seed=seed))["seed"] == 3
 
 
 def test_resize_repeats_the_methods_flags_in_advice() -> None:
@@ -429,7 +430,7 @@ def test_plan_resize_writes_nothing_and_counts_every_byte(make_pico: MakePico, t
     (source / "tf_model.h5").write_bytes(b"stale")
     before = pico.contents(tmp_path)
     plan = plan_resize(source, to=NEW)
-    plan.as_dict()
+    to_json(plan)
     plan.check_output(tmp_path / "out")
     assert pico.contents(tmp_path) == before
     moved: list[int] = []

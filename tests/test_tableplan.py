@@ -12,7 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, plan_resize, resize
-from ctxextend.plan.tableplan import TablePlan
+from ctxextend.json_output import to_json
+from ctxextend.plan.edits import TablePlan
 from tests import pico, tiny
 
 Save = Callable[..., pico.Pico]
@@ -47,7 +48,7 @@ def output(source: pico.Pico, tmp_path: Path, **settings: Any) -> dict[str, torc
 
 
 def edits(source: pico.Pico, **settings: Any) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = plan_resize(source.folder, to=NEW, **settings).as_dict()["config"]
+    found: dict[str, list[Any]] = to_json(plan_resize(source.folder, to=NEW, **settings))["config"]
     return found
 
 
@@ -104,7 +105,7 @@ def test_resize_luke_gives_both_tables_what_the_one_key_says(save: Save, tmp_pat
     found = tables(source)
     assert (found["text"].rows_after, found["text"].max_len_after, found["text"].offset) == (42, NEW, 2)
     assert (found["entity"].rows_after, found["entity"].max_len_after, found["entity"].offset) == (42, 42, 0)
-    values = plan_resize(source.folder, to=NEW).as_dict()
+    values = to_json(plan_resize(source.folder, to=NEW))
     assert (values["max_len_before"], values["max_len_after"]) == (None, None)
     assert edits(source) == {"max_position_embeddings": [18, 42]}
     assert "beyond 16 (text) and 18 (entity)" in plan_resize(source.folder, to=NEW).consequences
@@ -128,7 +129,7 @@ def test_resize_clip_states_the_length_where_a_copy_leaves_it_to_the_default(sav
     del text["max_position_embeddings"]
     pico.edit_json(source.folder / "config.json", text_config_dict=text)
     plan = plan_resize(source.folder, to=100)
-    assert plan.as_dict()["config"] == {
+    assert to_json(plan)["config"] == {
         "text_config.max_position_embeddings": [77, 100],
         "text_config_dict.max_position_embeddings": [None, 100],
     }
@@ -146,9 +147,9 @@ def test_resize_clip_makes_the_object_that_the_config_has_not(save: Save) -> Non
 def test_resize_grounding_dino_raises_its_limit_on_texts(save: Save, tmp_path: Path) -> None:
     source = save("GroundingDinoModel", {"text_config.max_position_embeddings": 16, "max_text_len": 12})
     assert edits(source) == {"text_config.max_position_embeddings": [16, NEW], "max_text_len": [12, NEW]}
-    shorter = plan_resize(source.folder, to=14).as_dict()["config"]
+    shorter = to_json(plan_resize(source.folder, to=14))["config"]
     assert shorter == {"text_config.max_position_embeddings": [16, 14]}
-    assert plan_resize(source.folder, to=8).as_dict()["config"]["max_text_len"] == [12, 8]
+    assert to_json(plan_resize(source.folder, to=8))["config"]["max_text_len"] == [12, 8]
     output(source, tmp_path)
 
 
@@ -159,7 +160,7 @@ def test_resize_led_wants_whole_windows_of_its_encoder_alone(save: Save, tmp_pat
         plan_resize(source.folder, to=42)
     assert "42" in caught.value.message
     decoder = plan_resize(source.folder, to=42, part="decoder")
-    assert decoder.as_dict()["config"] == {"max_decoder_position_embeddings": [16, 42]}
+    assert to_json(decoder)["config"] == {"max_decoder_position_embeddings": [16, 42]}
     output(source, tmp_path, part="encoder")
 
 
@@ -267,9 +268,9 @@ def test_resize_drops_the_buffers_of_old_files(model_class: str, name: str, save
 
 def test_resize_mra_attends_to_as_many_blocks_as_before(save: Save) -> None:
     source = save("MraModel", {"max_position_embeddings": 64})
-    assert plan_resize(source.folder, to=128).as_dict()["config"]["block_per_row"] == [4, 1]
+    assert to_json(plan_resize(source.folder, to=128))["config"]["block_per_row"] == [4, 1]
     odd = plan_resize(source.folder, to=96)
-    assert "block_per_row" not in odd.as_dict()["config"]
+    assert "block_per_row" not in to_json(odd)["config"]
     assert any("short texts attend to other blocks" in note for note in odd.notes)
 
 
@@ -290,7 +291,7 @@ def test_resize_of_a_composite_takes_the_parts_that_have_tables(tmp_path: Path) 
         tmp_path / "source" / "config.json", decoder=config.decoder.to_dict() | {"max_position_embeddings": 1024}
     )
     plan = plan_resize(tmp_path / "source", to=2000)
-    assert plan.as_dict()["config"] == {
+    assert to_json(plan)["config"] == {
         "decoder.n_positions": [1024, 2000],
         "decoder.max_position_embeddings": [1024, 2000],
     }
@@ -306,7 +307,7 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
         plan_resize(source.folder, to=NEW)
     assert "--table transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
     named = plan_resize(source.folder, to=NEW, table="transformer.wpe.weight", config_key="text_config.n_positions")
-    assert named.as_dict()["config"] == {"text_config.n_positions": [16, NEW]}
+    assert to_json(named)["config"] == {"text_config.n_positions": [16, NEW]}
 
 
 def test_resize_to_the_same_length_renames_a_file_that_transformers_would_not_find(tmp_path: Path) -> None:
@@ -363,7 +364,7 @@ def test_resize_leaves_the_tokenizer_of_a_part_without_a_table(tmp_path: Path) -
     transformers.EncoderDecoderModel(config).save_pretrained(tmp_path / "source")
     (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
     plan = plan_resize(tmp_path / "source", to=600)
-    assert plan.as_dict()["config"] == {"decoder.max_position_embeddings": [512, 600]}
+    assert to_json(plan)["config"] == {"decoder.max_position_embeddings": [512, 600]}
     assert not any(edit.is_limit for edit in plan.edits)
 
 

@@ -1,14 +1,14 @@
 """The side files that state how much text is read, and what they must say at another length."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, read_member, read_text
+from ctxextend.json_output import not_in_json
 
 __all__ = ["NO_LIMIT", "Edit", "StatedLimit", "limit_edits", "stated_limits"]
 
@@ -30,23 +30,18 @@ class Edit:
     """
 
     file: str
-    path: tuple[str, ...]
+    path: tuple[str, ...] = field(metadata=not_in_json)
     before: Any
     after: Any
-    is_limit: bool = False
+    is_limit: bool = field(default=False, metadata=not_in_json)
     why: str = ""
+
+    json_properties: ClassVar = ("key",)
 
     @property
     def key(self) -> str:
         """The path of keys, with dots."""
         return ".".join(self.path)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return file, key, old and new value and the reason as plain values."""
-        # JSON has no word for the infinity that 1e400 is read as.
-        endless = isinstance(self.before, float) and not math.isfinite(self.before)
-        before = str(self.before) if endless else self.before
-        return {"file": self.file, "key": self.key, "before": before, "after": self.after, "why": self.why}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ where the difference is whole blocks; elsewhere it goes last.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -215,7 +215,7 @@ def write_rest(
     checkpoint: Checkpoint,
     folder: Path,
     copied: Collection[str],
-    texts: Callable[[], Mapping[str, bytes]],
+    texts: Mapping[str, bytes],
     written: Written = lambda count: None,
 ) -> None:
     """Write all files but the weights, then check that the source is unchanged.
@@ -224,7 +224,7 @@ def write_rest(
         checkpoint: The source.
         folder: The new folder, from `atomic_folder`.
         copied: Files of the source that are copied byte for byte.
-        texts: Returns the new and edited files as bytes; called once all others are copied.
+        texts: The new and edited files.
         written: Called with the bytes written since the last call.
 
     Raises:
@@ -233,7 +233,7 @@ def write_rest(
     """
     for name in copied:
         copy_file(checkpoint.root / name, folder / name, written)
-    for name, text in texts().items():
+    for name, text in texts.items():
         mode = (checkpoint.root / name).stat().st_mode if name in checkpoint.files else None
         write_file(folder / name, text, mode)
         written(len(text))

@@ -125,7 +125,7 @@ def resize(
         ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
     flags = locals()
-    from ctxextend.plan.plan import plan_recipe
+    from ctxextend.plan.plan import ResizeResult, plan_recipe
     from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
     _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, verify=verify)
@@ -159,23 +159,13 @@ def resize(
         recipe = replace(recipe, resize=plan.settings)
         trained = run_training(sink, recipe, output, force=force, resume=resume, plan=plan)
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
-        values = _values(plan, trained.output, bytes_written=size, seconds=trained.seconds)
-        sink.result("resize", values | {"train": to_json(trained)} | also, trained.warnings)
+        result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
+        sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, trained.warnings)
     else:
         result = _execute(sink, plan, output, force=force, verify=verify)
         _show_result(sink, result)
-        written, seconds = result.bytes_written, result.seconds
-        values = _values(plan, result.output, bytes_written=written, seconds=seconds, verified=verify)
-        sink.result("resize", values | {"choices": result.choices} | also, result.warnings)
+        sink.result("resize", to_json(result) | also, result.warnings)
         sink.note(_next_steps(result))
-
-
-def _values(
-    plan: "ResizePlan", output: Path, *, bytes_written: int = 0, seconds: float = 0.0, **done: bool
-) -> dict[str, Any]:
-    """Return a plan, and what became of it, in the words of ``--json``."""
-    written = {"output": str(output), "bytes_written": bytes_written, "seconds": round(seconds, 3)}
-    return plan.as_dict() | written | {"dry_run": False, "verified": False} | done
 
 
 def _read_repeat(text: str | None) -> tuple[int, int] | None:
@@ -259,13 +249,15 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
             check=lambda folder: check_output(plan, folder, progress=lambda moved, _, label="": progress(moved, total)),
         )
     sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
-    return result
+    return replace(result, verified=True)
 
 
 def show_plan(
     sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Print a plan that is not carried out; return it as plain values, with its warnings."""
+    from ctxextend.plan.plan import ResizeResult
+
     warnings = list(plan.warnings)
     try:
         plan.check_output(output, force=force)
@@ -276,12 +268,12 @@ def show_plan(
     sink.data(_plan_text(plan, folder))
     choices = plan.choices()
     sink.note(*choices)
-    return _values(plan, folder, dry_run=True) | {"choices": choices}, warnings
+    return to_json(ResizeResult(plan, folder, choices=choices, dry_run=True)), warnings
 
 
 def _plan_text(plan: "ResizePlan", output: Path) -> str:
     """Return a plan, a line for each thing that it does."""
-    from ctxextend.plan.changes import CARD_FILE
+    from ctxextend.plan.output_files import CARD_FILE
 
     typed = plan.settings.options.typed
     given = "".join(f", --{flag} {value}" for flag, value in typed.items() if value is not None)

@@ -15,7 +15,7 @@ from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, DataError, TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.models.extend import lengthen, set_tables, to_tensor
-from ctxextend.plan.configedits import config_changes
+from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Train
 from ctxextend.tables.apply import still_learned

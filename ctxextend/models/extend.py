@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import find_architecture
-from ctxextend.plan.configedits import config_changes
+from ctxextend.plan.edits import config_changes, plan_found
 from ctxextend.plan.find_tables import find_tables
-from ctxextend.plan.tableplan import plan_found
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import resize_with_reserved
 

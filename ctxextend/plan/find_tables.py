@@ -25,10 +25,9 @@ from ctxextend.families.registry import FAMILIES
 from ctxextend.recipe import CheckpointRef, flag_words
 
 __all__ = [
-    "Description",
     "FoundTable",
     "OpenedModel",
-    "below",
+    "TableShape",
     "check_rows",
     "describe_table",
     "detect_architecture",
@@ -37,6 +36,7 @@ __all__ = [
     "of_part",
     "open_model",
     "open_reference",
+    "tables_below",
 ]
 
 # What is suggested for a model type that the registry does not know: tables with at most so many reserved rows, so many
@@ -47,7 +47,7 @@ LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 
 # Of a tensor: its shape, its dtype, and the file that holds it.
-Description = tuple[tuple[int, int], str, str]
+TableShape = tuple[tuple[int, int], str, str]
 
 
 class FoundTable(NamedTuple):
@@ -202,7 +202,7 @@ def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
     Raises:
         ResizeError: There is no such part.
     """
-    chosen = list(found) if part is None else below(found, part)
+    chosen = list(found) if part is None else tables_below(found, part)
     if not chosen:
         parts = " or ".join(dict.fromkeys(place.part for place, _ in found if place.part))
         raise ResizeError(
@@ -212,12 +212,12 @@ def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
     return chosen
 
 
-def below(found: Sequence[FoundTable], part: str) -> list[FoundTable]:
+def tables_below(found: Sequence[FoundTable], part: str) -> list[FoundTable]:
     """Return the tables that are called as a part is, or stand below it."""
     return [table for table in found if table.place.part == part or table.place.part.startswith(f"{part}.")]
 
 
-def describe_table(checkpoint: Checkpoint, name: str) -> Description:
+def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
     """Return shape, dtype and file of a table.
 
     Raises:

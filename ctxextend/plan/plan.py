@@ -2,52 +2,163 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
-from ctxextend.checkpoints.length_limits import Edit, limit_edits
-from ctxextend.checkpoints.rewrite import file_sizes, rewrite, write_rest
-from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.length_limits import Edit
+from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layout, rewrite, write_rest
+from ctxextend.checkpoints.safetensors_file import TensorFile, read_floats
 from ctxextend.errors import ResizeError
-from ctxextend.plan.buffers import make_buffer, plan_buffers
-from ctxextend.plan.cautions import cautions, nonfinite
-from ctxextend.plan.changes import Changes
-from ctxextend.plan.configedits import config_edits
+from ctxextend.families.lookup import Architecture
+from ctxextend.json_output import not_in_json
+from ctxextend.plan.edits import (
+    BufferPlan,
+    TablePlan,
+    make_buffer,
+    makes_rows,
+    method_name,
+    plan_buffers,
+    plan_edits,
+    plan_tables,
+)
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.outputtexts import Hashes, consequences, output_texts
-from ctxextend.plan.tableplan import TablePlan, plan_tables
-from ctxextend.recipe import CheckpointRef, Recipe, Resize
+from ctxextend.plan.output_files import (
+    CARD_FILE,
+    UNDECODED,
+    card_text,
+    consequences,
+    edited_texts,
+    hash_placeholders,
+    index_text,
+    nonfinite_warnings,
+    output_recipe,
+    plan_warnings,
+)
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_with_reserved
 from ctxextend.tables.methods import METHODS
 
-__all__ = ["ResizePlan", "ResizeResult", "plan_model", "plan_recipe", "plan_resize", "resize"]
+__all__ = ["ResizePlan", "ResizeResult", "plan_model", "plan_recipe", "plan_resize", "resize", "table_hash"]
 
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class ResizePlan(Changes):
+class ResizePlan:
     """Everything a resize will do, known before it is done; `execute` does it.
 
-    Attributes: those of `Changes`.
+    Attributes:
+        model: The source, opened and recognised.
+        settings: What was asked for.
+        tables: What becomes of each position table, the one that reads the tokenizer's texts first.
+        edits: Values that change in JSON files.
+        dropped: Position buffers that are left out of the weights, by name.
+        remade: Position buffers that are made anew at the new length.
     """
+
+    model: OpenedModel = field(metadata=not_in_json)
+    settings: Resize = field(metadata=not_in_json)
+    tables: tuple[TablePlan, ...]
+    edits: tuple[Edit, ...]
+    dropped: tuple[str, ...]
+    remade: tuple[BufferPlan, ...] = field(metadata=not_in_json)
+
+    json_properties: ClassVar[Mapping[str, str]] = {
+        "source": "ref.source",
+        "revision": "checkpoint.source.revision",
+        **{name: name for name in ("family", "method")},
+        **{name: f"flags.{name}" for name in ("keep_first", "drop_last", *OWN_FLAGS)},
+        "max_len_before": "common.max_len_before",
+        "max_len_after": "common.max_len_after",
+        **{name: name for name in ("config", "files", "bytes_to_write", "notes")},
+        "remade": "remade_names",
+    }
+
+    @property
+    def ref(self) -> CheckpointRef:
+        """The source as the user named it."""
+        return self.model.ref
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The source, its headers read."""
+        return self.model.checkpoint
+
+    @property
+    def architecture(self) -> Architecture:
+        """What the registry knows of the source."""
+        return self.model.architecture
+
+    @property
+    def family(self) -> str:
+        """The model type."""
+        return self.architecture.family.model_type
+
+    @property
+    def method(self) -> str:
+        """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
+        return method_name(self.settings, self.tables)
+
+    @property
+    def flags(self) -> SimpleNamespace:
+        """The method's flags with their values; None for those that it does not take."""
+        options = self.settings.options
+        given = {"keep_first": options.kept_first, "drop_last": options.drop_last}
+        return SimpleNamespace(**given | dict.fromkeys(OWN_FLAGS) | options.flags)
+
+    @property
+    def max_len_before(self) -> int:
+        """Usable positions now of the table that is read first."""
+        return self.tables[0].max_len_before
+
+    @property
+    def max_len_after(self) -> int:
+        """Usable token positions wanted."""
+        return self.settings.to
+
+    @property
+    def common(self) -> SimpleNamespace:
+        """The lengths that all tables have; None where they differ."""
+        before, after = {table.max_len_before for table in self.tables}, {table.max_len_after for table in self.tables}
+        return SimpleNamespace(
+            max_len_before=before.pop() if len(before) == 1 else None,
+            max_len_after=after.pop() if len(after) == 1 else None,
+        )
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether any table gets another length."""
+        return any(table.is_changed for table in self.tables)
+
+    @property
+    def makes_rows(self) -> bool:
+        """Whether new rows are made: False where tables get shorter or stay."""
+        return makes_rows(self.tables)
+
+    @property
+    def keeps_learned_rows(self) -> bool:
+        """Whether every learned row that a longer table begins with stays as it is, bit for bit."""
+        options = self.settings.options
+        return all(options.kept_of(table.max_len_before) == table.max_len_before for table in self.tables)
 
     @property
     def consequences(self) -> str:
         """What the new length is worth before any training, in a sentence."""
-        return consequences(self)
+        return consequences(self.settings, self.tables)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before the plan is carried out."""
-        return tuple(cautions(self))
+        return tuple(plan_warnings(self.model, self.settings, self.tables, self.edits, rewrites=bool(self.layouts)))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -56,22 +167,104 @@ class ResizePlan(Changes):
         particular = (f"Of {model_type}: {note}." for model_type, note in families.items() if note)
         return (*self.checkpoint.source.notes, *self.checkpoint.stored.notes, *particular)
 
-    @cached_property
-    def bytes_to_write(self) -> int:
-        """Bytes of the whole output."""
-        return sum(self.file_sizes.values())
+    @property
+    def config(self) -> Mapping[str, tuple[Any, Any]]:
+        """Of each key that changes in config.json, what it was and what it becomes."""
+        own = [edit for edit in self.edits if edit.file == self.checkpoint.config_file]
+        return {edit.key: (edit.before, edit.after) for edit in own}
+
+    @property
+    def remade_names(self) -> tuple[str, ...]:
+        """The names of the buffers that are made anew."""
+        return tuple(buffer.name for buffer in self.remade)
 
     @cached_property
-    def bytes_shareable(self) -> int:
-        """Bytes of the output in blocks that stay as they are, which a disk that can share them need not write."""
-        copied = (self.file_sizes[name] for name in self.copied)
-        return sum(copied) + sum(layout.shareable for layout in self.layouts.values())
+    def layouts(self) -> Mapping[str, Layout]:
+        """The new layout of every weights file that changes or gets another name, by its name in the output."""
+        layouts = {}
+        for file in self.checkpoint.weights:
+            shapes: dict[str, tuple[int, ...]] = {
+                table.name: (table.rows_after, table.hidden_size) for table in self.tables_in(file) if table.is_changed
+            }
+            shapes |= {buffer.name: buffer.shape for buffer in self.remade if buffer.name in file.entries}
+            dropped = [name for name in self.dropped if name in file.entries]
+            name = self.checkpoint.output_name(file)
+            if shapes or dropped or name != self.checkpoint.relative(file):
+                layouts[name] = plan_layout(file, shapes, dropped)
+        return layouts
+
+    @property
+    def edits_index(self) -> bool:
+        """Whether there is an index of shards, and it changes."""
+        return self.checkpoint.index is not None and bool(self.layouts)
+
+    @cached_property
+    def texts(self) -> Mapping[str, bytes]:
+        """Every text file that is edited or made, by its path below the output.
+
+        Hashes that are not known yet stand in the recipe as `hash_placeholders`, which are as long.
+
+        Raises:
+            CheckpointError: A file of the source cannot be read.
+        """
+        checkpoint = self.checkpoint
+        texts = edited_texts(checkpoint, self.edits)
+        if self.edits_index:
+            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts, self.tables, self.dropped)
+        texts[RECIPE_FILE] = output_recipe(self.model, self.settings, self.tables, hash_placeholders(self.tables))
+        texts[CARD_FILE] = card_text(self.model, self.settings, self.tables, self.edits)
+        return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
+
+    @property
+    def rewritten(self) -> tuple[str, ...]:
+        """Weights files of the output that are not copies."""
+        return tuple(self.layouts)
+
+    @property
+    def edited(self) -> tuple[str, ...]:
+        """Text files that exist in the source and change."""
+        return tuple(sorted(self.texts.keys() & self.checkpoint.files))
+
+    @property
+    def created(self) -> tuple[str, ...]:
+        """Text files that the source does not have."""
+        return tuple(sorted(self.texts.keys() - self.checkpoint.files))
+
+    @property
+    def copied(self) -> tuple[str, ...]:
+        """Files that are copied byte for byte."""
+        return tuple(sorted(self.checkpoint.files - self.texts.keys() - set(self.rewritten)))
+
+    @property
+    def files(self) -> Mapping[str, Any]:
+        """What becomes of each file, and why some are left out."""
+        names = ("rewritten", "copied", "edited", "created")
+        return {name: getattr(self, name) for name in names} | {"omitted": self.checkpoint.omitted}
 
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
         """The size in bytes of each file of the output."""
-        texts = {name: len(text) for name, text in output_texts(self, {}).items()}
+        texts = {name: len(text) for name, text in self.texts.items()}
         return file_sizes(self.checkpoint, self.copied, self.layouts) | texts
+
+    @property
+    def output_files(self) -> frozenset[str]:
+        """Every file of the output."""
+        return frozenset(self.file_sizes)
+
+    @property
+    def bytes_to_write(self) -> int:
+        """Bytes of the whole output."""
+        return sum(self.file_sizes.values())
+
+    @property
+    def default_output(self) -> Path:
+        """Where the checkpoint goes if nothing else is said: ``<name>-<N>`` in the current folder."""
+        return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
+
+    def tables_in(self, file: TensorFile) -> list[TablePlan]:
+        """Return the tables that a weights file holds."""
+        return [table for table in self.tables if table.name in file.entries]
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
@@ -98,35 +291,32 @@ class ResizePlan(Changes):
             CheckpointError: The source cannot be read, or changed since the plan was made.
             ResizeError: The new table does not fit in memory.
         """
-        began, folder = time.perf_counter(), self._output(output)
-        self.checkpoint.check_unchanged()
-        with atomic_folder(folder, self.checkpoint.guarded, self.file_sizes, force=force) as staged:
-            hashes, warnings, choices = self._write_weights(staged, progress)
-            write_rest(self.checkpoint, staged, self.copied, lambda: output_texts(self, hashes), progress)
+        began, folder, checkpoint = time.perf_counter(), self._output(output), self.checkpoint
+        checkpoint.check_unchanged()
+        texts, placeholders = dict(self.texts), hash_placeholders(self.tables)
+        warnings, choices = list(self.warnings), list[str]()
+        with atomic_folder(folder, checkpoint.guarded, self.file_sizes, force=force) as staged:
+            for file in checkpoint.weights:
+                tensors = {buffer.name: make_buffer(buffer) for buffer in self.remade if buffer.name in file.entries}
+                for table in self.tables_in(file):
+                    before = read_floats(file, table.name)
+                    after = tensors[table.name] = self.resized(table, before)
+                    for rows, placeholder in zip((before, after), placeholders[table.name], strict=True):
+                        known = table_hash(rows).encode()
+                        texts[RECIPE_FILE] = texts[RECIPE_FILE].replace(placeholder.encode(), known)
+                    warnings += nonfinite_warnings(table, before, after)
+                    choices += self._choice(table, before)
+                name = checkpoint.output_name(file)
+                if name in self.layouts:
+                    rewrite(file, self.layouts[name], tensors, staged / name, progress)
+            write_rest(checkpoint, staged, self.copied, texts, progress)
             size = sum((staged / name).stat().st_size for name in self.output_files)
             check(staged)
-        seconds = time.perf_counter() - began
-        return ResizeResult(self, folder, (*self.warnings, *warnings), size, seconds, tuple(choices))
+        seconds = round(time.perf_counter() - began, 3)
+        return ResizeResult(self, folder, tuple(warnings), size, seconds, tuple(choices))
 
     def _output(self, output: str | os.PathLike[str] | None) -> Path:
         return self.default_output if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
-
-    def _write_weights(self, folder: Path, progress: Progress) -> tuple[Hashes, list[str], list[str]]:
-        hashes: dict[str, tuple[str, str]] = {}
-        warnings, choices = list[str](), list[str]()
-        for file in self.checkpoint.weights:
-            tensors = {}
-            for table in self.tables_in(file):
-                before = read_floats(file, table.name)
-                tensors[table.name] = self.resized(table, before)
-                hashes[table.name] = table_hash(before), table_hash(tensors[table.name])
-                warnings += nonfinite(table, before, tensors[table.name])
-                choices += self._choice(table, before)
-            tensors |= {plan.name: make_buffer(plan) for plan in self.remade if plan.name in file.entries}
-            name = self.checkpoint.output_name(file)
-            if name in self.layouts:
-                rewrite(file, self.layouts[name], tensors, folder / name, progress)
-        return hashes, warnings, choices
 
     def choices(self) -> tuple[str, ...]:
         """Say what a method that goes by a table's own figures makes of them; for others no table is read.
@@ -136,10 +326,8 @@ class ResizePlan(Changes):
         """
         if not self.makes_rows or METHODS[self.method].explain is None:
             return ()
-        held = [
-            (table, read_floats(file, table.name)) for file in self.checkpoint.weights for table in self.tables_in(file)
-        ]
-        return tuple(said for table, before in held for said in self._choice(table, before))
+        files = [(table, self.checkpoint.holder(table.name)) for table in self.tables]
+        return tuple(said for table, file in files for said in self._choice(table, read_floats(file, table.name)))
 
     def _choice(self, table: TablePlan, before: NDArray[Any]) -> Iterator[str]:
         """Yield what a method that goes by a table's figures made of them."""
@@ -168,56 +356,35 @@ class ResizePlan(Changes):
                 "Give a smaller --to.",
             ) from None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, in the words of ``--json``."""
-        options, config_file = self.settings.options, self.checkpoint.config_file
-        return {
-            "source": self.ref.source,
-            "revision": self.checkpoint.source.revision,
-            "family": self.family,
-            "method": self.method,
-            "keep_first": options.kept_first,
-            "drop_last": options.drop_last,
-            **{flag: options.flags.get(flag) for flag in OWN_FLAGS},
-            "max_len_before": _common(table.max_len_before for table in self.tables),
-            "max_len_after": _common(table.max_len_after for table in self.tables),
-            "tables": [table.as_dict() for table in self.tables],
-            "config": {edit.key: [edit.before, edit.after] for edit in self.edits if edit.file == config_file},
-            "edits": [edit.as_dict() for edit in self.edits],
-            "dropped": list(self.dropped),
-            "remade": [plan.name for plan in self.remade],
-            "files": {
-                "rewritten": list(self.rewritten),
-                "copied": list(self.copied),
-                "edited": list(self.edited),
-                "created": list(self.created),
-                "omitted": dict(self.checkpoint.omitted),
-            },
-            "bytes_to_write": self.bytes_to_write,
-            "bytes_shareable": self.bytes_shareable,
-            "notes": list(self.notes),
-        }
-
 
 @dataclass(frozen=True)
 class ResizeResult:
-    """A new checkpoint that was written.
+    """What became of a plan; its JSON is the plan's, and its own fields.
 
     Attributes:
-        plan: What was carried out.
+        plan: What was carried out, or only shown.
         output: The new folder.
         warnings: What the user should know, the plan's own first.
         bytes_written: Bytes of the new folder's files.
         seconds: How long it took, wall clock.
         choices: What a method that goes by a table's own figures made of them.
+        dry_run: Whether the plan was only shown.
+        verified: Whether the output was verified before it took its name.
     """
 
-    plan: ResizePlan
+    plan: ResizePlan = field(metadata=not_in_json)
     output: Path
-    warnings: tuple[str, ...]
-    bytes_written: int
-    seconds: float
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
+    bytes_written: int = 0
+    seconds: float = 0.0
     choices: tuple[str, ...] = ()
+    dry_run: bool = False
+    verified: bool = False
+
+    json_properties: ClassVar[Mapping[str, str]] = {
+        **{name: f"plan.{name}" for name in ("tables", "edits", "dropped")},
+        **{key: f"plan.{name}" for key, name in ResizePlan.json_properties.items()},
+    }
 
 
 def plan_resize(
@@ -276,8 +443,21 @@ def plan_resize(
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    own = scope, alpha, seed, sigma, repeat, gain
-    settings = Resize(to, method, keep_first, drop_last, *own, part, mend_limits, keep_code)
+    settings = Resize(
+        to=to,
+        method=method,
+        keep_first=keep_first,
+        drop_last=drop_last,
+        scope=scope,
+        alpha=alpha,
+        seed=seed,
+        sigma=sigma,
+        repeat=repeat,
+        gain=gain,
+        part=part,
+        mend_limits=mend_limits,
+        keep_code=keep_code,
+    )
     ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family, table, config_key, offset)
     return plan_recipe(Recipe(ref, settings))
 
@@ -302,21 +482,8 @@ def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
         ResizeError: As `plan_resize`.
     """
     model = model.with_code() if settings.keep_code else model
-    checkpoint = model.checkpoint
     tables = plan_tables(model, settings)
-    config = config_edits(checkpoint, model.architecture, tables) if checkpoint.has_config else ()
-    edits = (*config, *_limit_edits(model, tables))
-    return ResizePlan(model, settings, tables, edits, *plan_buffers(checkpoint, tables))
-
-
-def _limit_edits(model: OpenedModel, tables: tuple[TablePlan, ...]) -> Iterator[Edit]:
-    """Yield the edits of each tokenizer's limits, by the first table that reads its texts."""
-    first = {place.tokenizer: name for place, name in reversed(model.tables) if place.tokenizer is not None}
-    for table in tables:
-        tokenizer = table.place.tokenizer
-        if tokenizer is not None and first[tokenizer] == table.name:
-            lengths = table.max_len_before, table.max_len_after
-            yield from limit_edits(model.checkpoint, *lengths, tokenizer, mend=table.is_mended)
+    return ResizePlan(model, settings, tables, plan_edits(model, tables), *plan_buffers(model.checkpoint, tables))
 
 
 def resize(
@@ -342,12 +509,6 @@ def resize(
         CtxextendError: As `plan_resize` and `ResizePlan.execute`.
     """
     return plan_resize(reference, to, method, **settings).execute(output, force=force)
-
-
-def _common(lengths: Iterable[int]) -> int | None:
-    """Return the length that all tables have; None where they disagree."""
-    distinct = set(lengths)
-    return distinct.pop() if len(distinct) == 1 else None
 
 
 def table_hash(array: NDArray[Any]) -> str:

@@ -14,8 +14,8 @@ from ctxextend.checkpoints.atomic_output import check_disk_space, check_output, 
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, open_files
-from ctxextend.plan.cautions import cautions_of_files
 from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.output_files import file_warnings
 from ctxextend.plan.plan import ResizePlan, plan_recipe, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
@@ -149,7 +149,7 @@ def train_recipe(
         outcome = run_training(setup, folder, devices, _reporter(setup, progress), tell)
         if outcome.stopped_by is not None:
             raise TrainingInterrupted(outcome.stopped_by, outcome.step, folder.path)
-        warnings = plan.warnings if plan is not None else tuple(cautions_of_files(trained.checkpoint))
+        warnings = plan.warnings if plan is not None else tuple(file_warnings(trained.checkpoint))
         result = _result(recipe, path, setup, outcome, devices)
         result = replace(result, notes=notes, warnings=(*warnings, *_warnings(settings, begun_for)))
         if devices.is_main_process:

@@ -11,7 +11,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder
-from ctxextend.checkpoints.card import model_card
 from ctxextend.checkpoints.copy import copy_file
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, read_bytes
@@ -19,8 +18,7 @@ from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layout, rewri
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
 from ctxextend.errors import RecipeError
 from ctxextend.evaluation.eval_model import ModelFiles
-from ctxextend.plan.changes import CARD_FILE
-from ctxextend.plan.outputtexts import RECIPE_POINTER, UNDECODED, UNTRAINED, printable
+from ctxextend.plan.output_files import CARD_FILE, RECIPE_POINTER, UNDECODED, UNTRAINED, model_card, printable
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.recipe_file import recipe_text, recipe_values, yaml_text
@@ -166,7 +164,7 @@ def write_trained(
                 rewrite(file, weights.layouts[name], _Tensors(weights, file), staged / name)
         for name, path in others.items():
             copy_file(path, staged / name)
-        write_rest(checkpoint, staged, copied, lambda: texts)
+        write_rest(checkpoint, staged, copied, texts)
 
 
 # ---- recipe, card and log

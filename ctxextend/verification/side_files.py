@@ -11,8 +11,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import nested
-from ctxextend.plan.changes import CARD_FILE
-from ctxextend.plan.outputtexts import output_texts
+from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.verification.checks import Check
@@ -45,7 +44,7 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     Raises:
         CheckpointError: A file of the base checkpoint cannot be read.
     """
-    base, edited = plan.checkpoint, output_texts(plan, {})
+    base, edited = plan.checkpoint, plan.texts
     not_compared = {base.output_name(file) for file in base.weights}
     if {resized.relative(file) for file in resized.weights} != not_compared:
         not_compared.add(base.index_file)  # saved in other shards, it has an index of its own

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.plan import ResizePlan
-from ctxextend.plan.tableplan import TablePlan
 from ctxextend.provenance import learned_before
 from ctxextend.tables.apply import learned_rows, nonfinite_rows
 from ctxextend.tables.methods import METHODS

@@ -8,7 +8,7 @@ import numpy as np
 from ctxextend.checkpoints.copy import first_difference
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile
-from ctxextend.plan.buffers import make_buffer
+from ctxextend.plan.edits import make_buffer
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
 from ctxextend.verification.checks import Check

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ctxextend import inspect, plan_resize, resize, verify
-from ctxextend.checkpoints.card import model_card
 from ctxextend.errors import CheckpointError, CtxextendError, OutputError, RecipeError, ResizeError
 from ctxextend.json_output import to_json
+from ctxextend.plan.output_files import model_card
 from ctxextend.provenance import parse_provenance
 from ctxextend.recipe_file import read_recipe
 from tests import pico, trainings
@@ -34,7 +34,7 @@ NEW = 40
 def look(folder: Path) -> None:
     """Plan and inspect; each ends at once, and well or with an error of ours."""
     uses: tuple[Callable[[], Any], ...] = (
-        lambda: plan_resize(folder, to=NEW).as_dict(),
+        lambda: to_json(plan_resize(folder, to=NEW)),
         lambda: to_json(inspect(folder)),
     )
     for use in uses:

@@ -1,0 +1,360 @@
+"""What a new length changes: the rows of tables, values in config and side files, and position buffers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.length_limits import Edit, limit_edits
+from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
+from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.families.lookup import Architecture, TableLocation, nested
+from ctxextend.families.schema import Pin
+from ctxextend.json_output import not_in_json
+from ctxextend.plan.find_tables import (
+    FoundTable,
+    OpenedModel,
+    TableShape,
+    check_rows,
+    describe_table,
+    of_part,
+    tables_below,
+)
+from ctxextend.recipe import DEFAULT_METHOD, TRUNCATE, Resize
+from ctxextend.tables.apply import check_source_rows
+
+__all__ = [
+    "BufferPlan",
+    "TablePlan",
+    "config_changes",
+    "make_buffer",
+    "makes_rows",
+    "method_name",
+    "plan_buffers",
+    "plan_edits",
+    "plan_found",
+    "plan_tables",
+]
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What becomes of one position table.
+
+    Attributes:
+        name: Its tensor in the checkpoint.
+        part: What it is called where there are several: encoder, decoder, text, …; else empty.
+        file: The file that holds it, below the checkpoint's root.
+        config_key: The key of config.json that states its length, with dots where configs are nested.
+        max_len_before: Usable positions now.
+        max_len_after: Usable positions wanted.
+        rows_before: Rows now: offset + max_len_before, and in few families some behind the last position.
+        rows_after: Rows wanted.
+        offset: Reserved rows before position 0, which stay as they are.
+        hidden_size: Columns.
+        dtype: As safetensors spells it.
+        place: Where the registry has it.
+        fixes_limits: Whether what follows its length must state it even where that stays.
+    """
+
+    name: str
+    part: str
+    file: str
+    config_key: str
+    max_len_before: int
+    max_len_after: int
+    rows_before: int
+    rows_after: int
+    offset: int
+    hidden_size: int
+    dtype: str
+    place: TableLocation = field(metadata=not_in_json)
+    fixes_limits: bool = field(default=False, metadata=not_in_json)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it gets another length."""
+        return self.rows_before != self.rows_after
+
+
+def makes_rows(tables: Sequence[TablePlan]) -> bool:
+    """Whether new rows are made: False where tables get shorter or stay."""
+    return any(table.rows_after > table.rows_before for table in tables)
+
+
+def method_name(settings: Resize, tables: Sequence[TablePlan]) -> str:
+    """Return what makes the tables: the method, `truncate` for shorter ones, `copy` for those that stay."""
+    if makes_rows(tables):
+        return settings.options.method
+    return TRUNCATE if any(table.is_changed for table in tables) else DEFAULT_METHOD
+
+
+def plan_tables(model: OpenedModel, settings: Resize) -> tuple[TablePlan, ...]:
+    """Plan those of a checkpoint's tables that were asked for.
+
+    Raises:
+        CheckpointError: One disagrees with the config, or is of a dtype or shape that it cannot have.
+        ResizeError: The length, the part or a flag cannot be served.
+    """
+    checkpoint = model.checkpoint
+    return plan_found(
+        model.tables, settings, lambda name: describe_table(checkpoint, name), has_config=bool(checkpoint.config)
+    )
+
+
+def plan_found(
+    found: Sequence[FoundTable], settings: Resize, describe: Callable[[str], TableShape], *, has_config: bool = True
+) -> tuple[TablePlan, ...]:
+    """Plan the tables that were found in a checkpoint or a loaded model.
+
+    Args:
+        found: From `find_tables`.
+        settings: What was asked for.
+        describe: Gives shape, dtype and file of a tensor by its name.
+        has_config: Whether there is a config that must agree with the tables.
+
+    Raises:
+        CheckpointError: A table disagrees with the config, or is of a dtype or shape that it cannot have.
+        ResizeError: The length, the part or a flag cannot be served.
+    """
+    chosen = of_part(found, settings.part)
+    if tied := _tied(found, chosen):
+        place, name = tied[0]
+        part = _free_part(found, place)
+        raise ResizeError(
+            f"--part {settings.part}: {name} has its length by the same key, {place.config_key}, and neither can "
+            "change alone.",
+            f"Use --part {part}." if part else "Leave --part out.",
+        )
+    plans = []
+    for place, name in chosen:
+        (rows, hidden_size), dtype, file = describe(name)
+        check_rows(place, rows, name, has_config=has_config and not settings.mend_limits)
+        # Every table that has its length by the same key must have so many positions at least.
+        after = place.rows(
+            max(other.key_value(settings.to) for other, _ in found if other.config_key == place.config_key)
+        )
+        plans.append(
+            TablePlan(
+                name=name,
+                part=place.part,
+                file=file,
+                config_key=place.config_key,
+                max_len_before=place.positions(rows),
+                max_len_after=place.positions(after),
+                rows_before=rows,
+                rows_after=after,
+                offset=place.reserved_rows,
+                hidden_size=hidden_size,
+                dtype=dtype,
+                place=place,
+                fixes_limits=settings.mend_limits,
+            )
+        )
+    longer = next((plan for plan in plans if plan.rows_after > plan.rows_before), None)
+    shorter = next((plan for plan in plans if plan.rows_after < plan.rows_before), None)
+    if longer and shorter:
+        parts = [f"--part {_free_part(found, plan.place) or '…'}" for plan in (longer, shorter)]
+        raise ResizeError(
+            f"{settings.to} positions are more than the {longer.max_len_before} of {longer.name} and fewer than the "
+            f"{shorter.max_len_before} of {shorter.name}.",
+            f"Resize one at a time: {' or '.join(parts)}.",
+        )
+    for plan in plans:
+        _check_length(settings, plan)
+    return tuple(plans)
+
+
+def _tied(found: Sequence[FoundTable], chosen: Sequence[FoundTable]) -> list[FoundTable]:
+    """Return the tables that were not chosen and have their length by the key of one that was."""
+    keys = {place.config_key for place, _ in chosen}
+    return [table for table in found if table.place.config_key in keys and table not in chosen]
+
+
+def _free_part(found: Sequence[FoundTable], place: TableLocation) -> str:
+    """Return the smallest part around a table that can change alone; empty where only the whole model can."""
+    path = place.part.split(".")
+    parts = (".".join(path[:depth]) for depth in range(len(path), 0, -1))
+    return next((part for part in parts if part and not _tied(found, tables_below(found, part))), "")
+
+
+def _check_length(settings: Resize, plan: TablePlan) -> None:
+    """Refuse a length that the model cannot have, and flags that mean nothing, or leave nothing, for a table."""
+    learned, wanted = plan.max_len_before, plan.max_len_after
+    if wanted < learned and settings.method_flags:
+        raise ResizeError(
+            f"{', '.join(settings.method_flags)} has no meaning here: {wanted} positions are fewer than the "
+            f"{learned} that {plan.name} has, and a shorter table is its first rows.",
+            "Leave it out.",
+        )
+    if wanted > learned:
+        check_source_rows(learned, wanted, settings.options)
+    step = _step(plan.place)
+    if plan.is_changed and wanted % step:
+        below, above = wanted // step * step, (wanted // step + 1) * step
+        raise ResizeError(
+            f"{plan.name}: texts are padded to multiples of {step} ({plan.place.table.multiple_of}), which {wanted} "
+            "positions are not.",
+            f"Use --to {f'{below} or {above}' if below else above}.",
+        )
+
+
+def _step(place: TableLocation) -> int:
+    """Return what a length must be a multiple of."""
+    key, unless = place.table.multiple_of, place.table.unless
+    if key is None or (unless and place.stated(unless[0]) == unless[1]):
+        return 1
+    stated = place.stated(key)
+    values = stated if isinstance(stated, list) else [place.family.defaults.get(key) if stated is None else stated]
+    return max((value for value in values if isinstance(value, int) and value > 0), default=1)
+
+
+def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, ...]:
+    """Return the edits of config.json and of the tokenizers' limits that go with the tables' new lengths.
+
+    Raises:
+        CheckpointError: A file is malformed.
+    """
+    checkpoint = model.checkpoint
+    edits = list(_config_edits(checkpoint, model.architecture, tables)) if checkpoint.has_config else []
+    # A tokenizer's limits follow the first table that reads its texts.
+    first = {place.tokenizer: name for place, name in reversed(model.tables) if place.tokenizer is not None}
+    for table in tables:
+        tokenizer = table.place.tokenizer
+        if tokenizer is not None and first[tokenizer] == table.name:
+            lengths = table.max_len_before, table.max_len_after
+            edits += limit_edits(checkpoint, *lengths, tokenizer, mend=table.fixes_limits)
+    return tuple(edits)
+
+
+def _config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: Sequence[TablePlan]) -> Iterator[Edit]:
+    """Yield the changes to config.json; objects that it lacks are made."""
+    config, edits = checkpoint.config, dict[tuple[str, ...], Any]()
+    for path, after in config_changes(config, architecture, tables).items():
+        while len(path) > 1 and not isinstance(holder := nested(config, path[:-1]), Mapping):
+            if holder is not None:
+                key = ".".join(path[:-1])
+                raise CheckpointError(f"config.json: {key} is {holder!r:.100}, not an object.", "Correct config.json.")
+            path, after = path[:-1], {path[-1]: after}
+        edits[path] = {**edits.get(path, {}), **after} if isinstance(after, dict) else after
+    for path, after in edits.items():
+        yield Edit(checkpoint.config_file, path, nested(config, path), after)
+
+
+def config_changes(
+    config: Mapping[str, Any], architecture: Architecture, tables: Sequence[TablePlan]
+) -> dict[tuple[str, ...], Any]:
+    """Return the values that a config must state for the tables' new lengths, by their paths of keys."""
+    changes: dict[tuple[str, ...], Any] = {}
+    for table in tables:
+        lengths = dict.fromkeys(table.place.length_paths, table.place.key_value(table.max_len_after))
+        if table.is_changed:
+            changes |= lengths | _pinned(table)
+            for key in architecture.family.raised:
+                stated = config.get(key)
+                is_longer = table.max_len_after > table.max_len_before
+                if is_longer or not isinstance(stated, int) or stated > table.max_len_after:
+                    changes[(key,)] = table.max_len_after
+        elif table.fixes_limits:
+            changes |= _fixed(config, architecture, table, lengths)
+    return changes
+
+
+def _fixed(
+    config: Mapping[str, Any], architecture: Architecture, table: TablePlan, lengths: dict[tuple[str, ...], int]
+) -> dict[tuple[str, ...], Any]:
+    """Return what makes a config agree with a table that stays: what it leaves out may stay out."""
+    place, stated = table.place, dict(lengths)
+    stated |= {(key,): table.max_len_after for key in architecture.family.raised}
+    wrong = {path: value for path, value in stated.items() if nested(config, path) not in (None, value)}
+    is_default = place.family.defaults.get(place.obeyed_key) == place.key_value(table.max_len_after)
+    return wrong | lengths if place.stated(place.obeyed_key) is None and not is_default else wrong
+
+
+def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
+    """Return the values of keys that depend on the length, such that the model computes what it did."""
+    place, changes = table.place, dict[tuple[str, ...], Any]()
+    for pin in place.family.pins:
+        if pin.condition is None or place.stated(pin.condition):
+            value = _blocks_a_row(pin, table) if pin.keeps == "blocks" else _old_length(pin, table)
+            changes |= dict.fromkeys(place.paths_of(pin.key), value) if value is not None else {}
+    return changes
+
+
+def _old_length(pin: Pin, table: TablePlan) -> int | None:
+    stated = table.place.stated(pin.key)
+    is_length = not isinstance(stated, int) or stated < 1
+    return table.place.key_value(table.max_len_before) if is_length else None
+
+
+def _blocks_a_row(pin: Pin, table: TablePlan) -> int | None:
+    """Return how many blocks a row of blocks must have; None where no whole number keeps their sum."""
+    before, after = (table.place.key_value(length) for length in (table.max_len_before, table.max_len_after))
+    rows, wanted = before // pin.block_size, after // pin.block_size
+    blocks = min(rows * table.place.value(pin.key), rows**2)
+    return blocks // wanted if wanted and blocks and blocks % wanted == 0 else None
+
+
+@dataclass(frozen=True)
+class BufferPlan:
+    """A position buffer that is made anew.
+
+    Attributes:
+        name: Its tensor.
+        content: What it holds, as `Buffer.content`.
+        shape: Its new shape.
+        dtype: As safetensors spells it.
+        start: For ``arange``, its first number.
+    """
+
+    name: str
+    content: str
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+
+
+def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[tuple[str, ...], tuple[BufferPlan, ...]]:
+    """Plan the buffers that the tables' new lengths make wrong.
+
+    Returns:
+        The names of those that transformers makes itself, which are dropped, and plans of those that it reads.
+
+    Raises:
+        CheckpointError: One is of a shape or dtype that it cannot have.
+    """
+    dropped, plans = list[str](), list[BufferPlan]()
+    changed = [table for table in tables if table.is_changed or table.fixes_limits]
+    for name in checkpoint.names:
+        table, buffer = next(((table, found) for table in changed if (found := table.place.buffer(name))), (None, None))
+        if table is None or buffer is None:
+            continue
+        if not buffer.is_kept:
+            dropped.append(name)
+            continue
+        entry = checkpoint.holder(name).entries[name]
+        axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
+        shape = list(entry.shape)
+        if len(shape) < len(axes) or entry.dtype not in NUMPY_DTYPES:
+            message = f"{name} is {entry.dtype} {list(entry.shape)}, which no such buffer can be."
+            raise CheckpointError(message, "Save the model again.")
+        for axis in axes:
+            shape[axis] = table.place.key_value(table.max_len_after)
+        start = 0 if table.place.table.reserved.inside_key else table.offset
+        plans.append(BufferPlan(name, buffer.content, tuple(shape), entry.dtype, start))
+    return tuple(dropped), tuple(plans)
+
+
+def make_buffer(plan: BufferPlan) -> NDArray[Any]:
+    """Return a buffer's values: shape and dtype as planned."""
+    dtype = numpy_dtype(plan.dtype)
+    if plan.content == "arange":
+        values = np.arange(plan.start, plan.start + plan.shape[-1], dtype=dtype)
+    elif plan.content == "causal":
+        values = np.tri(*plan.shape[-2:], dtype=dtype)
+    else:
+        values = np.zeros(plan.shape, dtype)
+    return np.ascontiguousarray(np.broadcast_to(values, plan.shape))
