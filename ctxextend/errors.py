@@ -14,6 +14,8 @@
 Anything else that escapes is a bug and keeps its traceback.
 """
 
+import re
+
 __all__ = [
     "CheckpointError",
     "CtxextendError",
@@ -25,7 +27,11 @@ __all__ = [
     "TrainingError",
     "UnsupportedModelError",
     "VerificationError",
+    "without_tokens",
 ]
+
+# Tokens of the Hub.
+TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
 
 
 class CtxextendError(Exception):
@@ -88,3 +94,8 @@ class TrainingError(CtxextendError):
 
 class VerificationError(CtxextendError):
     """An output is not what it should be."""
+
+
+def without_tokens(text: str) -> str:
+    """Return a text to be shown, with ``***`` in the place of any token of the Hub."""
+    return TOKEN.sub("***", text)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
 
-from ctxextend.checkpoints.redaction import hidden_values
 from ctxextend.errors import RecipeError, ResizeError
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
@@ -308,7 +307,7 @@ def recipe_text(recipe: Recipe, provenance: Mapping[str, Any], *, makes_rows: bo
 
 def yaml_text(values: Mapping[str, Any]) -> str:
     """Return plain values as YAML, in their order, without secrets."""
-    return yaml.safe_dump(hidden_values(values), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
 def recipe_values(recipe: Recipe, *, makes_rows: bool = True) -> dict[str, Any]:

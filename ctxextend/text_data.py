@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TextIO, TypeGuard
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
-from ctxextend.checkpoints.redaction import redacted
 from ctxextend.errors import CtxextendError, DataError
 
 __all__ = ["TEXT_FIELD", "check_paths", "check_texts", "path_names", "read_documents", "read_pieces", "shared"]
@@ -64,7 +63,7 @@ class HubDataset:
         """
         found = HUB_NAME.fullmatch(name)
         if found is None:
-            raise DataError(f"{redacted(name)} names no data set of the Hub.", f"Spell it {SPELLING}.")
+            raise DataError(f"{name} names no data set of the Hub.", f"Spell it {SPELLING}.")
         _check_datasets_installed(name)
         return cls(found["repo"], found["config"], found["split"] or "train", found["revision"])
 
@@ -132,7 +131,7 @@ def _files(path: Path) -> list[Path]:
     if path.exists() and not is_folder:
         raise DataError(f"{path} is neither a file nor a folder.", "Write its text to a file, and name that.")
     if not is_folder:
-        raise DataError(redacted(f"There is no file or folder {path}."), "Name text that is there: --data FILE.")
+        raise DataError(f"There is no file or folder {path}.", "Name text that is there: --data FILE.")
     found = sorted(file for file in path.rglob("*") if _is_user_text(file, path))
     if not found:
         raise DataError(f"The folder {path} holds no text.", f"Files that end in {', '.join(SUFFIXES)} are read.")
@@ -263,7 +262,7 @@ def _rows(source: Path | HubDataset, text_field: str) -> Iterator[str]:
     except CtxextendError:
         raise
     except Exception as error:  # each format and each way to fail has its own
-        words = " ".join(redacted(str(error)).split())[:400].rstrip(".") or type(error).__name__
+        words = " ".join(str(error).split())[:400].rstrip(".") or type(error).__name__
         raise DataError(f"{source} cannot be read: {words}.", _hint(source, error)) from error
 
 

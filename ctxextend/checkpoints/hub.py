@@ -1,24 +1,44 @@
-"""Models of the Hub: fetched into the cache of its client, and looked at before they are believed."""
+"""Models of the Hub, fetched into the cache of its client, and what its errors mean."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.hubfailures import explain, quoted, wait_asked
-from ctxextend.checkpoints.redaction import redacted_logs
-from ctxextend.errors import CtxextendError, SourceError
+from ctxextend.errors import SourceError
 
-__all__ = ["asking", "fetch", "listed"]
+__all__ = ["fetch", "list_files"]
 
-# In seconds: the client asks again six times, and waits between as long as it is told to.
-LONGEST_WAIT = 10
-MEBIBYTE = 1 << 20
+LOGIN = "run `hf auth login`, or set HF_TOKEN"
+AGAIN = "Run the same command again"
+
+# What an answer of the Hub means, and what to do next, by its status.
+ANSWERS = {
+    401: ("the Hub does not accept the token that it was sent", f"It is wrong or has expired: {LOGIN} to a valid one."),
+    403: (
+        "the Hub refuses it to this account or token",
+        f"A fine-grained token must be allowed to read it: see https://huggingface.co/settings/tokens, then {LOGIN}.",
+    ),
+    404: ("the Hub has nothing at that address", "Check the spelling, and HF_ENDPOINT if it is set."),
+    408: ("the Hub did not get the request in time", f"{AGAIN}."),
+    429: (
+        "the Hub answers no more for now, since too many requests were made",
+        f"{AGAIN} in a few minutes. Who is logged in (`hf auth login`) may ask for more.",
+    ),
+}
+NO_LOGIN = ("the Hub demands a login", f"For what is not public {LOGIN}.")
+ITS_FAULT = (
+    "the Hub failed",
+    f"Nothing is wrong here. {AGAIN} in a few minutes; see https://status.huggingface.co.",
+)
+# What the client raises for answers that are not the Hub's.
+NOT_UNDERSTOOD = (JSONDecodeError, AssertionError, AttributeError, LookupError, RecursionError, TypeError)
+REFUSED = ("the Hub refused the request", f"{AGAIN}.")
 
 
 def fetch(hub_id: str, revision: str | None, wanted: list[str] | None, skipped: list[str]) -> Path:
-    """Fetch files of a model, those that are not in the cache yet, and return its folder there.
+    """Fetch those files of a model that are not in the cache yet, and return its folder there.
 
     Args:
         hub_id: Its name on the Hub.
@@ -27,191 +47,122 @@ def fetch(hub_id: str, revision: str | None, wanted: list[str] | None, skipped: 
         skipped: Patterns of the files to leave out.
 
     Raises:
-        SourceError: It is not there, cannot be reached, is not permitted, or did not arrive as the Hub says it is.
+        SourceError: It does not exist, cannot be reached, or is not permitted.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    before = _blobs(hub_id)
-    with _explained(hub_id, revision), _bars_on_terminals_only(), asking():
-        try:
-            return Path(
-                snapshot_download(hub_id, revision=revision, allow_patterns=wanted, ignore_patterns=skipped or None)
-            )
-        finally:  # what came whole before a connection broke is kept, and taken for sound ever after
-            _check(hub_id, _blobs(hub_id) - before)
+    hides_bars = not sys.stderr.isatty() and not are_progress_bars_disabled()
+    if hides_bars:
+        disable_progress_bars()
+    try:
+        return Path(
+            snapshot_download(hub_id, revision=revision, allow_patterns=wanted, ignore_patterns=skipped or None)
+        )
+    except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either
+        raise _source_error(hub_id, revision, error) from error
+    finally:
+        if hides_bars:
+            enable_progress_bars()
 
 
-def listed(hub_id: str, revision: str | None) -> list[str]:
+def list_files(hub_id: str, revision: str | None) -> list[str]:
     """Return the files of a model; none where the Hub cannot be asked, since all that is needed is here."""
     from huggingface_hub import HfApi
 
     try:
-        with asking():
-            siblings = HfApi().model_info(hub_id, revision=revision).siblings  # asked once; the tree, over and over
-            return [sibling.rfilename for sibling in siblings or ()]
+        siblings = HfApi().model_info(hub_id, revision=revision).siblings  # one request; the tree takes many
+        return [sibling.rfilename for sibling in siblings or ()]
     except Exception:  # each way to fail has its own
         return []
 
 
-@contextmanager
-def asking(longest_wait: int = LONGEST_WAIT, give_up: Callable[[Any], None] | None = None) -> Iterator[None]:
-    """Have the client neither wait for ever nor log a secret.
-
-    Args:
-        longest_wait: Seconds that a server may have it wait before it asks again.
-        give_up: What raises where a server asks for longer; by default, what the client raises for the answer.
-    """
-    from huggingface_hub import constants, get_session
-    from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
-
-    def limit(request: Any) -> None:
-        """Set a time limit where the client sets none: it asks for models without."""
-        limits = request.extensions.get("timeout", {})
-        least = constants.HF_HUB_ETAG_TIMEOUT
-        request.extensions["timeout"] = {name: seconds or least for name, seconds in limits.items()}
-
-    def refuse(answer: Any) -> None:
-        if answer.status_code >= 400 and wait_asked(answer) > longest_wait:
-            (give_up or hf_raise_for_status)(answer)
-
-    hooks = get_session().event_hooks
-    hooks["request"].append(limit)
-    hooks["response"].append(refuse)
-    try:
-        with redacted_logs():
-            yield
-    finally:
-        hooks["request"].remove(limit)
-        hooks["response"].remove(refuse)
-
-
-@contextmanager
-def _bars_on_terminals_only() -> Iterator[None]:
-    """Silence the client's progress bars where stderr is a pipe."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if sys.stderr.isatty() or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
-
-
-# ---- what arrived
-
-
-def _cached(hub_id: str) -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE).expanduser() / f"models--{hub_id.replace('/', '--')}"
-
-
-def _blobs(hub_id: str) -> set[Path]:
-    """Return the files that the cache holds of a model: each has the hash as its name that the Hub states."""
-    folder = _cached(hub_id) / "blobs"
-    return {path for path in folder.glob("*") if path.suffix != ".incomplete" and path.is_file()}
-
-
-def _check(hub_id: str, arrived: set[Path]) -> None:
-    """Remove what is not what the Hub says it is; the client itself looks at sizes alone.
-
-    Raises:
-        SourceError: There was such a file.
-    """
-    wrong = sorted(path for path in arrived if not _is_sound(path))
-    for path in arrived:
-        for left in path.parent.glob(f"{path.name}.*.incomplete"):  # by a process that was killed
-            left.unlink(missing_ok=True)
-    if not wrong:
-        return
-    names = ", ".join(_names(hub_id, set(wrong)))
-    for path in wrong:
-        path.unlink()
-    raise SourceError(
-        f"{names} of {hub_id} did not arrive as the Hub has it: the content has another hash than the Hub states.",
-        "It was removed from the Hub's cache; run the same command again to fetch it anew. If it goes on, something"
-        " between here and the Hub changes what is sent: a proxy, a mirror (HF_ENDPOINT), a scanner.",
-    )
-
-
-def _is_sound(blob: Path) -> bool:
-    """Whether a file's content has the hash that is its name: a SHA-256, or git's SHA-1 and that of some mirrors."""
-    import hashlib
-
-    if len(blob.name) == 64:
-        return _digest(blob, hashlib.sha256()) == blob.name
-    if len(blob.name) != 40:
-        return True  # a mirror's own
-    as_git_does = hashlib.sha1(b"blob %d\0" % blob.stat().st_size)
-    return blob.name in (_digest(blob, as_git_does), _digest(blob, hashlib.sha1()))
-
-
-def _digest(path: Path, hashed: Any) -> str:
-    with path.open("rb") as file:
-        while piece := file.read(MEBIBYTE):
-            hashed.update(piece)
-    return str(hashed.hexdigest())
-
-
-def _names(hub_id: str, blobs: set[Path]) -> list[str]:
-    """Return what files are called in the repository; by their hashes where no link leads to them."""
-    snapshots = _cached(hub_id) / "snapshots"
-    real = {path.resolve() for path in blobs}
-    links = (path for path in snapshots.glob("*/**/*") if path.is_file() and path.resolve() in real)
-    names = {path.relative_to(snapshots).as_posix().partition("/")[2] for path in links}
-    return sorted(names or {path.name for path in blobs})
-
-
-# ---- what went wrong
-
-
-@contextmanager
-def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
-    """Turn what the Hub's client raises into what the user should do."""
+def _source_error(hub_id: str, revision: str | None, error: Exception) -> SourceError:
     from huggingface_hub import errors
 
-    try:
-        yield
-    except CtxextendError:
-        raise
-    except errors.GatedRepoError as error:
-        raise SourceError(
+    if isinstance(error, errors.GatedRepoError):
+        return SourceError(
             f"Access to {hub_id} on the Hub is restricted, and this account was not let in.",
-            f"Ask for access on its page, then run `hf auth login` or set HF_TOKEN.{quoted(error)}",
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise SourceError(
-            f"{hub_id} has no revision {revision!r} on the Hub.", "Check its branches and tags."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        words = quoted(error) if "authorization" in error.response.request.headers else ""  # of the token, say
-        raise SourceError(
+            "Ask for access on its page, then run `hf auth login` or set HF_TOKEN.",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return SourceError(f"{hub_id} has no revision {revision!r} on the Hub.", "Check its branches and tags.")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return SourceError(
             f"There is no folder {hub_id} here, and no model {hub_id} on the Hub that this account may see.",
-            f"Check the spelling; for a private model run `hf auth login` or set HF_TOKEN.{words}",
-        ) from error
-    except errors.RemoteEntryNotFoundError as error:
+            "Check the spelling; for a private model run `hf auth login` or set HF_TOKEN.",
+        )
+    if isinstance(error, errors.RemoteEntryNotFoundError):
         missing = error.response.request.url.path.partition("/resolve/")[2].partition("/")[2]
-        raise SourceError(
+        return SourceError(
             f"{hub_id} lists a file that the Hub does not hold: {missing}.",
             "It may have been changed meanwhile: run the same command again, or name a commit with --revision.",
-        ) from error
-    except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either
-        raise _failure(hub_id, error) from error
-
-
-def _failure(hub_id: str, error: Exception) -> SourceError:
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    if isinstance(error.__cause__, OfflineModeIsEnabled):
+        )
+    if isinstance(error.__cause__, errors.OfflineModeIsEnabled):
         return SourceError(
             f"There is no folder {hub_id} here, and the Hub's cache does not hold it.",
             "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
         )
-    found, hint = explain(error)
-    hint = f"{hint} Files that were fetched whole are kept.{quoted(error)}"
-    if isinstance(error, LocalEntryNotFoundError):
+    found, hint = _explain(error)
+    hint = f"{hint} Files that were fetched whole are kept."
+    if isinstance(error, errors.LocalEntryNotFoundError):
         return SourceError(f"There is no folder {hub_id} here, and {found}.", hint)
     return SourceError(f"{hub_id} could not be fetched from the Hub: {found}.", hint)
+
+
+def _explain(error: BaseException) -> tuple[str, str]:
+    """Return what went wrong, as the end of a sentence without its full stop, and what to do next."""
+    from huggingface_hub.errors import FileMetadataError, OfflineModeIsEnabled
+
+    chain = list(_with_causes(error))
+    responses: Iterator[Any] = (getattr(each, "response", None) for each in chain)
+    response = next((each for each in responses if hasattr(each, "status_code")), None)
+    if response is not None:
+        return _explain_status(response)
+    for each in chain:
+        # By name, for the client has changed its HTTP library several times.
+        kinds = {kind.__name__ for kind in type(each).__mro__}
+        said = (str(each).strip().splitlines() or [type(each).__name__])[0][:400].rstrip(".")
+        if "[SSL" in said:  # which has no type of its own
+            return (
+                f"no secure connection to the Hub could be made: {said}",
+                "Check HF_ENDPOINT and the clock; a proxy that opens connections needs its own certificate in"
+                " SSL_CERT_FILE.",
+            )
+        if "ProxyError" in kinds:
+            return f"the proxy failed: {said}", "Check HTTPS_PROXY and HTTP_PROXY, then run the same command again."
+        if "TimeoutException" in kinds:
+            hint = f"{AGAIN}; HF_HUB_ETAG_TIMEOUT=60 and HF_HUB_DOWNLOAD_TIMEOUT=60 wait longer."
+            return "the Hub did not answer in time", hint
+        if isinstance(each, OfflineModeIsEnabled):
+            return "HF_HUB_OFFLINE forbids to fetch it", "Unset that, or name what is here."
+        if kinds & {"ConnectError", "UnsupportedProtocol", "InvalidURL"}:
+            return (
+                f"the Hub could not be reached: {said}",
+                "Check the connection, HF_ENDPOINT and HTTPS_PROXY, then run the same command again.",
+            )
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:400].rstrip(".")
+    if any(isinstance(each, (*NOT_UNDERSTOOD, FileMetadataError)) for each in chain):
+        return (
+            f"what answered does not speak as the Hub does: {said}",
+            "A proxy or a network's login page may have answered in its place: open https://huggingface.co in a"
+            " browser, and check HF_ENDPOINT.",
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"the Hub's cache cannot be written: {said}", "Make room there, or name another place: HF_HOME."
+    return said, f"{AGAIN}, or check HF_ENDPOINT and HTTPS_PROXY."
+
+
+def _explain_status(response: Any) -> tuple[str, str]:
+    status = int(response.status_code)
+    found, hint = ITS_FAULT if status >= 500 else ANSWERS.get(status, REFUSED)
+    if status == 401 and "authorization" not in response.request.headers:
+        found, hint = NO_LOGIN
+    return f"{found} (HTTP {status})", hint
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what caused it: the client wraps what it meets."""
+    while error is not None:
+        yield error
+        error = error.__cause__

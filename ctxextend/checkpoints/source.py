@@ -19,8 +19,7 @@ from ctxextend.checkpoints.filenames import (
     stays_inside,
     with_variant,
 )
-from ctxextend.checkpoints.hub import fetch, listed
-from ctxextend.checkpoints.redaction import redacted
+from ctxextend.checkpoints.hub import fetch, list_files
 from ctxextend.errors import CheckpointError, SourceError
 
 __all__ = [
@@ -108,9 +107,7 @@ def resolve_source(
             raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
         return _resolve(text, revision, subfolder, variant)
     except OSError as error:
-        raise SourceError(
-            redacted(f"{text} cannot be read: {error}."), "Check the path and its permissions."
-        ) from error
+        raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
 
 
 def _resolve(text: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
@@ -130,7 +127,7 @@ def _resolve(text: str, revision: str | None, subfolder: str | None, variant: st
         raise SourceError(f"{text} is neither a folder nor a regular file.", "Name a checkpoint's folder.")
     if not HUB_ID.fullmatch(text):
         raise SourceError(
-            f"There is no folder {redacted(text)}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
+            f"There is no folder {text}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
         )
     return _download(text, revision, subfolder, variant)
 
@@ -196,7 +193,7 @@ def _download(hub_id: str, revision: str | None, subfolder: str | None, variant:
     folder = fetch(hub_id, revision, [f"{below}*"] if below else None, unwanted)
     snapshot = CACHE_SNAPSHOT.search(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
-    files = listed(hub_id, sha or revision)
+    files = list_files(hub_id, sha or revision)
     names = PICKLES if variant is None else [name.format(variant) for name in PICKLE_VARIANTS]
     pickles = [f"{below}{name}" for name in names]
     has_safetensors = any((folder / below / with_variant(name, variant)).is_file() for name in SAFETENSORS)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from ctxextend.checkpoints.redaction import hidden
-from ctxextend.errors import OutputError, RecipeError
+from ctxextend.errors import OutputError, RecipeError, without_tokens
 from ctxextend.json_output import to_json
 from ctxextend.progress import Progress, no_progress
 
@@ -109,7 +108,7 @@ class Output:
         """Print a result as the JSON object of a command, if JSON was asked for."""
         if self.as_json and not self.silent:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
-            _print(hidden(json.dumps(frame | to_json(value), indent=2)))
+            _print(without_tokens(json.dumps(frame | to_json(value), indent=2)))
 
     def note(self, *lines: str) -> None:
         """Print lines for people; a line break inside one, as a name may hold, is written out."""
@@ -125,7 +124,7 @@ class Output:
         if self.silent:
             return
         if self.as_json:
-            print(hidden(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2)))
+            print(without_tokens(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2)))
         else:
             lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
             _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
@@ -230,7 +229,7 @@ def show_measured(sink: Output, command: str, found: "Evaluation | Comparison", 
 
 def printable(text: str) -> str:
     """Return a text as one line without secrets; what is not shown where it stands is written out."""
-    return hidden(text).translate(ESCAPES)
+    return without_tokens(text).translate(ESCAPES)
 
 
 def in_colour() -> bool:

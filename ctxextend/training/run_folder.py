@@ -26,7 +26,6 @@ from ctxextend.checkpoints.atomic_output import (
     remove_at_once,
     remove_stale,
 )
-from ctxextend.checkpoints.redaction import hidden_values
 from ctxextend.errors import TrainingError
 
 __all__ = ["SAVE", "RunFolder", "open_run_folder"]
@@ -125,7 +124,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
         TrainingError: It holds the saves of another run, or another process works in it.
         OutputError: It cannot be created.
     """
-    folder, settings = RunFolder.beside(output), hidden_values(settings)
+    folder = RunFolder.beside(output)
     remove_stale(folder.path, "old")
     with os_errors_as_output_error(folder.path), created_folders(folder.path), _locked(folder.path):
         remove_stale(folder.path / RUN_FILE, "new")
