@@ -32,7 +32,7 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 ALLOWED = {
     "tables": set(),
     "families": set(),
-    "checkpoints": {"filelock", "huggingface_hub", "ml_dtypes", "torch"},
+    "checkpoints": {"huggingface_hub", "ml_dtypes", "torch"},
     "provenance": {"yaml"},
     "recipe_file": {"pydantic", "yaml"},
     "plan": {"ml_dtypes", "yaml"},

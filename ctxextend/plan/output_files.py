@@ -14,7 +14,6 @@ from ctxextend.checkpoints.filenames import is_code
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit, load_object, open_brackets, read_bytes
 from ctxextend.checkpoints.length_limits import Edit
-from ctxextend.checkpoints.redaction import hidden
 from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES
 from ctxextend.checkpoints.source import OUTSIDE, as_copied
@@ -178,7 +177,7 @@ def card_text(model: OpenedModel, settings: Resize, tables: Sequence[TablePlan],
 
 def printable(name: str) -> str:
     """Return a name on one line, without secrets, bytes that are no text written out."""
-    return " ".join(hidden(name).encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
+    return " ".join(name.encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
 
 
 def model_card(card: str | None, base_model: str, *, is_hub_id: bool, title: str, section: str) -> str:
