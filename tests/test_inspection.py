@@ -233,7 +233,7 @@ def _as_shards(folder: Path) -> Path:
     return folder
 
 
-FORMS: dict[str, tuple[Callable[[Path], Path], dict[str, str], str]] = {
+FORMS: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "a file beside its config": (lambda folder: folder / "model.safetensors", {}, "model.safetensors"),
     "a subfolder": (lambda folder: folder.parent, {"subfolder": "copy"}, "model.safetensors"),
     "a variant": (_as_variant, {"variant": "fp16"}, "model.fp16.safetensors"),

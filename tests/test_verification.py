@@ -469,6 +469,17 @@ def test_verify_catches(name: str, pair: tuple[Path, Path]) -> None:
     assert evidence in found.get(claim, ""), found
 
 
+@pytest.mark.parametrize("change", [lambda table: table[:, :64], lambda table: table.flatten(), torch.Tensor.double])
+def test_verify_catches_a_table_that_no_resize_gives(
+    change: Callable[[torch.Tensor], torch.Tensor], pair: tuple[Path, Path]
+) -> None:
+    base, out = pair
+    rewrite(out, TABLE, change)
+    assert f"{TABLE} is F" in failed(verify(base, out))["table"]
+    (out / RECIPE_FILE).unlink()
+    assert "gives these tables" in failed(verify(base, out))["table"]
+
+
 def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)

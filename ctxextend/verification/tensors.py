@@ -15,9 +15,6 @@ from ctxextend.verification.checks import Check
 
 __all__ = ["bytes_to_compare", "check_tensors"]
 
-# Bytes compared between two reports of progress.
-CHUNK = 1 << 26
-
 
 def bytes_to_compare(plan: ResizePlan) -> int:
     """Return how many bytes of the base checkpoint `check_tensors` reads."""
@@ -29,11 +26,6 @@ def bytes_to_compare(plan: ResizePlan) -> int:
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
     """Compare every tensor but the tables and dropped buffers: name, dtype, shape and bytes, all of them read.
-
-    Args:
-        plan: The resize that should have made it.
-        resized: The resized checkpoint.
-        progress: Called with the bytes compared.
 
     Raises:
         CheckpointError: A file cannot be read, or shrank meanwhile.
@@ -58,7 +50,8 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     wrong += [*_wrong_buffers(plan, resized), *_wrong_metadata(plan.checkpoint, resized)]
     total = sum(entry.size for entry, _, _ in same)
     for entry, ours, theirs in same:
-        byte = _first_difference(entry, ours, theirs, total, progress)
+        byte = _first_difference(entry.name, entry.size, ours, theirs)
+        progress(entry.size, total)
         if byte is not None:
             number = byte * math.prod(entry.shape) // entry.size
             wrong.append(f"{entry.name} differs, first in its byte {byte:,} (number {number:,})")
@@ -76,23 +69,13 @@ def _described(entry: TensorEntry) -> str:
     return f"{entry.dtype} {list(entry.shape)}"
 
 
-def _first_difference(
-    entry: TensorEntry, ours: TensorFile, theirs: TensorFile, total: int, progress: Progress
-) -> int | None:
+def _first_difference(name: str, size: int, ours: TensorFile, theirs: TensorFile) -> int | None:
     """Return the first byte in which a tensor differs between two files; None where it is equal."""
-    our_offset, their_offset = ours.offset(entry.name), theirs.offset(entry.name)
-    if our_offset is None or their_offset is None:
-        progress(entry.size, total)
-        one, other = (file.read_bytes(entry.name) for file in (ours, theirs))
-        return None if np.array_equal(one, other) else int((one != other).argmax())
-    for start in range(0, entry.size, CHUNK):
-        size = min(CHUNK, entry.size - start)
-        found = first_difference((ours.path, our_offset + start), (theirs.path, their_offset + start), size)
-        progress(size, total)
-        if found is not None:
-            progress(entry.size - start - size, total)
-            return start + found
-    return None
+    our_offset, their_offset = ours.offset(name), theirs.offset(name)
+    if our_offset is not None and their_offset is not None:
+        return first_difference((ours.path, our_offset), (theirs.path, their_offset), size)
+    one, other = ours.read_bytes(name), theirs.read_bytes(name)
+    return None if np.array_equal(one, other) else int((one != other).argmax())
 
 
 def _wrong_buffers(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:

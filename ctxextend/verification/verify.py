@@ -1,7 +1,7 @@
 """Verify, from the files of two checkpoints, that they differ only in their position tables."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -78,13 +78,7 @@ def verify(
 def verify_resized(
     ref: CheckpointRef, reference: str, *, deep: bool = False, progress: Progress = no_progress
 ) -> Verification:
-    """Verify what a command names; see `verify`.
-
-    Args:
-        ref: The base checkpoint.
-        reference: The resized checkpoint.
-        deep: As in `verify`.
-        progress: Called with the bytes compared.
+    """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared.
 
     Raises:
         CtxextendError: As `verify`.
@@ -95,7 +89,7 @@ def verify_resized(
     except CheckpointError as error:
         return _failed(ref, reference, "readable", error)
     try:
-        expected = find_expected_resize(base, ref, resized)
+        expected = find_expected_resize(base, ref, resized, ("verify", reference))
     except ResizeError as error:
         return _failed(ref, reference, "table", error)
     checks = _run_checks(expected, resized, progress)
@@ -117,12 +111,7 @@ def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError
 
 
 def check_output(plan: ResizePlan, folder: Path, *, progress: Progress = no_progress) -> None:
-    """Verify what a plan has written, before it takes its name.
-
-    Args:
-        plan: The plan.
-        folder: What it wrote, finished.
-        progress: Called with the bytes compared.
+    """Verify the finished folder that a plan has written, before it takes its name.
 
     Raises:
         VerificationError: It is not what was planned.
@@ -162,17 +151,14 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
 # ---- which resize it should have come from
 
 
-def find_expected_resize(base: Checkpoint, ref: CheckpointRef, resized: Checkpoint) -> ExpectedResize:
+def find_expected_resize(
+    base: Checkpoint, ref: CheckpointRef, resized: Checkpoint, typed: Sequence[str]
+) -> ExpectedResize:
     """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method.
 
     What the base is, is for the user to say: a recipe could choose what is compared, and so prove anything. That a
     table was trained is the recipe's word alone, which is then noted. Only where the base does not tell its own type
     is the table that the recipe names taken, which a note says, and then no training is believed.
-
-    Args:
-        base: The base checkpoint.
-        ref: How the user named it.
-        resized: What it should have become.
 
     Raises:
         CheckpointError: The base is malformed.
@@ -184,7 +170,7 @@ def find_expected_resize(base: Checkpoint, ref: CheckpointRef, resized: Checkpoi
         recipe = read_provenance(resized)
     except RecipeError as error:
         why_tried = f"{error.message}."
-    model = _identify_base(base, ref, recipe, resized)
+    model = _identify_base(base, ref, recipe, typed)
     notes: tuple[str, ...] = ()
     if model.ref is not ref:
         named = f"--table {model.ref.table}" if model.ref.table else f"--family {model.ref.model_type}"
@@ -211,9 +197,10 @@ def find_expected_resize(base: Checkpoint, ref: CheckpointRef, resized: Checkpoi
     return _try_methods(model, resized, (f"{[*reasons, why_tried][0]} Every method was tried.", *notes))
 
 
-def _identify_base(base: Checkpoint, ref: CheckpointRef, recipe: Provenance | None, resized: Checkpoint) -> OpenedModel:
+def _identify_base(
+    base: Checkpoint, ref: CheckpointRef, recipe: Provenance | None, typed: Sequence[str]
+) -> OpenedModel:
     """Recognise the base, by the recipe where neither the base nor the user says what it is."""
-    typed = ("verify", resized.source.reference)
     try:
         return identify_model(base, ref, typed=typed)
     except CtxextendError:
@@ -257,7 +244,11 @@ def _plans_for(
     model: OpenedModel, before: Mapping[str, TensorEntry], after: Mapping[str, TensorEntry]
 ) -> Iterator[ResizePlan]:
     """Yield the resizes, of all tables or of one part, that give every table the rows and dtype that it has now."""
-    rows = {name: entry.shape[0] for name, entry in after.items() if entry.dtype == before[name].dtype}
+    rows = {
+        name: entry.shape[0]
+        for name, entry in after.items()
+        if (entry.dtype, entry.shape[1:]) == (before[name].dtype, before[name].shape[1:])
+    }
     parts = dict.fromkeys((None, *(place.part or None for place, _ in model.tables)))
     for to in {place.positions(rows[name]): None for place, name in model.tables if name in rows}:
         for part in parts:
