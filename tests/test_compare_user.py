@@ -15,8 +15,8 @@ from ctxextend.errors import OutputError
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
 from tests.test_compare import write_texts
-from tests.test_comparison_json import errors
 from tests.test_completion import offered
+from tests.test_results_json import errors
 from tests.trainings import invoke, make_source
 
 FLAGS = ("--data", "texts.jsonl", "--tokens", 128, "--measure", "position")
@@ -154,7 +154,7 @@ def test_compare_completes_lists_of_methods_and_measures() -> None:
 
 def test_compare_model_is_what_the_library_calls(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(compare_module, "compare_model", lambda *asked: seen.append(asked[:2]))
+    monkeypatch.setattr(compare_module, "compare_model", lambda opened, *asked: seen.append((opened.ref, asked[0])))
     compare_module.compare(source, 64, "texts.jsonl", tokens=128, measure=["position"])
     with pytest.raises(AttributeError):  # what is to be shown is None
         compare(source)

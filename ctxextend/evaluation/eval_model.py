@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.lookup import TableLocation
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
@@ -109,11 +108,6 @@ class ModelFiles:
         return self.opened.checkpoint
 
     @property
-    def place(self) -> TableLocation:
-        """What the registry knows of the table that reads its texts."""
-        return self.opened.tables[0].place
-
-    @property
     def table(self) -> str:
         """That table's tensor."""
         return self.opened.tables[0].name
@@ -121,7 +115,7 @@ class ModelFiles:
     @property
     def max_len(self) -> int:
         """Tokens that it reads at once, special tokens included."""
-        return self.place.positions(self.rows)
+        return self.opened.tables[0].place.positions(self.rows)
 
     @property
     def reserved_rows(self) -> int:

@@ -26,7 +26,7 @@ from ctxextend.evaluation.eval_model import (
 )
 from ctxextend.evaluation.evaluation_result import MODEL, Evaluation
 from ctxextend.evaluation.losses import LossMeasure, WindowLosses, plan_losses, sum_up_contexts, sum_up_positions
-from ctxextend.evaluation.passkey import PasskeyCell, PasskeyTask, measure_passkey, plan_passkey, report_passkey
+from ctxextend.evaluation.passkey import PasskeyTask, measure_passkey, plan_passkey, report_passkey
 from ctxextend.evaluation.retrieval import (
     BaseVectors,
     RetrievalTask,
@@ -235,14 +235,14 @@ class EvaluationRun:
     base: BaseReadings | None = None  # from `read_base`; None reads the base along with the model
     started: float = field(default_factory=time.perf_counter)
     windows: list[WindowLosses] = field(default_factory=list)
-    cells: list[PasskeyCell] = field(default_factory=list)
+    cells: dict[tuple[int, float], float] = field(default_factory=dict)  # of the passkey, by length and depth
     ranks: Mapping[str, NDArray[np.int64]] | None = None  # from `rank_documents`
 
     @property
     def tokens_to_read(self) -> int:
         """Tokens that the model and its base read in all."""
         losses = self.losses.tokens_to_read * len(self.text.windows) if self.losses else 0
-        passkey = self.passkey.all_tokens(self.reader.model.kind) if self.passkey else 0
+        passkey = self.passkey.all_tokens if self.passkey else 0
         return losses + passkey + (2 * self.retrieval.tokens if self.retrieval else 0)
 
     @property
@@ -263,7 +263,7 @@ class EvaluationRun:
 
     def fresh(self) -> "EvaluationRun":
         """Return the same run with nothing measured but the base."""
-        return replace(self, started=time.perf_counter(), windows=[], cells=[], ranks=None)
+        return replace(self, started=time.perf_counter(), windows=[], cells={}, ranks=None)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Measure everything; what was measured is kept as it goes, and `advance` is told the tokens of each step."""
@@ -273,9 +273,9 @@ class EvaluationRun:
                 others = self.base.windows[len(self.windows)] if self.base else window
                 self.windows.append(window.merged(others))
         if self.passkey is not None:
-            for cell in measure_passkey(self.passkey, self.reader):
-                self.cells.append(cell)
-                advance(cell.tokens)
+            for length, depth, share in measure_passkey(self.passkey, self.reader):
+                self.cells[length, depth] = share
+                advance(self.passkey.tokens(length))
         by_base = self.base.vectors if self.base else self._base_vectors(advance)
         if self.retrieval and by_base and isinstance(self.reader, Embedder):
             vectors = embed_documents(self.reader, self.retrieval, advance)
@@ -327,7 +327,7 @@ class EvaluationRun:
             precision=str(model.model.dtype).removeprefix("torch."),
             positions=sum_up_positions(self.windows, length),
             contexts=sum_up_contexts(self.windows, base.max_len if base else None),
-            passkey=report_passkey(self.passkey, model.kind, self.cells) if self.passkey and self.cells else None,
+            passkey=report_passkey(self.passkey, self.cells) if self.passkey and self.cells else None,
             retrieval=retrieval,
             complete=complete,
             seconds=round(time.perf_counter() - self.started, 3),

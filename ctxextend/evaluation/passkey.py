@@ -5,7 +5,7 @@ its loss is compared with that of nine others, which needs no model that follows
 of Zhu et al. (2024, LongEmbed, arXiv:2404.12096): the text that holds the number is looked for among others.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -64,6 +64,7 @@ class PasskeyTrial(NamedTuple):
 class PasskeyTask:
     """What is hidden, in what, and how it is asked for."""
 
+    kind: str  # of the model
     sentence: Template  # what is hidden
     question: Template  # at the end of the text, where a model answers
     numbers: Ids  # the tokens of the ten numbers, shape (10,)
@@ -74,13 +75,14 @@ class PasskeyTask:
     seed: int  # of numbers and fillers
     notes: tuple[str, ...] = ()
 
-    def tokens(self, kind: str, length: int) -> int:
-        """Return the tokens that a model of a kind reads for a cell of a length."""
-        return length * self.trials * (NUMBERS if kind == ENCODER else 1)
+    def tokens(self, length: int) -> int:
+        """Return the tokens that a model reads for a cell of a length."""
+        return length * self.trials * (NUMBERS if self.kind == ENCODER else 1)
 
-    def all_tokens(self, kind: str) -> int:
-        """Return the tokens that a model of a kind reads for all cells."""
-        return sum(self.tokens(kind, length) for length in self.lengths) * len(self.depths)
+    @property
+    def all_tokens(self) -> int:
+        """Tokens that a model reads for all cells."""
+        return sum(map(self.tokens, self.lengths)) * len(self.depths)
 
     def answer(self, trial: PasskeyTrial) -> int:
         """Return which of the ten numbers a trial hides.
@@ -98,16 +100,6 @@ class PasskeyTask:
         text = np.take(self.filler, np.arange(start, start + tokens), mode="wrap")
         cut = round(trial.depth * tokens)
         return text[:cut], text[cut:]
-
-
-@dataclass(frozen=True)
-class PasskeyCell:
-    """The share of trials that found the number, at one length of texts and one depth, and the tokens read for it."""
-
-    length: int
-    depth: float
-    found: float
-    tokens: int
 
 
 def plan_passkey(
@@ -141,9 +133,9 @@ def plan_passkey(
         return f"The pass key was not measured: it needs texts of {needed} tokens or more."
     left_out = ", ".join(f"{length:,}" for length in sorted(set(lengths)) if length < needed)
     notes = (f"The pass key was not measured at {left_out} tokens: it needs {needed}.",) if left_out else ()
-    task = PasskeyTask(sentence, question, numbers, filler, fitting, DEPTHS, 1, seed, notes)
+    task = PasskeyTask(model.kind, sentence, question, numbers, filler, fitting, DEPTHS, 1, seed, notes)
     most = TRIALS[model.kind]
-    trials = most if tokens is None else min(max(tokens // task.all_tokens(model.kind), LEAST_TRIALS), most)
+    trials = most if tokens is None else min(max(tokens // task.all_tokens, LEAST_TRIALS), most)
     return replace(task, trials=trials)
 
 
@@ -185,8 +177,8 @@ def _common(rows: list[list[int]]) -> int:
     return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
 
 
-def measure_passkey(task: PasskeyTask, reader: Scorer | Embedder) -> Iterator[PasskeyCell]:
-    """Look for the number, and yield what was found cell by cell, the shortest length first.
+def measure_passkey(task: PasskeyTask, reader: Scorer | Embedder) -> Iterator[tuple[int, float, float]]:
+    """Look for the number, and yield the share of trials that found it, by length and depth, the shortest length first.
 
     Args:
         task: From `plan_passkey` of the reader's model.
@@ -201,7 +193,7 @@ def measure_passkey(task: PasskeyTask, reader: Scorer | Embedder) -> Iterator[Pa
                 found = [np.mean(_find_texts(task, reader, trial)) for trial in trials]
             else:
                 found = [np.mean(_find_numbers(task, reader, trials))]
-            yield PasskeyCell(length, depth, float(np.mean(found)), task.tokens(reader.model.kind, length))
+            yield length, depth, float(np.mean(found))
 
 
 def _find_numbers(task: PasskeyTask, scorer: Scorer, trials: Sequence[PasskeyTrial]) -> list[bool]:
@@ -235,10 +227,9 @@ def _find_texts(task: PasskeyTask, embedder: Embedder, trial: PasskeyTrial) -> N
     return found
 
 
-def report_passkey(task: PasskeyTask, kind: str, cells: Iterable[PasskeyCell]) -> Passkey:
-    """Return what was found; cells that were not measured are None."""
-    found = {(cell.length, cell.depth): cell.found for cell in cells}
+def report_passkey(task: PasskeyTask, found: Mapping[tuple[int, float], float]) -> Passkey:
+    """Return what was found, by length and depth; cells that were not measured are None."""
     rows = tuple(tuple(found.get((length, depth)) for depth in task.depths) for length in task.lengths)
-    how = "retrieval" if kind == ENCODER else "loss rank"
-    asked = NUMBERS if kind == ENCODER else 1  # of each text of an encoder's trial
+    how = "retrieval" if task.kind == ENCODER else "loss rank"
+    asked = NUMBERS if task.kind == ENCODER else 1  # of each text of an encoder's trial
     return Passkey(how, task.lengths, task.depths, rows, task.trials * asked, 1 / NUMBERS)
