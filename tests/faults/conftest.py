@@ -22,6 +22,17 @@ def make_source(folder: Path) -> Path:
     return folder
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Try every fault where the slow tests run."""
+    tracing.is_full_sweep = config.option.markexpr == "slow"
+
+
+@pytest.fixture(scope="module", params=["sample", pytest.param("all", marks=pytest.mark.slow)])
+def sweep(request: pytest.FixtureRequest) -> str:
+    """Run a test on a sample of the faults that it knows and, in `make test-slow`, on all of them."""
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _counted(record_property: Callable[[str, object], None]) -> Iterator[None]:
     """Note how many faults a test injects."""

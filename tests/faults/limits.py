@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.faults.tracing import IS_SOAK
+from tests.faults import tracing
 
 __all__ = ["examples", "within"]
 
@@ -37,4 +37,4 @@ def within(seconds: float) -> Iterator[None]:
 
 def examples(count: int) -> int:
     """Return how many files to draw: so many, and twenty times as many where there is time."""
-    return 20 * count if IS_SOAK else count
+    return 20 * count if tracing.is_full_sweep else count

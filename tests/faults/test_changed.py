@@ -15,7 +15,7 @@ from tests.faults.outcomes import RESIZE, found, leftovers, made, put_none
 from tests.faults.tracing import Call, calls, needs_strace, paused, some
 from tests.pico import contents
 
-pytestmark = needs_strace
+pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 
 READING = ("openat", "read", "pread64", "copy_file_range", "newfstatat", "getdents64")
 

@@ -177,6 +177,7 @@ def cloning(nursery: Nursery) -> list[Call]:
     return moving
 
 
+@pytest.mark.usefixtures("sweep")
 @only_xfs
 @needs_strace
 def test_resize_killed_while_it_clones_leaves_nothing_or_all(resizing: Nursery, disk: Path, room: Path) -> None:
@@ -193,6 +194,7 @@ def test_resize_killed_while_it_clones_leaves_nothing_or_all(resizing: Nursery, 
     assert len(set(outcomes)) == 2
 
 
+@pytest.mark.usefixtures("sweep")
 @only_xfs
 @needs_strace
 def test_resize_that_may_not_clone_copies_or_says_so(resizing: Nursery, disk: Path, room: Path) -> None:

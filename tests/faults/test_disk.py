@@ -41,6 +41,7 @@ def is_refusal(ended: Ended, error: str) -> bool:
     return ended.code == 1 and said and told == (error in FULL)
 
 
+@pytest.mark.usefixtures("sweep")
 @needs_strace
 @pytest.mark.parametrize("error", ERRORS)
 def test_resize_where_any_call_fails_says_so_and_leaves_nothing(error: str, resizing: Nursery, source: Path) -> None:
@@ -61,6 +62,7 @@ def test_resize_where_any_call_fails_says_so_and_leaves_nothing(error: str, resi
             assert not OUTPUT.parent.exists(), call
 
 
+@pytest.mark.usefixtures("sweep")
 @needs_strace
 @pytest.mark.parametrize("injections", [(), (NO_EXCHANGE,)], ids=["exchanged", "two renames"])
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
@@ -80,6 +82,7 @@ def test_resize_force_where_any_call_fails_leaves_the_old_or_the_new(
             assert found() == new, (call, ended)
 
 
+@pytest.mark.usefixtures("sweep")
 @needs_strace
 def test_resize_goes_on_where_a_signal_cuts_a_call_short(resizing: Nursery, source: Path) -> None:
     new, old = made(resizing, 32), made(resizing, 20)

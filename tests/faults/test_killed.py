@@ -16,7 +16,7 @@ from tests.faults.outcomes import NO_EXCHANGE, OUTPUT, RESIZE, found, last_of, l
 from tests.faults.tracing import calls, needs_strace, some
 from tests.pico import contents
 
-pytestmark = needs_strace
+pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 
 
 def test_resize_killed_anywhere_leaves_nothing_or_all(resizing: Nursery, source: Path) -> None:
@@ -24,7 +24,7 @@ def test_resize_killed_anywhere_leaves_nothing_or_all(resizing: Nursery, source:
     found_calls = calls(resizing, *RESIZE)
     assert len(found_calls) > 30
     outcomes = []
-    for call in found_calls:
+    for call in [*some(found_calls[:-2], 0, 3), *found_calls[-2:]]:
         put_none()
         assert stop(resizing, call, RESIZE, "KILL").code == -9, call
         assert contents(source) == before, call

@@ -19,6 +19,8 @@ from ctxextend.plan.plan import plan_resize
 from tests.faults.limits import examples
 from tests.faults.weights import entry, model, pack, theirs
 
+pytestmark = pytest.mark.usefixtures("sweep")
+
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
     """Flip, cut, double and insert bytes, most of them in the header."""

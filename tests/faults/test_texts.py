@@ -71,6 +71,7 @@ FILES = (
 )
 
 
+@pytest.mark.usefixtures("sweep")
 @given(name=st.sampled_from((*FILES, "config.json")), random=st.randoms(use_true_random=False))
 @settings(max_examples=examples(30), deadline=None, derandomize=True)
 def test_mutated_json_is_read_or_refused(folders: dict[str, Path], name: str, random: Random) -> None:
@@ -276,6 +277,7 @@ def test_the_command_refuses_a_hostile_recipe(kind: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("sweep")
 @given(random=st.randoms(use_true_random=False), how=st.sampled_from(["run", "beside"]))
 @settings(max_examples=examples(30), deadline=None, derandomize=True)
 def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: Random, how: str) -> None:

@@ -15,7 +15,7 @@ from tests.faults.nursery import Ended, Nursery, open_nursery
 from tests.faults.tracing import Call, calls, needs_strace, some, traced
 from tests.pico import contents, tensor_bytes
 
-pytestmark = needs_strace
+pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 
 OUTPUT, WORK = Path("out"), Path("out.training")
 # What a training writes while it takes steps.

@@ -25,8 +25,8 @@ CHANGING = (
 )
 # What is logged of a signal that was sent, but not of the stop in which tracing began.
 STOPPED = "SIGSTOP {"
-# Whether a test tries every call, though that takes minutes.
-IS_SOAK = bool(os.environ.get("CTXEXTEND_SOAK"))
+# Whether every fault is tried, as `make test-slow` does, or a sample.
+is_full_sweep = False
 # How often each fault was injected, such as ``signal=KILL``.
 injected: Counter[str] = Counter()
 LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<given>.*)")
@@ -58,7 +58,7 @@ needs_strace = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 def some(calls: list[Call], first: int, step: int) -> list[Call]:
     """Each step-th of the calls, from one on; all of them where there is time."""
-    return calls if IS_SOAK else calls[first::step]
+    return calls if is_full_sweep else calls[first::step]
 
 
 def calls(
