@@ -27,80 +27,30 @@ TYPES = sorted(CONFIG_MAPPING.keys())
 NOT_INSTANTIABLE: Mapping[str, str] = {
     model_type: why
     for why, model_types in {
-        "needs timm": (
-            "edgetam",
-            "edgetam_vision_model",
-            "fast_vlm",
-            "gemma3n",
-            "gemma3n_vision",
-            "pe_audio_video",
-            "pe_audio_video_encoder",
-            "pe_video",
-            "pe_video_encoder",
-            "perception_lm",
-            "timm_backbone",
-            "timm_wrapper",
-        ),
-        "needs natten": ("dinat",),
-        "needs torchaudio": ("higgs_audio_v2_tokenizer",),
-        "needs detectron2": ("layoutlmv2",),
-        "transformers has no model of this config alone": (
-            "edgetam_mask_decoder",
-            "edgetam_prompt_encoder",
-            "edgetam_video_mask_decoder",
-            "edgetam_video_prompt_encoder",
-            "gemma4_unified_audio",
-            "gemma4_unified_vision",
-            "idefics_perciever",
-            "idefics_vision",
-            "layoutxlm",
-            "nougat",
-            "pp_chart2table_vision",
-            "sam2_mask_decoder",
-            "sam2_prompt_encoder",
-            "sam2_video_mask_decoder",
-            "sam2_video_prompt_encoder",
-            "sam3_geometry_encoder",
-            "sam3_lite_text_geometry_encoder",
-            "sam3_tracker_mask_decoder",
-            "sam3_tracker_prompt_encoder",
-            "sam3_tracker_video_mask_decoder",
-            "sam3_tracker_video_prompt_encoder",
-            "sam_hq_mask_decoder",
-            "sam_hq_prompt_encoder",
-            "sam_mask_decoder",
-            "sam_prompt_encoder",
-            "sapiens2_head",
-            "t5_gemma_module",
-            "vibevoice_diffusion",
-        ),
-        "its own default config is not enough to build it": (
-            "cohere_compass",
-            "cohere_compass_text",
-            "dbrx",
-            "deepseek_ocr2",
-            "deepseek_ocr2_text",
-            "diffusion_gemma",
-            "diffusion_gemma_text",
-            "dots1",
-            "emu3",
-            "gemma4_assistant",
-            "gemma4_unified_assistant",
-            "granite4_vision",
-            "hunyuan_vl",
-            "lfm2_moe",
-            "moonshine_streaming",
-            "pp_ocrv5_server_det",
-            "pp_ocrv6_medium_det",
-            "qwen3_omni_moe",
-            "qwen3_omni_moe_talker_text",
-            "t5gemma2_decoder",
-            "t5gemma2_encoder",
-            "t5gemma2_text",
-            "vitmatte",
-        ),
+        "needs timm": """
+            edgetam edgetam_vision_model fast_vlm gemma3n gemma3n_vision pe_audio_video pe_audio_video_encoder
+            pe_video pe_video_encoder perception_lm timm_backbone timm_wrapper
+        """,
+        "needs natten": "dinat",
+        "needs torchaudio": "higgs_audio_v2_tokenizer",
+        "needs detectron2": "layoutlmv2",
+        "transformers has no model of this config alone": """
+            edgetam_mask_decoder edgetam_prompt_encoder edgetam_video_mask_decoder edgetam_video_prompt_encoder
+            gemma4_unified_audio gemma4_unified_vision idefics_perciever idefics_vision layoutxlm nougat
+            pp_chart2table_vision sam2_mask_decoder sam2_prompt_encoder sam2_video_mask_decoder
+            sam2_video_prompt_encoder sam3_geometry_encoder sam3_lite_text_geometry_encoder sam3_tracker_mask_decoder
+            sam3_tracker_prompt_encoder sam3_tracker_video_mask_decoder sam3_tracker_video_prompt_encoder
+            sam_hq_mask_decoder sam_hq_prompt_encoder sam_mask_decoder sam_prompt_encoder sapiens2_head
+            t5_gemma_module vibevoice_diffusion
+        """,
+        "its own default config is not enough to build it": """
+            cohere_compass cohere_compass_text dbrx deepseek_ocr2 deepseek_ocr2_text diffusion_gemma
+            diffusion_gemma_text dots1 emu3 gemma4_assistant gemma4_unified_assistant granite4_vision hunyuan_vl
+            lfm2_moe moonshine_streaming pp_ocrv5_server_det pp_ocrv6_medium_det qwen3_omni_moe
+            qwen3_omni_moe_talker_text t5gemma2_decoder t5gemma2_encoder t5gemma2_text vitmatte
+        """,
     }.items()
-    for model_type in model_types
+    for model_type in model_types.split()
 }
 
 # Axes that are no positions of tokens, by a pattern of "type key parameter", and what they are.

@@ -150,7 +150,7 @@ def bands(
     result[:first] = table[:first]
     for start in range(first, rows, BLOCK_ROWS):
         block = np.arange(start, min(start + BLOCK_ROWS, rows))
-        made = _interpolated(slow, position[block])
+        made = _between_rows(slow, position[block])
         if split.sigma:
             before, after, share = _fast_rows(split, block)
             made += (1 - share[:, None]) * (source[before] - slow[before])
@@ -159,7 +159,7 @@ def bands(
     return result
 
 
-def _interpolated(rows: Rows, position: Rows) -> Rows:
+def _between_rows(rows: Rows, position: Rows) -> Rows:
     """Return rows at fractional positions, linearly; the last row beyond the end."""
     position = np.minimum(position, len(rows) - 1)
     lower = np.clip(np.floor(position).astype(np.int64), 0, max(len(rows) - 2, 0))
