@@ -89,7 +89,13 @@ def check_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path | HubDatas
     Raises:
         DataError: A path does not exist, a folder holds no text, a file is empty, or a dataset's name is malformed.
     """
-    return [*_named(paths).values()]
+    found: dict[Path | HubDataset, Path | HubDataset] = {}
+    for name in path_names(paths):
+        for source in [HubDataset.parse(name)] if name.startswith(HUB) else _files(Path(name)):
+            found.setdefault(_identity(source), source)
+    if not found:
+        raise DataError("No text was named.", "Name files or folders: --data book.txt, --data articles.jsonl.")
+    return list(found.values())
 
 
 def shared(
@@ -100,25 +106,12 @@ def shared(
     Raises:
         DataError: As `check_paths`.
     """
-    named = [file.resolve() if isinstance(file, Path) else file for file in check_paths(others)]
-    return [file for file in check_paths(paths) if (file.resolve() if isinstance(file, Path) else file) in named]
+    named = {_identity(source) for source in check_paths(others)}
+    return [source for source in check_paths(paths) if _identity(source) in named]
 
 
-def _named(paths: Sequence[str | os.PathLike[str]]) -> dict[Path | HubDataset, Path | HubDataset]:
-    """Return what some paths name, by what is the same however a file is named."""
-    found: dict[Path | HubDataset, Path | HubDataset] = {}
-    for name in path_names(paths):
-        if name.startswith(HUB):
-            dataset = HubDataset.parse(name)
-            found.setdefault(dataset, dataset)
-            continue
-        for file in _files(Path(name)):
-            if file.stat().st_size == 0:
-                raise DataError(f"{file} is empty.", "Name a file that holds text.")
-            found.setdefault(file.resolve(), file)
-    if not found:
-        raise DataError("No text was named.", "Name files or folders: --data book.txt, --data articles.jsonl.")
-    return found
+def _identity(source: Path | HubDataset) -> Path | HubDataset:
+    return source.resolve() if isinstance(source, Path) else source
 
 
 def _files(path: Path) -> list[Path]:
@@ -126,15 +119,16 @@ def _files(path: Path) -> list[Path]:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.", "Name text that is there: --data FILE.") from error
-    if is_file:
-        return [path]
-    if path.exists() and not is_folder:
-        raise DataError(f"{path} is neither a file nor a folder.", "Write its text to a file, and name that.")
-    if not is_folder:
+    if not is_file and not is_folder:
+        if path.exists():
+            raise DataError(f"{path} is neither a file nor a folder.", "Write its text to a file, and name that.")
         raise DataError(f"There is no file or folder {path}.", "Name text that is there: --data FILE.")
-    found = sorted(file for file in path.rglob("*") if _is_user_text(file, path))
+    found = [path] if is_file else sorted(file for file in path.rglob("*") if _is_user_text(file, path))
     if not found:
         raise DataError(f"The folder {path} holds no text.", f"Files that end in {', '.join(SUFFIXES)} are read.")
+    for file in found:
+        if file.stat().st_size == 0:
+            raise DataError(f"{file} is empty.", "Name a file that holds text.")
     return found
 
 
@@ -142,13 +136,11 @@ def _is_user_text(file: Path, folder: Path) -> bool:
     """Whether a file in a folder is text, and not part of a checkpoint (vocab.txt) or a training run (its log)."""
     if file.suffix.lower() not in SUFFIXES or not file.is_file():
         return False
-    between = [folder / name for name in file.relative_to(folder).parents][:-1]
-    return not any(
-        parent.name.startswith(".")
-        or parent.suffix == ".training"
-        or any((parent / mark).exists() for mark in CHECKPOINT_MARKS)
-        for parent in between
-    )
+    for parent in [*file.relative_to(folder).parents][:-1]:
+        is_checkpoint = any((folder / parent / mark).exists() for mark in CHECKPOINT_MARKS)
+        if is_checkpoint or parent.name.startswith(".") or parent.suffix == ".training":
+            return False
+    return True
 
 
 def check_texts(paths: Sequence[str | os.PathLike[str]], text_field: str = TEXT_FIELD) -> None:
@@ -294,26 +286,25 @@ def _dataset_rows(source: Path | HubDataset, text_field: str) -> Iterator[str]:
     else:
         address = f"hf://datasets/{source.repo}"  # a local folder may have the bare name
         rows = load_dataset(address, source.config, split=source.split, revision=source.revision, streaming=True)
-    if rows.column_names is not None:
-        _check_column(rows.column_names, text_field, source)
-        rows = rows.select_columns([text_field])  # the others are not decoded
+    if rows.column_names is not None:  # then the others need not be decoded
+        rows = rows.select_columns([_column(rows.column_names, text_field, source)])
     for row in rows:
-        _check_column(row, text_field, source)
-        text = row[text_field]
-        if text is None:
-            continue
-        if not isinstance(text, str):
+        text = row[_column(row, text_field, source)]
+        if text is not None and not isinstance(text, str):
             raise DataError(
                 f"The column {text_field!r} of {source} holds {type(text).__name__}, no text.",
                 "Name the text's: --text-field.",
             )
-        yield text
+        if text is not None:
+            yield text
 
 
-def _check_column(columns: Iterable[str], text_field: str, source: Path | HubDataset) -> None:
+def _column(columns: Iterable[str], text_field: str, source: Path | HubDataset) -> str:
+    """Return the column of the text, if there is one."""
     if text_field not in columns:
         names = ", ".join(list(columns)[:20])
         raise DataError(f"{source} has no column {text_field!r}; it has {names}.", "Name the text's: --text-field.")
+    return text_field
 
 
 def _check_datasets_installed(source: object) -> None:
