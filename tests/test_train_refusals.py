@@ -108,7 +108,7 @@ def test_train_refuses_before_the_model_is_loaded(name: str, gpt2: Path, monkeyp
     def load(*_: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ctxextend.training.setup.load_eval_model", load)
+    monkeypatch.setattr("ctxextend.training.train.load_eval_model", load)
     spoil, flags, said = REFUSED[name]
     source = make_long(Path("long").absolute(), "gpt2") if name == "new rows that nobody knows" else gpt2
     spoil(source)

@@ -20,7 +20,6 @@ from ctxextend.evaluation.eval_model import (
     ModelFiles,
     check_tables,
     check_vocabulary,
-    load_eval_model,
     open_eval_model,
 )
 from ctxextend.plan.find_tables import open_model
@@ -41,19 +40,18 @@ from ctxextend.training.train_data import (
     open_tokens,
     write_tokens,
 )
-from ctxextend.training.trainable import Trainable, match_parameters, select_trainable
-from ctxextend.training.trainer import EVAL_TOKENS, TrainingSetup
+from ctxextend.training.trainable import Trainable, select_trainable
 
 if TYPE_CHECKING:
     from accelerate import PartialState
 
 __all__ = [
     "BaseCheckpoint",
+    "TrainingSetup",
     "TrainingTask",
     "fill_in",
     "find_base",
     "find_new_rows",
-    "load_setup",
     "open_texts",
     "set_up",
 ]
@@ -67,6 +65,9 @@ ENCODER_RATE = 2e-5
 
 # Tokens of a sequence above which memory is worth some time.
 LONG = 1024
+
+# Tokens of held-out text on which the loss is measured, at most.
+EVAL_TOKENS = 65_536
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,38 @@ class TrainingTask:
     def text_length(self) -> int:
         """Tokens of a sequence without special tokens."""
         return self.length - self.files.tokenizer.num_special
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """A model, its objective and its data, ready to be trained.
+
+    Attributes:
+        task: What is trained and how.
+        model: The model, its weights in float32.
+        objective: The module whose ``loss`` is trained.
+        trainable: The parameters that are trained.
+        sequences: How sequences are cut.
+        train: The text to train on, shape (tokens,).
+        held_out: The text to measure the loss on, shape (tokens,).
+        lr: Peak learning rate.
+    """
+
+    task: TrainingTask
+    model: EvalModel
+    objective: torch.nn.Module
+    trainable: Trainable
+    sequences: SequenceSettings
+    train: Tokens
+    held_out: Tokens
+    lr: float
+
+    @property
+    def eval_count(self) -> int:
+        """Held-out sequences that the loss is measured on: whole batches, of which every device reads its share."""
+        found, batch = len(self.held_out) // self.task.text_length, self.task.settings.batch_size
+        most = min(found, max(EVAL_TOKENS // self.task.length, 1))
+        return most - most % batch if most >= batch else most
 
 
 def fill_in(settings: Train, name: str, files: ModelFiles, devices: "PartialState") -> tuple[Train, list[int]]:
@@ -261,17 +294,6 @@ def open_texts(
 # ---- the model
 
 
-def load_setup(task: TrainingTask, texts: tuple[Tokens, Tokens]) -> TrainingSetup:
-    """Load the model and set it up; see `set_up`.
-
-    Raises:
-        CtxextendError: As `load_eval_model` and `set_up`.
-    """
-    model = load_eval_model(task.files, "fp32")
-    shapes = {name: file.entries[name].shape for file in task.files.checkpoint.weights for name in file.entries}
-    return set_up(model, match_parameters(model.model, shapes), task, texts)
-
-
 def set_up(
     model: EvalModel, names: Mapping[str, str], task: TrainingTask, texts: tuple[Tokens, Tokens]
 ) -> TrainingSetup:
@@ -305,7 +327,7 @@ def set_up(
         seed=settings.seed,
     )
     lr = settings.lr or _learning_rate(trainable, settings.trainable, model.kind)
-    return TrainingSetup(settings, model, objective, trainable, sequences, *texts, lr, task.micro_batches)
+    return TrainingSetup(task, model, objective, trainable, sequences, *texts, lr)
 
 
 def _objective(task: TrainingTask, model: EvalModel) -> torch.nn.Module:

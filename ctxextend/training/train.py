@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.atomic_output import check_disk_space, check_output, existing_above
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import TrainingError
-from ctxextend.evaluation.eval_model import ENCODER, open_files
+from ctxextend.evaluation.eval_model import ENCODER, load_eval_model, open_files
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.output_files import file_warnings
 from ctxextend.plan.plan import ResizePlan, plan_recipe, table_hash
@@ -25,9 +25,10 @@ from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.devices import open_devices
 from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.run_folder import SAVE, RunFolder, open_run_folder
-from ctxextend.training.setup import TrainingTask, fill_in, find_base, find_new_rows, load_setup, open_texts
+from ctxextend.training.setup import TrainingSetup, TrainingTask, fill_in, find_base, find_new_rows, open_texts, set_up
+from ctxextend.training.trainable import match_parameters
 from ctxextend.training.trained_output import TrainedWeights, output_texts, write_trained
-from ctxextend.training.trainer import TrainingOutcome, TrainingSetup, run_training
+from ctxextend.training.trainer import TrainingOutcome, run_training
 from ctxextend.training.training_result import TrainingInterrupted, TrainResult, counted
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ def train_recipe(
         CtxextendError: As `ctxextend.train`.
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
-    settings = recipe.train
-    if settings is None:
+    if recipe.train is None:
         raise TrainingError("The run asks for no training.", "Say what to train on: --data and --steps.")
     devices = open_devices()
     with ExitStack() as stack:
@@ -132,30 +132,35 @@ def train_recipe(
                 plan = plan_recipe(recipe)
             source = plan.model if plan is not None else open_model(recipe.checkpoint, typed=recipe.typed)
             source = source.with_code() if recipe.keeps_code else source
-            path = _output(recipe, output, source)
-            folder = stack.enter_context(_run_folder(recipe, source, path, devices, resume=resume, force=force))
-            trained = _resized(source, plan, folder)
-            trained = trained.with_code() if recipe.keeps_code else trained
-            task, table = _open_task(trained, settings, devices, source.ref, is_resized=plan is not None)
+            path, table = _output(recipe, output, source), _read_table(source)
+            begin = _run_folder(recipe, source, table, path, devices, resume=resume, force=force)
+            folder = stack.enter_context(begin)
+            trained = source
+            if plan is not None:
+                trained = _open_resized(plan, folder)
+                trained = trained.with_code() if recipe.keeps_code else trained
+                table = _read_table(trained)
+            task = _open_task(trained, recipe.train, table, source.ref, devices, is_resized=plan is not None)
             texts = open_texts(task, folder, writes=devices.is_main_process, advance=_tokenized(tell))
-        begun_for = folder.begun_for if folder.begun_for != settings.steps else None
+        model = load_eval_model(task.files, "fp32")
+        shapes = {name: entry.shape for file in trained.checkpoint.weights for name, entry in file.entries.items()}
+        setup = set_up(model, match_parameters(model.model, shapes), task, texts)
+        weights = TrainedWeights(trained.checkpoint, setup.trainable, task.settings.dtype)
         notes = source.checkpoint.source.notes if plan is None else ()
-        setup = load_setup(task, texts)
         for text in (*notes, *_summary(setup, devices)):
             tell(text)
-        weights = TrainedWeights(trained.checkpoint, setup.trainable, settings.dtype)
         if devices.is_main_process:
             _check_disk_space(weights, path)
         outcome = run_training(setup, folder, devices, _reporter(setup, progress), tell)
         if outcome.stopped_by is not None:
             raise TrainingInterrupted(outcome.stopped_by, outcome.step, folder.path)
+        begun_for = folder.begun_for if folder.begun_for != task.settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(trained.checkpoint))
         result = _result(recipe, path, setup, outcome, devices)
-        result = replace(result, notes=notes, warnings=(*warnings, *_warnings(settings, begun_for)))
+        result = replace(result, notes=notes, warnings=(*warnings, *_warnings(task.settings, begun_for)))
         if devices.is_main_process:
-            after = weights.tensor(trained.checkpoint.holder(task.files.table), task.files.table)
-            asked = _filled_in(recipe, source, setup, result)
-            written = output_texts(asked, task.files, result, (table_hash(table), table_hash(after)), begun_for)
+            hashes = table_hash(table), table_hash(weights.tensor(task.files.table))
+            written = output_texts(_filled_in(recipe, source, setup, result), task.files, result, hashes, begun_for)
             write_trained(weights, written | _curve(result, folder), _others(folder), path, force=force)
             folder.remove()
     return result
@@ -173,15 +178,22 @@ def _output(recipe: Recipe, output: str | os.PathLike[str] | None, source: Opene
 
 @contextmanager
 def _run_folder(
-    recipe: Recipe, source: OpenedModel, output: Path, devices: "PartialState", *, resume: bool, force: bool
+    recipe: Recipe,
+    source: OpenedModel,
+    table: NDArray[Any],
+    output: Path,
+    devices: "PartialState",
+    *,
+    resume: bool,
+    force: bool,
 ) -> Iterator[RunFolder]:
     """Yield the run folder, which the first process opens, after checking that the output can be written."""
     if not devices.is_main_process or recipe.train is None:
         yield RunFolder.beside(output)
         return
-    checkpoint, name = source.checkpoint, source.tables[0].name
+    checkpoint = source.checkpoint
     check_output(output, checkpoint.guarded, dict.fromkeys(checkpoint.files, 0), force=force)
-    asked = _flat(recipe) | {f"sha256 of {name}": table_hash(read_floats(checkpoint.holder(name), name))}
+    asked = _flat(recipe) | {f"sha256 of {source.tables[0].name}": table_hash(table)}
     with open_run_folder(output, asked, resume=resume, force=force) as folder:
         if folder.save is None:
             for paths in filter(None, (recipe.train.data, recipe.train.eval_data)):
@@ -200,26 +212,35 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def _resized(source: OpenedModel, plan: ResizePlan | None, folder: RunFolder) -> OpenedModel:
-    """Return what is trained: the source, or what a plan makes of it in the run folder."""
-    if plan is None:
-        return source
+def _open_resized(plan: ResizePlan, folder: RunFolder) -> OpenedModel:
+    """Carry out a plan in the run folder, unless that was done before, and open the result."""
     if not folder.resized.exists():
         plan.execute(folder.resized)
-    ref = CheckpointRef(str(folder.resized), variant=source.ref.variant, model_type=source.ref.model_type)
+    ref = CheckpointRef(str(folder.resized), variant=plan.ref.variant, model_type=plan.ref.model_type)
     return open_model(ref, typed=("train",))
 
 
+def _read_table(opened: OpenedModel) -> NDArray[Any]:
+    """Return the position table of a checkpoint, shape (rows, hidden_size)."""
+    name = opened.tables[0].name
+    return read_floats(opened.checkpoint.holder(name), name)
+
+
 def _open_task(
-    trained: OpenedModel, settings: Train, devices: "PartialState", source: CheckpointRef, *, is_resized: bool
-) -> tuple[TrainingTask, NDArray[Any]]:
-    """Return what is trained, and its position table, shape (rows, hidden_size)."""
+    trained: OpenedModel,
+    settings: Train,
+    table: NDArray[Any],
+    source: CheckpointRef,
+    devices: "PartialState",
+    *,
+    is_resized: bool,
+) -> TrainingTask:
+    """Return what is trained: a checkpoint with its position table, and how, given what was asked for."""
     files = open_files(trained)
-    table = read_floats(files.checkpoint.holder(files.table), files.table)
     settings, micro_batches = fill_in(settings, source.source, files, devices)
     base = find_base(settings, files, source if is_resized else None)
     rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
-    return TrainingTask(files, settings, micro_batches, base, rows), table
+    return TrainingTask(files, settings, micro_batches, base, rows)
 
 
 def _tokenized(tell: Callable[[str], None]) -> Callable[[int], None]:
@@ -236,11 +257,11 @@ def _tokenized(tell: Callable[[str], None]) -> Callable[[int], None]:
 
 
 def _summary(setup: TrainingSetup, devices: "PartialState") -> Iterator[str]:
-    settings = setup.settings
+    settings, micro_batch = setup.task.settings, setup.task.micro_batches[0]
     yield (
         f"{setup.trainable.count:,} numbers are trained ({settings.trainable}), {counted(settings.steps, 'step')} of "
-        f"{counted(settings.batch_size, 'sequence')} of {setup.sequences.length:,} tokens, {setup.micro_batches[0]} at "
-        f"once on {counted(devices.num_processes, 'device')}, in {settings.precision}, lr {setup.lr:.3g}"
+        f"{counted(settings.batch_size, 'sequence')} of {setup.task.length:,} tokens, {micro_batch} at once on "
+        f"{counted(devices.num_processes, 'device')}, in {settings.precision}, lr {setup.lr:.3g}"
     )
     if isinstance(setup.objective, LanguageModeling) and not setup.objective.has_separate_head:
         yield "The model's head cannot be parted from it, so the logits of all sequences at once are held whole."
@@ -266,7 +287,7 @@ def _warnings(settings: Train, begun_for: int | None) -> Iterator[str]:
 
 def _reporter(setup: TrainingSetup, progress: Progress) -> Callable[[int, Mapping[str, float]], None]:
     """Return a function that reports the tokens of each step, and its loss."""
-    settings, taken = setup.settings, 0
+    settings, taken = setup.task.settings, 0
     tokens = settings.batch_size * setup.sequences.length
 
     def report(step: int, logs: Mapping[str, float]) -> None:
@@ -284,7 +305,7 @@ def _reporter(setup: TrainingSetup, progress: Progress) -> Callable[[int, Mappin
 def _result(
     recipe: Recipe, output: Path, setup: TrainingSetup, outcome: TrainingOutcome, devices: "PartialState"
 ) -> TrainResult:
-    settings, sequences, kind = setup.settings, setup.sequences, setup.model.kind
+    settings, sequences, kind = setup.task.settings, setup.sequences, setup.model.kind
     held_out = [line["eval_loss"] for line in outcome.log if "eval_loss" in line]
     return TrainResult(
         output=output,
@@ -312,9 +333,10 @@ def _result(
 
 def _filled_in(recipe: Recipe, source: OpenedModel, setup: TrainingSetup, result: TrainResult) -> Recipe:
     """Return the recipe with all that was left open filled in."""
-    hub = source.checkpoint.source if source.checkpoint.source.kind == "hub" else None
-    ref = replace(recipe.checkpoint, revision=hub.revision) if hub is not None else recipe.checkpoint
-    return replace(recipe, checkpoint=ref, train=replace(setup.settings, lr=result.lr, micro_batch=result.micro_batch))
+    found, ref = source.checkpoint.source, recipe.checkpoint
+    ref = replace(ref, revision=found.revision) if found.kind == "hub" else ref
+    train = replace(setup.task.settings, lr=result.lr, micro_batch=result.micro_batch)
+    return replace(recipe, checkpoint=ref, train=train)
 
 
 def _curve(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:

@@ -87,8 +87,9 @@ class TrainedWeights:
         before = file.entries[name].dtype
         return DTYPES[self.dtype] if self.dtype is not None and before in DTYPES.values() else before
 
-    def tensor(self, file: TensorFile, name: str) -> NDArray[Any]:
+    def tensor(self, name: str) -> NDArray[Any]:
         """Return a tensor as it is written; frozen rows are the source's own, unless they get another dtype."""
+        file = self.checkpoint.holder(name)
         dtype = numpy_dtype(self._dtype(file, name))
         if name not in self.trainable.names:
             return read_floats(file, name).astype(dtype)
@@ -119,19 +120,19 @@ class TrainedWeights:
 
 
 class _Tensors(Mapping[str, NDArray[Any]]):
-    """The new tensors of a file, each made when it is asked for, so that few are in memory."""
+    """Tensors by name, each made when it is asked for, so that few are in memory."""
 
-    def __init__(self, weights: TrainedWeights, file: TensorFile) -> None:
-        self.weights, self.file = weights, file
+    def __init__(self, weights: TrainedWeights) -> None:
+        self.weights = weights
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.weights.tensor(self.file, name)
+        return self.weights.tensor(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.file.entries)
+        return iter(self.weights.checkpoint.names)
 
     def __len__(self) -> int:
-        return len(self.file.entries)
+        return len(self.weights.checkpoint.names)
 
 
 def write_trained(
@@ -161,7 +162,7 @@ def write_trained(
         for file in checkpoint.weights:
             name = checkpoint.output_name(file)
             if name in weights.layouts:
-                rewrite(file, weights.layouts[name], _Tensors(weights, file), staged / name)
+                rewrite(file, weights.layouts[name], _Tensors(weights), staged / name)
         for name, path in others.items():
             copy_file(path, staged / name)
         write_rest(checkpoint, staged, copied, texts)

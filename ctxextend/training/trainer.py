@@ -26,24 +26,20 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.errors import OutputError, TrainingError
-from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.models.load import quiet
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.run_folder import SAVE, RunFolder
-from ctxextend.training.train_data import SequenceDataset, SequenceSettings, Tokens
+from ctxextend.training.setup import TrainingSetup
+from ctxextend.training.train_data import SequenceDataset
 from ctxextend.training.trainable import Trainable
 
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-    from ctxextend.recipe import Train
-
-__all__ = ["TrainingOutcome", "TrainingSetup", "run_training"]
+__all__ = ["TrainingOutcome", "run_training"]
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
-# Tokens of held-out text on which the loss is measured, at most.
-EVAL_TOKENS = 65_536
 
 WEIGHTS = "trained.safetensors"
 # The folder of a save that is being written.
@@ -56,40 +52,6 @@ SAME_SIGNAL = 2.0
 
 # Called with the step, and with what is logged of it.
 Report = Callable[[int, Mapping[str, float]], None]
-
-
-@dataclass(frozen=True)
-class TrainingSetup:
-    """A model, its objective and its data, ready to be trained.
-
-    Attributes:
-        settings: How to train, all that was left open filled in.
-        model: The model, its weights in float32.
-        objective: The module whose ``loss`` is trained.
-        trainable: The parameters that are trained.
-        sequences: How sequences are cut.
-        train: The text to train on, shape (tokens,).
-        held_out: The text to measure the loss on, shape (tokens,).
-        lr: Peak learning rate.
-        micro_batches: How many sequences a device may hold at a time, the largest first.
-    """
-
-    settings: "Train"
-    model: EvalModel
-    objective: torch.nn.Module
-    trainable: Trainable
-    sequences: SequenceSettings
-    train: Tokens
-    held_out: Tokens
-    lr: float
-    micro_batches: list[int]
-
-    @property
-    def eval_count(self) -> int:
-        """Held-out sequences that the loss is measured on: whole batches, of which every device reads its share."""
-        found, batch = len(self.held_out) // self.sequences.text_length, self.settings.batch_size
-        most = min(found, max(EVAL_TOKENS // self.sequences.length, 1))
-        return most - most % batch if most >= batch else most
 
 
 @dataclass(frozen=True)
@@ -137,7 +99,7 @@ def run_training(
         OutputError: A save cannot be written.
     """
     stop = Stop()
-    attempts = [(size, False) for size in setup.micro_batches] + [(setup.micro_batches[-1], True)]
+    attempts = [(size, False) for size in setup.task.micro_batches] + [(setup.task.micro_batches[-1], True)]
     with quiet(), _signals_between_steps(stop):
         for micro_batch, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
@@ -152,7 +114,7 @@ def run_training(
                 failure = error
             else:
                 step = trainer.state.global_step
-                stopped_by = stop.signal if step < setup.settings.steps else None
+                stopped_by = stop.signal if step < setup.task.settings.steps else None
                 log = tuple(trainer.state.log_history)
                 return TrainingOutcome(log, step, callback.seconds, _peak_bytes(), micro_batch, stopped_by)
             if trainer.state.global_step > begun or devices.num_processes > 1:
@@ -203,7 +165,7 @@ def _not_finite(trainer: "RunTrainer", setup: TrainingSetup, step: int) -> Train
     kept = folder.step
     again = f"Begin anew with an --lr below {setup.lr:.2g}" + " and --force" * bool(kept)
     return TrainingError(
-        f"The loss or its gradient is no finite number at step {step} of {setup.settings.steps}. "
+        f"The loss or its gradient is no finite number at step {step} of {setup.task.settings.steps}. "
         + (f"What was learned until step {kept} is saved in {folder.save}." if kept else "Nothing was saved."),
         f"{again}, or write what is saved: the same command with --resume --steps {kept}." if kept else f"{again}.",
     )
@@ -223,7 +185,7 @@ def _can_evaluate(trainer: "RunTrainer") -> bool:
 def _make_trainer(
     setup: TrainingSetup, folder: RunFolder, devices: "PartialState", callback: "RunCallback", micro_batch: int
 ) -> "RunTrainer":
-    settings, is_cpu = setup.settings, devices.device.type == "cpu"
+    settings, is_cpu = setup.task.settings, devices.device.type == "cpu"
     arguments = TrainingArguments(
         output_dir=str(folder.path),
         max_steps=settings.steps,
