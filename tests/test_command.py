@@ -3,7 +3,6 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import cache
 from typing import Any
 
 import pytest
@@ -48,6 +47,8 @@ def test_help_shows_a_line_then_examples_then_what_the_command_takes(name: str) 
     every = [option for parameter in COMMANDS[name].params for option in parameter.opts if option.startswith("--")]
     assert all(option in text for option in every)
     assert max(map(len, text.splitlines())) <= 80
+    short = CliRunner().invoke(app_of(), [name, "-h"], prog_name="ctxextend", env={"COLUMNS": "80"})
+    assert short.stdout == text
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -71,12 +72,6 @@ def test_help_shows_defaults_and_what_must_be_given() -> None:
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_help_is_short_for_h_too(name: str) -> None:
-    short = CliRunner().invoke(app_of(), [*name.split(), "-h"], prog_name="ctxextend", env={"COLUMNS": "80"})
-    assert short.stdout == help_of(*name.split())
-
-
-@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_wraps_in_a_narrow_window_but_leaves_examples_whole(name: str) -> None:
     narrow, wide = help_of(*name.split(), columns=40), help_of(*name.split())
     assert EXAMPLE.findall(narrow) == EXAMPLE.findall(wide)
@@ -91,31 +86,22 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 PLAIN = [
-    {"NO_COLOR": "1"},
-    {"TERM": "dumb"},
-    {"TERM": "xterm-256color", "COLORTERM": "truecolor"},
-    {"FORCE_COLOR": "1", "GITHUB_ACTIONS": "true"},
-    {"PYTHONIOENCODING": "ascii"},
+    {},
+    {"TERM": "xterm-256color", "COLORTERM": "truecolor", "FORCE_COLOR": "1", "GITHUB_ACTIONS": "true"},
     {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
 ]
 PRINTING = [["--help"], *([name, "--help"] for name in COMMANDS), ["methods"], ["families"]]
 DRY_RUN = ["resize", "tiny-gpt2", "--to", "1024", "--method", "linear", "--keep-first", "1", "--dry-run"]
 
 
-@cache
-def piped(*arguments: str, **changes: str) -> bytes:
-    done = subprocess.run([*PROGRAM, *arguments], env=environment(**changes), capture_output=True, check=True)
-    assert not done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("changes", PLAIN, ids="-".join)
-def test_output_in_a_pipe_is_the_same_plain_text_everywhere(changes: dict[str, str]) -> None:
-    for arguments in (["--help"], ["resize", "--help"], ["methods"], ["families"], DRY_RUN):
-        shown = piped(*arguments, **changes)
-        assert shown == piped(*arguments)
-        assert b"\x1b" not in shown
-        assert b"?" not in shown
+@pytest.mark.parametrize("arguments", [["resize", "--help"], ["methods"], DRY_RUN], ids=" ".join)
+def test_output_in_a_pipe_is_the_same_plain_text_everywhere(arguments: list[str]) -> None:
+    for changes in PLAIN:
+        done = subprocess.run(
+            [*PROGRAM, *arguments], env=environment(**changes), capture_output=True, text=True, check=True
+        )
+        expected = CliRunner().invoke(app_of(), arguments, prog_name="ctxextend", env={"COLUMNS": ""}).stdout
+        assert (done.stdout, done.stderr) == (expected, "")
 
 
 @pytest.mark.parametrize("arguments", [*PRINTING, DRY_RUN], ids=" ".join)
@@ -126,7 +112,7 @@ def test_output_has_nothing_that_an_encoding_may_lack(arguments: list[str]) -> N
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS])
+@pytest.mark.parametrize("name", ["", "resize"])
 def test_help_is_coloured_on_a_terminal_and_says_the_same(name: str) -> None:
     shown = on_terminal([*PROGRAM, *name.split(), "--help"], environment(TERM="xterm", COLUMNS="80"))
     assert "\x1b[1mOptions\x1b[0m:\n" in shown
@@ -152,3 +138,23 @@ def test_usage_errors_are_plain_text() -> None:
     assert done.exit_code == 2
     assert done.stderr.endswith("Try 'ctxextend resize --help' for help.\n\nError: Missing option '--to'.\n")
     assert done.stderr.isascii()
+
+
+@pytest.mark.parametrize(
+    ("typed", "data", "length"),
+    [
+        ("m --data a b c", "a b c", ""),
+        ("m --data a b --seed 1 --length 8 16", "a b", "8 16"),
+        ("m --data a --data b", "a b", ""),
+        ("m --data=a --quiet --data b c", "a b c", ""),
+        ("m --seed 1 --data a b", "a b", ""),
+        ("--data a m", "a", ""),
+        ("--data a m --length 8 16", "a", "8 16"),
+        ("--seed 1 m --data a b", "a b", ""),
+        ("m --data - b", "- b", ""),
+    ],
+)
+def test_flags_take_several_values_one_behind_the_other(typed: str, data: str, length: str) -> None:
+    given = COMMANDS["evaluate"].make_context("evaluate", typed.split()).params
+    assert given["source"] == "m"
+    assert (given["data"], given["length"] or []) == (data.split(), [int(value) for value in length.split()])

@@ -85,7 +85,7 @@ def compare(
     from ctxextend.comparison.compare import ComparisonInterrupted, compare_model
     from ctxextend.comparison.compare_settings import Compare
     from ctxextend.plan.find_tables import open_model
-    from ctxextend.recipe import CheckpointRef
+    from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
     named = [name for listed in methods or () for name in listed.split(",") if name.strip()]
     if methods is not None and not named:
@@ -94,24 +94,7 @@ def compare(
     options.check_files(plot, report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags)
-        settings = Compare.from_flags(
-            to,
-            data,
-            named,
-            steps,
-            trainable=trainable,
-            eval_data=tuple(eval_data or ()),
-            length=tuple(length or ()),
-            tokens=tokens,
-            measure=tuple(measure or ()),
-            precision=precision,
-            seed=seed,
-            text_field=text_field,
-            seq_len=seq_len,
-            window=window,
-            lr=lr,
-            batch_size=batch_size,
-        )
+        settings = Compare.from_flags(methods=named, **options.given_flags(flags, Evaluate, Train), to=to)
     try:
         with sink.progress("Comparing", of="tokens") as progress:
             found = compare_model(open_model(ref, typed=("compare",)), settings, progress)

@@ -182,6 +182,13 @@ def usage_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
+def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
+    """Return those of a command's values that were given and are named as fields of settings, lists as tuples."""
+    names = [field.name for kind in settings for field in fields(kind)]
+    given = {name: flags[name] for name in names if flags.get(name) is not None}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
 def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: Any) -> Settings:
     """Return settings from the flags that are named as their fields; one that was not given is its field's default.
 
@@ -193,10 +200,8 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
     Raises:
         BadParameter: What is given could serve no checkpoint.
     """
-    values = {field.name: flags.get(field.name) for field in fields(settings)} | changes  # type: ignore[arg-type]
-    given = {name: value for name, value in values.items() if value is not None}
     with usage_errors():
-        return settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        return settings(**given_flags({**flags, **changes}, settings))
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:
