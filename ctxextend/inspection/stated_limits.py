@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
@@ -86,8 +86,7 @@ class Limit:
         tokens: How many token positions that means; None where it sets no limit.
         client: Who obeys it.
         table: The table that it is about.
-        agrees: Whether it agrees with that table.
-        why: What follows where it does not; else empty.
+        why: What follows where it does not agree with that table; else empty.
         mend: The command that mends it; None where nothing needs to be.
     """
 
@@ -97,14 +96,20 @@ class Limit:
     tokens: int | None
     client: str
     table: str
-    agrees: bool
     why: str = ""
     mend: str | None = None
+
+    json_properties: ClassVar = ("agrees",)
 
     def __post_init__(self) -> None:
         is_padding = isinstance(self.value, dict) and self.tokens is not None
         if not (self.value is None or isinstance(self.value, int) or is_padding):
             object.__setattr__(self, "value", str(self.value))  # JSON has no infinity, which 1e400 is read as
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it agrees with its table."""
+        return not self.why
 
     @property
     def stops_loading(self) -> bool:
@@ -151,7 +156,7 @@ def find_limits(
                 by_key[limit.key] = limit
     limits = list(by_key.values())
     for table in tables:
-        limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name, agrees=True))
+        limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
         limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # those of all layers as one
     for tokenizer, table in _readers(tables).items():
         limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
@@ -171,11 +176,11 @@ def _config_limits(model: OpenedModel, table: StoredTable) -> Iterator[Limit]:
     checkpoint, place = model.checkpoint, table.place
 
     def limit_of(key: str, value: Any, client: str) -> Limit:
-        is_length = isinstance(value, int) and not isinstance(value, bool)
-        agrees = is_length and place.rows(value) == table.rows
-        tokens = place.positions(place.rows(value)) if is_length else None
+        rows = place.rows(value) if isinstance(value, int) and not isinstance(value, bool) else None
+        tokens = None if rows is None else place.positions(rows)
         why = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if client != NOBODY else "nothing reads it"
-        return Limit(checkpoint.config_file, key, value, tokens, client, table.name, agrees, "" if agrees else why)
+        why = "" if rows == table.rows else why
+        return Limit(checkpoint.config_file, key, value, tokens, client, table.name, why)
 
     for path in place.length_paths:
         value = nested(checkpoint.config, path)
@@ -189,7 +194,7 @@ def _config_limits(model: OpenedModel, table: StoredTable) -> Iterator[Limit]:
         value = checkpoint.config.get(key)
         if isinstance(value, int):
             why = "" if value == table.positions else _consequence(value, table)
-            yield Limit(checkpoint.config_file, key, value, value, TRANSFORMERS, table.name, not why, why)
+            yield Limit(checkpoint.config_file, key, value, value, TRANSFORMERS, table.name, why)
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: StoredTable) -> Iterator[Limit]:
@@ -205,7 +210,7 @@ def _buffer_limits(checkpoint: Checkpoint, table: StoredTable) -> Iterator[Limit
             tokens = length - (wanted - table.positions)
             client = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
             why = "" if length == wanted else f"{table.name} has {table.rows} rows"
-            yield Limit(checkpoint.relative(file), name, length, tokens, client, table.name, not why, why)
+            yield Limit(checkpoint.relative(file), name, length, tokens, client, table.name, why)
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: StoredTable) -> Limit:
@@ -214,8 +219,7 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: StoredT
         client = NOBODY
     tokens, positions = stated.tokens, table.positions
     may_be_less = stated.kind in ("padding", "generation")
-    agrees = tokens == positions or (may_be_less and (tokens is None or tokens < positions))
-    if agrees:
+    if tokens == positions or (may_be_less and (tokens is None or tokens < positions)):
         why = ""
     elif client == NOBODY:
         why = "nothing reads it"
@@ -224,7 +228,7 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: StoredT
         why = f"every text is padded to {tokens} tokens, and {beyond}"
     else:
         why = _consequence(tokens, table)
-    return Limit(stated.file, ".".join(stated.path), stated.value, tokens, client, table.name, agrees, why)
+    return Limit(stated.file, ".".join(stated.path), stated.value, tokens, client, table.name, why)
 
 
 def _consequence(tokens: int | None, table: StoredTable) -> str:
