@@ -14,17 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each may import from those before it, and from itself: a package, or one module of it.
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
-    *("recipe", "recipe_file", "provenance", "plan", "models/load", "inspection"),
-    *(
-        "verification",
-        "models",
-        "text_data",
-        "evaluation",
-        "report/saving",
-        "report/numbers",
-        "report/figures",
-        "report/table_figure",
-    ),
+    *("recipe", "recipe_file", "provenance", "plan", "models", "text_data", "inspection", "verification"),
+    *("evaluation", "report/saving", "report/numbers", "report/figures", "report/table_figure"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
