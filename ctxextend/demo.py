@@ -5,13 +5,13 @@ import inspect
 import json
 import os
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.atomic_output import temporary_folder
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.comparison.compare import compare_model
@@ -116,8 +116,8 @@ def compare_demo(progress: Progress = no_progress) -> Comparison:
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
-    with temporary_folder() as folder:
-        path = folder / "documents.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
         settings = Compare.from_flags(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
         return compare_model(_open_demo(), settings, progress)

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from ctxextend.checkpoints import atomic_output
-from ctxextend.checkpoints.atomic_output import atomic_folder, locked, remove_at_once, temporary_folder
+from ctxextend.checkpoints.atomic_output import atomic_folder, locked, remove_at_once
 from ctxextend.errors import OutputError
 from tests.pico import contents
 
@@ -441,15 +440,6 @@ def test_stage_without_force_replaces_nothing_that_came_at_the_last_moment(
     assert contents(output) == {"thesis.tex": b"mine"}
 
 
-@pytest.mark.parametrize("kind", ["new", "old"])
-@pytest.mark.parametrize("force", [False, True])
-def test_stage_refuses_a_source_that_a_killed_run_left(kind: str, force: bool, tmp_path: Path) -> None:
-    left = checkpoint(tmp_path / f".out.ctxextend-{kind}-00c0ffee")
-    with pytest.raises(OutputError, match="left behind, and would be cleared"):
-        write(tmp_path / "out", left, force=force)
-    assert contents(left) == OLD
-
-
 def test_stage_removes_read_only_folders_that_it_replaced(public_path: Path) -> None:
     source = checkpoint(public_path / "source" / "model")
     output = checkpoint(public_path / "mine" / "out")
@@ -558,45 +548,7 @@ def test_stage_syncs_the_folders_that_it_makes_above(
     assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= set(synced)
 
 
-# ---- temporary folders and locks
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def test_scratch_is_removed_in_the_end_and_nobody_else_may_look(temporary: Path) -> None:
-    with pytest.raises(ZeroDivisionError), temporary_folder() as folder:
-        (folder / "file").write_text("x")
-        assert folder.parent == temporary
-        assert folder.stat().st_mode & 0o777 == 0o700
-        raise ZeroDivisionError
-    assert list(temporary.iterdir()) == []
-
-
-def test_scratch_clears_what_dead_runs_left_and_nothing_else(temporary: Path) -> None:
-    dead, living = (temporary / f".scratch.ctxextend-new-{number}" for number in ("00000000", "11111111"))
-    for folder in (dead, living, temporary / "mine"):
-        folder.mkdir()
-        (folder / "file").write_text("x")
-    link = temporary / ".scratch.ctxextend-new-22222222"
-    link.symlink_to(temporary / "mine")
-    with locked(living), temporary_folder():
-        assert not dead.exists()
-    assert sorted(path.name for path in temporary.iterdir()) == [living.name, link.name, "mine"]
-    assert contents(temporary / "mine") == {"file": b"x"}
-
-
-def test_scratch_without_a_place_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found")
-
-    monkeypatch.setattr(tempfile, "gettempdir", none)
-    with pytest.raises(OutputError, match="no place for temporary files"), temporary_folder():
-        pass
+# ---- removals and locks
 
 
 def test_discard_leaves_nothing_of_it(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -42,7 +41,6 @@ __all__ = [
     "os_errors_as_output_error",
     "remove_at_once",
     "remove_stale",
-    "temporary_folder",
 ]
 
 # What asks a run to end.
@@ -87,7 +85,6 @@ def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force
     """
     with os_errors_as_output_error(output, files):
         output = _resolved(output)
-        _check_not_left_behind(source, output)
         if aside := _moved_aside(output):
             _rename(aside, output)
         _check_place(output, source)
@@ -127,22 +124,6 @@ def atomic_file(output: Path) -> Iterator[Path]:
                 sync_folder(output.parent)
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Give an empty folder for temporary files and remove it at the end; if this run is killed, the next one does.
-
-    Raises:
-        OutputError: The system has no place for it.
-    """
-    try:
-        here = Path(tempfile.gettempdir()) / "scratch"
-    except OSError as error:
-        raise OutputError(f"There is no place for temporary files: {error.strerror}.", "Name one: TMPDIR=…") from error
-    remove_stale(here, "new")
-    with _temporary_sibling(here, lambda path: path.mkdir(0o700)) as folder:
-        yield folder
-
-
 # ---- checks
 
 
@@ -150,7 +131,6 @@ def check_output(output: Path, source: Path, files: Mapping[str, int], *, force:
     """Raise OutputError where `atomic_folder` would refuse the output, without changing anything; see there."""
     with os_errors_as_output_error(output):
         output = _resolved(output)
-        _check_not_left_behind(source, output)
         _check_place(output, source)
         _check_replaceable(_moved_aside(output) or output, files, force)
         above = existing_above(output)
@@ -163,15 +143,6 @@ def _resolved(output: Path) -> Path:
         return output.resolve()
     except RuntimeError as error:  # before Python 3.13
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
-
-
-def _check_not_left_behind(source: Path, output: Path) -> None:
-    for left in (*_siblings(output, "new"), *_siblings(output, "old")):
-        if source.resolve().is_relative_to(left.resolve()):
-            raise OutputError(
-                f"The source {source} is what a stopped run to {output} left behind, and would be cleared.",
-                "Give it another name first, or choose another -o.",
-            )
 
 
 def _check_place(output: Path, source: Path) -> None:

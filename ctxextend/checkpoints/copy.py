@@ -22,7 +22,6 @@ __all__ = [
     "open_source",
     "read_range",
     "reading",
-    "same_bytes",
     "sync_folder",
     "write_all",
     "write_file",
@@ -168,18 +167,6 @@ def read_range(path: Path, start: int, length: int) -> memoryview:
                 raise CheckpointError(f"{path} became shorter while it was read.", "Run the command again.")
             rest = rest[count:]
     return data
-
-
-def same_bytes(one: Path, other: Path) -> bool:
-    """Whether two files hold the same bytes.
-
-    Raises:
-        CheckpointError: One cannot be read.
-    """
-    sizes = [fingerprint[0] if (fingerprint := file_fingerprint(path)) else None for path in (one, other)]
-    if sizes[0] is None or sizes[0] != sizes[1]:
-        return False
-    return first_difference((one, 0), (other, 0), sizes[0]) is None
 
 
 def first_difference(one: tuple[Path, int], other: tuple[Path, int], length: int) -> int | None:

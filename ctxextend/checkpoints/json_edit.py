@@ -229,12 +229,3 @@ def _value_end(text: str, start: int) -> int:
 def _skip_space(text: str, position: int) -> int:
     space = _SPACE.match(text, position)
     return space.end() if space else position
-
-
-def open_brackets(text: str) -> int:
-    """Return how many brackets of JSON or YAML are open at once at most, quotes not regarded."""
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest

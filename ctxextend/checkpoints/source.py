@@ -153,11 +153,16 @@ def _local_file(reference: str, path: Path) -> Source:
             f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}.",
         )
     named = folder.name if (folder / "config.json").is_file() or path.stem in PLAIN_STEMS else path.stem
-    cached = CACHE_SNAPSHOT.search(folder.as_posix())
-    if cached:
-        hub_id = cached["id"].replace("--", "/")
-        return Source(reference, "file", folder, hub_id.split("/")[-1], hub_id, cached["sha"], file=path.name)
-    return Source(reference, "file", folder, named or "model", file=path.name)
+    return _with_hub_id(Source(reference, "file", folder, named or "model", file=path.name))
+
+
+def _with_hub_id(source: Source) -> Source:
+    """Return a local source with its Hub id and commit if its folder is a snapshot in the Hub's cache."""
+    cached = CACHE_SNAPSHOT.search(source.folder.as_posix())
+    if not cached:
+        return source
+    hub_id = cached["id"].replace("--", "/")
+    return replace(source, name=hub_id.split("/")[-1], hub_id=hub_id, revision=cached["sha"], notes=())
 
 
 def bundled_source(name: str) -> Source:
@@ -171,16 +176,12 @@ def _refuse(flag: str, value: str | None, what: str) -> None:
 
 
 def _local(reference: str, path: Path) -> Source:
-    folder = path.resolve()
-    cached = CACHE_SNAPSHOT.search(folder.as_posix())
-    if cached:
-        hub_id = cached["id"].replace("--", "/")
-        return Source(reference, "folder", folder, hub_id.split("/")[-1], hub_id, cached["sha"])
     notes: tuple[str, ...] = ()
     if HUB_ID.fullmatch(reference):
         other = "the bundled checkpoint" if reference in BUNDLED else "a model of the Hub"
         notes = (f"{reference} is a local folder here, and it wins over {other} of that name.",)
-    return Source(reference, "folder", folder, folder.name or "model", notes=notes)
+    folder = path.resolve()
+    return _with_hub_id(Source(reference, "folder", folder, folder.name or "model", notes=notes))
 
 
 def _download(hub_id: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:

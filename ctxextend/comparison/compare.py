@@ -1,6 +1,7 @@
 """Rank methods by what they are worth on one model, one text and one seed."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.atomic_output import temporary_folder
 from ctxextend.comparison.compare_settings import Compare
 from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import (
@@ -155,8 +155,8 @@ def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = n
         CtxextendError: As `compare`.
         ComparisonInterrupted: As `compare`.
     """
-    with temporary_folder() as folder:
-        run = open_comparison(opened, settings, folder)
+    with tempfile.TemporaryDirectory() as folder:
+        run = open_comparison(opened, settings, Path(folder))
         try:
             run.measure(progress)
         except KeyboardInterrupt:

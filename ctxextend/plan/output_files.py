@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import is_code
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import delete, edit, load_object, open_brackets, read_bytes
+from ctxextend.checkpoints.json_edit import delete, edit, load_object, read_bytes
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES
@@ -56,7 +56,6 @@ UNDECODED = "surrogateescape"
 FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 # Longer and deeper front matter takes long to read, and is left as it is.
 MAX_FRONT_MATTER = 100_000
-MAX_DEPTH = 100
 # The key and whatever is indented below it or listed at its own level.
 BASE_MODEL = re.compile(r"^base_model:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
@@ -205,7 +204,7 @@ def model_card(card: str | None, base_model: str, *, is_hub_id: bool, title: str
 
 def _is_mapping(text: str) -> bool:
     """Whether YAML is a mapping, seen without building its values: a stranger wrote them."""
-    if len(text) > MAX_FRONT_MATTER or open_brackets(text) > MAX_DEPTH:
+    if len(text) > MAX_FRONT_MATTER:
         return False
     try:
         return isinstance(yaml.compose(text), yaml.MappingNode)

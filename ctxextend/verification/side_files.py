@@ -1,11 +1,12 @@
 """Check that config, tokenizer and side files state the new length, and that nothing else in them changed."""
 
+import filecmp
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.copy import same_bytes
+from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import NOT_OURS, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import parse_json, read_bytes
@@ -102,7 +103,9 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str, wanted: bytes
         return
     path, original = resized.root / name, plan.checkpoint.root / name
     try:
-        if wanted is None and same_bytes(original, path):
+        with reading(path):
+            is_same = wanted is None and filecmp.cmp(original, path, shallow=False)
+        if is_same:
             return
         if wanted is None and path.suffix != ".json":
             yield f"{name} is not what it was, byte for byte"
