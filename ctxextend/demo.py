@@ -7,7 +7,7 @@ import os
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,6 @@ class Demo:
     text_within: str
     text_beyond: str
     consequences: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
-        return asdict(self)
 
 
 def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:

@@ -126,7 +126,6 @@ def show_comparison(sink: Output, found: "Comparison") -> None:
     from ctxextend.cli.comparison_screen import comparison_lines
 
     sink.note(*found.notes)
-    for warning in found.warnings:
-        sink.warning(warning)
-    sink.screen(list(comparison_lines(found, screen_of_stdout())))
+    sink.warning(*found.warnings)
+    sink.screen(comparison_lines(found, screen_of_stdout()))
     sink.note(f"Compared in {found.seconds:.0f} s.")

@@ -60,7 +60,7 @@ def demo(
     else:
         failures = write_comparison(sink, found, page)
     show_comparison(sink, found)
-    values = shown.as_dict() | {"output": str(output) if output else None, "comparison": to_json(found)}
+    values = to_json(shown) | {"output": str(output) if output else None, "comparison": to_json(found)}
     sink.result("demo", values, found.warnings)
     if not found.complete:
         raise typer.Exit(INTERRUPTED)

@@ -88,6 +88,5 @@ def show_evaluation(sink: Output, found: "Evaluation") -> None:
     from ctxextend.cli.evaluation_screen import evaluation_lines
 
     sink.note(*found.notes)
-    for warning in found.warnings:
-        sink.warning(warning)
-    sink.screen(list(evaluation_lines(found, screen_of_stdout())))
+    sink.warning(*found.warnings)
+    sink.screen(evaluation_lines(found, screen_of_stdout()))

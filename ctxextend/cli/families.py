@@ -37,5 +37,5 @@ def families(
 
     sink, found = Output(as_json), list_families(model_types)
     rows = [(one.model_type, one.part, one.offset, one.config_key, one.table, "; ".join(one.notes)) for one in found]
-    sink.screen(list(table(HEADER, rows, left=range(len(HEADER)))))
+    sink.screen(table(HEADER, rows, left=range(len(HEADER))))
     sink.result("families", {"families": to_json(found)})

@@ -94,9 +94,9 @@ def _show(sink: Output, found: list["Inspection"], rows: slice | None, width: in
     from ctxextend.cli.inspection_screen import inspection_lines, row_lines
 
     if rows is None:
-        sink.screen(list(inspection_lines(found, screen_of_stdout(width))))
+        sink.screen(inspection_lines(found, screen_of_stdout(width)))
         return
     for table in (table for inspection in found for table in inspection.tables):
         if not range(*rows.indices(table.rows)):
             raise ResizeError(f"--rows selects none of {table.name}'s rows, 0 to {table.rows - 1}.")
-    sink.screen(list(row_lines(found, rows)))
+    sink.screen(row_lines(found, rows))

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,7 @@ class Output:
         if not (self.as_json or self.silent):
             _print("\n".join(map(printable, text.split("\n"))))
 
-    def screen(self, lines: Sequence[Pieces]) -> None:
+    def screen(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
         if not (self.as_json or self.silent):
             _print("\n".join(styled(line, colour=in_colour()) for line in lines))
@@ -115,9 +115,9 @@ class Output:
         if lines and not (self.quiet or self.silent):
             _say(*lines)
 
-    def warning(self, text: str) -> None:
-        """Print a line that people should not miss."""
-        self.note(f"Warning: {text}")
+    def warning(self, *texts: str) -> None:
+        """Print lines that people should not miss."""
+        self.note(*(f"Warning: {text}" for text in texts))
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
         """Print a failure and what to do next; nothing else is ever printed for it."""

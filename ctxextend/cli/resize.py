@@ -140,8 +140,7 @@ def resize(
             check_calibrated(settings)
     plan = plan_recipe(recipe)
     sink.note(*plan.notes)
-    for warning in plan.warnings:
-        sink.warning(warning)
+    sink.warning(*plan.warnings)
     also: dict[str, Any] = {}
     if calibrate:
         if not (dry_run or training):

@@ -10,7 +10,7 @@ from ctxextend.cli import options
 from ctxextend.cli.evaluate import show_evaluation
 from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c, is_other_process
 from ctxextend.cli.resize import settings_text, show_plan
-from ctxextend.cli.train import losses_text, show_interrupted
+from ctxextend.cli.train import interrupted, losses_text
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunPlan, RunResult
@@ -51,16 +51,14 @@ def run(
     sink = Output(as_json, quiet, silent=is_other_process())
     plan = plan_run(read_recipe(recipe, changes or ()))
     sink.note(*(plan.resize.notes if plan.resize else ()))
-    for warning in plan.warnings:
-        sink.warning(warning)
+    sink.warning(*plan.warnings)
     if dry_run:
         _show_dry_run(sink, plan, output, force)
         return
     try:
         result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
     except TrainingInterrupted as stop:
-        show_interrupted(sink, stop)
-        raise typer.Exit(128 + stop.signal) from None
+        raise interrupted(sink, stop) from None
     except RunInterrupted as stop:
         ignore_ctrl_c()
         _show(sink, plan, stop.result)
@@ -86,9 +84,8 @@ def _show_dry_run(sink: Output, plan: "RunPlan", output: Path | None, force: boo
 
 def _show(sink: Output, plan: "RunPlan", result: "RunResult") -> None:
     made = result.resize or result.training
-    for warning in made.warnings if made is not None else ():
-        if warning not in plan.warnings:  # which were shown before
-            sink.warning(warning)
+    if made is not None:
+        sink.warning(*(warning for warning in made.warnings if warning not in plan.warnings))  # which were shown before
     if result.training is not None:
         sink.note(*losses_text(result.training).splitlines())
     if result.output is not None:

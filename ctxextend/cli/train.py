@@ -11,7 +11,6 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output, ignore_ctrl_c, is_other_process
-from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.plan.plan import ResizePlan
@@ -90,7 +89,7 @@ def train(
     sink = Output(as_json, quiet, silent=is_other_process())
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
     result = run_training(sink, recipe, output, force=force, resume=resume)
-    sink.result("train", to_json(result), result.warnings)
+    sink.result("train", result, result.warnings)
 
 
 def run_training(
@@ -117,11 +116,8 @@ def run_training(
                 recipe, output, plan=plan, force=force, resume=resume, progress=progress, tell=sink.note
             )
     except TrainingInterrupted as stop:
-        show_interrupted(sink, stop)
-        raise typer.Exit(128 + stop.signal) from None
-    for warning in result.warnings:
-        if plan is None or warning not in plan.warnings:
-            sink.warning(warning)
+        raise interrupted(sink, stop) from None
+    sink.warning(*(warning for warning in result.warnings if plan is None or warning not in plan.warnings))
     sink.note(*losses_text(result).splitlines())
     sink.data(str(result.output))
     folder = shlex.quote(str(result.output))
@@ -129,13 +125,14 @@ def run_training(
     return result
 
 
-def show_interrupted(sink: Output, stop: "TrainingInterrupted") -> None:
-    """Say where a training stopped, and how it goes on."""
+def interrupted(sink: Output, stop: "TrainingInterrupted") -> typer.Exit:
+    """Say where a training stopped, and how it goes on; return the exit to raise."""
     ignore_ctrl_c()
     typed = shlex.join(["ctxextend", *(word for word in sys.argv[1:] if word != "--resume")])
     message = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # then a launcher stood in front of it
     sink.failure("Interrupted", message, "Go on with --resume." if several else f"Go on with: {typed} --resume")
+    return typer.Exit(128 + stop.signal)
 
 
 def losses_text(result: "TrainResult") -> str:
