@@ -185,3 +185,36 @@ def test_train_that_was_spoilt_before_any_save_leaves_nothing(gpt2: Path) -> Non
     assert done.exit_code == 1
     assert "no finite number at step 2 of 5. Nothing was saved." in done.stderr
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
+
+
+def test_train_tries_smaller_micro_batches_and_then_checkpointing_where_memory_is_short(
+    gpt2: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, tried = RunTrainer.training_step, list[tuple[int, bool]]()
+
+    def short(self: RunTrainer, model: Any, inputs: Any, *others: Any) -> torch.Tensor:
+        size, is_checkpointed = len(inputs["input_ids"]), model.model.transformer.h[0].gradient_checkpointing
+        tried.append((size, is_checkpointed))
+        if not is_checkpointed:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return step(self, model, inputs, *others)
+
+    monkeypatch.setattr(RunTrainer, "training_step", short)
+    done = begin(gpt2)
+    assert done.exit_code == 0, done.stderr
+    assert tried[:4] == [(4, False), (2, False), (1, False), (1, True)]
+    assert "The memory does not hold 4 sequences at once; less is tried." in done.stderr
+    for line, other in zip(log_of(Path("out")), log_of(unbroken), strict=True):
+        assert line == pytest.approx(other, rel=1e-4)
+    assert "micro_batch: 1" in Path("out/ctxextend.yaml").read_text()
+
+
+def test_train_says_that_memory_does_not_suffice(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(RunTrainer, "training_step", short)
+    done = begin(gpt2)
+    assert done.exit_code == 1
+    assert "The memory did not hold 1 sequences of 32 tokens at once." in done.stderr
+    assert not Path("out.training").exists()

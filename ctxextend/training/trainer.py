@@ -111,19 +111,20 @@ def run_training(
             except Exception as error:
                 if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
                     raise
-                failure = error
+                failure = error.with_traceback(None)  # whose frames hold what does not fit
             else:
                 step = trainer.state.global_step
                 stopped_by = stop.signal if step < setup.task.settings.steps else None
                 log = tuple(trainer.state.log_history)
                 return TrainingOutcome(log, step, callback.seconds, _peak_bytes(), micro_batch, stopped_by)
-            if trainer.state.global_step > begun or devices.num_processes > 1:
+            is_last = (micro_batch, is_checkpointed) == attempts[-1]
+            if is_last or trainer.state.global_step > begun or devices.num_processes > 1:
                 break
             tell(f"The memory does not hold {micro_batch} sequences at once; less is tried.")
             setup.objective.zero_grad()
             release_memory(trainer)
     raise TrainingError(
-        f"The memory did not hold {micro_batch} sequences of {setup.sequences.length:,} tokens at once.",
+        f"The memory did not hold {micro_batch} sequences of {setup.task.length:,} tokens at once.",
         "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
     ) from failure
 
