@@ -58,10 +58,14 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 
 # Sizes that must fit others, by the path of keys.
 FITTING: Mapping[str, dict[str, Any]] = {
+    "align": {"vision_config.depth_coefficient": 0.1},
+    "perceiver": {"num_self_attends_per_block": 2},
     "big_bird": {"block_size": 4, "num_random_blocks": 1},
     "bridgetower": {"hidden_size": 64, "text_config.hidden_size": 64, "vision_config.hidden_size": 64},
-    "grounding-dino": {"d_model": 32},
-    "mm-grounding-dino": {"d_model": 32},
+    **{
+        name: {"d_model": 32, "backbone_config.depths": [1, 1, 1, 1], "backbone_config.num_heads": [1, 1, 1, 1]}
+        for name in ("grounding-dino", "mm-grounding-dino")
+    },
     "clvp": {"text_config.bos_token_id": 1, "text_config.eos_token_id": 2},
     "gpt_neo": {
         "attention_types": [[["global", "local"], 1]],
@@ -76,7 +80,11 @@ FITTING: Mapping[str, dict[str, Any]] = {
         "vision_config.depths": [1, 1, 1, 1],
     },
     "lilt": {"hidden_size": 24},
-    "tvp": {"backbone_config.hidden_sizes": [8, 8, 8, 8], "backbone_config.embedding_size": 8},
+    "tvp": {
+        "backbone_config.hidden_sizes": [8, 8, 8, 8],
+        "backbone_config.embedding_size": 8,
+        "backbone_config.depths": [1, 1, 1, 1],
+    },
     "layoutlmv3": {"coordinate_size": 2, "shape_size": 4},
     "led": {"attention_window": [8, 8]},
     "longformer": {"attention_window": [8, 8]},
