@@ -79,7 +79,7 @@ def test_demo_prints_one_json_object_and_writes_the_page_where_it_is_told() -> N
 
 @pytest.mark.usefixtures("quick", "silent")
 def test_demo_without_the_extra_says_how_to_get_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.report.html.can_report", lambda: False)
+    monkeypatch.setattr("ctxextend.report.saving.is_installed", lambda kind: False)
     done = demo()
     assert done.exit_code == 0
     assert "pip install 'ctxextend[plot]'" in done.stderr

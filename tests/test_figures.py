@@ -323,8 +323,8 @@ def test_plot_tables_where_nothing_may_be_written(public_path: Path) -> None:
     code = (
         "import os\n"
         "from pathlib import Path\n"
-        "from ctxextend.report.saving import check_figure\n"
-        f"os.setuid(65534); check_figure(Path({str(public_path / 'figure.png')!r}))"
+        "from ctxextend.report.saving import FIGURE, check_file\n"
+        f"os.setuid(65534); check_file(Path({str(public_path / 'figure.png')!r}), FIGURE)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "OutputError" in done.stderr

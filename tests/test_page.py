@@ -20,7 +20,8 @@ from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
 from ctxextend.report.comparison_panels import comparison_panels, plot_comparison
 from ctxextend.report.figures import panel_grid, upper_limit
-from ctxextend.report.html import check_report, verdict, write_report
+from ctxextend.report.html import verdict, write_report
+from ctxextend.report.saving import REPORT, check_file
 from tests.comparisons import METHODS, comparison, encoders
 
 HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
@@ -335,23 +336,24 @@ def test_verdict(found: Comparison, words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("page.pdf", "pages"), ("folder.html", "is a folder"), ("none/page.html", "no folder")]
 )
-def test_check_report_refuses_before_any_work(name: str, words: str, tmp_path: Path) -> None:
+def test_check_file_refuses_before_any_work(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "folder.html").mkdir()
-    for refuse in (check_report, lambda path: write_report(EMPTY, path)):
-        with pytest.raises(OutputError, match=words) as caught:
-            refuse(tmp_path / name)
-        assert caught.value.hint
+    with pytest.raises(OutputError, match=words) as caught:
+        check_file(tmp_path / name, REPORT)
+    assert caught.value.hint
+    with pytest.raises(OutputError, match=words):
+        write_report(EMPTY, tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html"]
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
-def test_check_report_names_the_extra_that_is_missing(
+def test_check_file_names_the_extra_that_is_missing(
     missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else found(name))
     with pytest.raises(OutputError, match="not installed") as caught:
-        check_report(tmp_path / "page.html")
+        check_file(tmp_path / "page.html", REPORT)
     assert caught.value.hint == "pip install 'ctxextend[plot]'"
 
 

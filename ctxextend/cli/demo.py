@@ -30,11 +30,11 @@ def demo(
     """
     from ctxextend.comparison.compare import ComparisonInterrupted
     from ctxextend.demo import compare_demo, run_demo
-    from ctxextend.report.html import can_report
+    from ctxextend.report import saving
 
     sink = Output(as_json, quiet)
     page = report
-    if page is None and can_report():
+    if page is None and saving.is_installed(saving.REPORT):
         page = (output.parent if output else Path()) / REPORT
     options.check_files(report=page)
     sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")

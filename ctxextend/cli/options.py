@@ -211,15 +211,12 @@ def check_files(plot: Path | None = None, report: Path | None = None) -> None:
         BadParameter: Its ending is no format.
         OutputError: It cannot be written, or the extra plot is not installed.
     """
-    if plot is not None:
-        from ctxextend.report.saving import check_figure, check_suffix
+    if plot is None and report is None:
+        return
+    from ctxextend.report.saving import FIGURE, REPORT, check_file, check_format
 
-        with usage_errors():
-            check_suffix(plot)
-        check_figure(plot)
-    if report is not None:
-        from ctxextend.report.html import check_report, check_report_suffix
-
-        with usage_errors():
-            check_report_suffix(report)
-        check_report(report)
+    for path, kind in ((plot, FIGURE), (report, REPORT)):
+        if path is not None:
+            with usage_errors():
+                check_format(path, kind)
+            check_file(path, kind)

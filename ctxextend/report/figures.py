@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey
 from ctxextend.report.numbers import twice
-from ctxextend.report.saving import check_figure, save
+from ctxextend.report.saving import FIGURE, check_file, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,7 +124,7 @@ def write_figure(path: Path, make: "Callable[[], Figure]") -> None:
     Raises:
         OutputError: matplotlib is not installed, the ending is no format, or the file cannot be written.
     """
-    check_figure(path)
+    check_file(path, FIGURE)
     save(path, render(make, path.suffix.lower()))
 
 

@@ -1,6 +1,5 @@
 """The report of a comparison: one HTML page that needs nothing but a browser."""
 
-import importlib.util
 import math
 import re
 from collections.abc import Sequence
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome
-from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report.comparison_panels import (
     NUMBERS,
@@ -22,12 +20,11 @@ from ctxextend.report.comparison_panels import (
 )
 from ctxextend.report.figures import COLOURS, DASHES, THEME, printable, render
 from ctxextend.report.numbers import significant_sign
-from ctxextend.report.saving import check_place, check_suffix, save
+from ctxextend.report.saving import REPORT, check_file, save
 from ctxextend.version import __version__
 
-__all__ = ["can_report", "check_report", "check_report_suffix", "verdict", "write_report"]
+__all__ = ["verdict", "write_report"]
 
-FORMATS = (".html", ".htm")
 KINDS = {
     "causal": "a language model, which predicts the next token",
     "masked": "a masked language model",
@@ -44,34 +41,6 @@ SVG_IN_HTML = (
 )
 
 
-def check_report_suffix(path: Path) -> None:
-    """Refuse a name whose ending is not that of a page.
-
-    Raises:
-        OutputError: Which endings there are.
-    """
-    check_suffix(path, FORMATS, "pages")
-
-
-def can_report() -> bool:
-    """Whether the extra `plot` is installed, which reports are made with."""
-    return all(map(importlib.util.find_spec, ("matplotlib", "jinja2")))
-
-
-def check_report(path: Path) -> None:
-    """Refuse a report that cannot be made or has no place to go, before there is any work in it.
-
-    Raises:
-        OutputError: What is in the way, and what to do.
-    """
-    check_report_suffix(path)
-    if not can_report():
-        raise OutputError(
-            "Reports are made by matplotlib and Jinja2, which are not installed.", "pip install 'ctxextend[plot]'"
-        )
-    check_place(path)
-
-
 def write_report(comparison: Comparison, path: Path) -> None:
     """Write a comparison as one HTML page; the same one gives the same bytes with the same matplotlib.
 
@@ -85,7 +54,7 @@ def write_report(comparison: Comparison, path: Path) -> None:
     Raises:
         OutputError: The ending is not that of a page, the extra `plot` is not installed, or the file cannot be written.
     """
-    check_report(path)
+    check_file(path, REPORT)
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(

@@ -1,7 +1,7 @@
-"""Where a figure or a page goes: checked before there is any work in it, and written whole or not at all."""
+"""Where a figure or a report goes: checked before there is any work in it, and written whole or not at all."""
 
 import importlib.util
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ctxextend.checkpoints.atomic_output import (
@@ -13,39 +13,55 @@ from ctxextend.checkpoints.atomic_output import (
 from ctxextend.checkpoints.copy import sync_file, write_all
 from ctxextend.errors import OutputError
 
-__all__ = ["FORMATS", "check_figure", "check_place", "check_suffix", "save"]
-
-FORMATS = (".png", ".svg", ".pdf")
+__all__ = ["FIGURE", "REPORT", "check_file", "check_format", "is_installed", "save"]
 
 
-def check_suffix(path: Path, formats: Sequence[str] = FORMATS, what: str = "figures") -> None:
-    """Refuse a name whose ending is no format that figures have, or whatever else is written.
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file: what such files are called, their endings, the libraries they need, and what to say without."""
+
+    plural: str
+    formats: tuple[str, ...]
+    libraries: tuple[str, ...]
+    missing: str
+
+
+FIGURE = FileKind(
+    "figures", (".png", ".svg", ".pdf"), ("matplotlib",), "Figures are drawn by matplotlib, which is not installed."
+)
+REPORT = FileKind(
+    "pages",
+    (".html", ".htm"),
+    ("matplotlib", "jinja2"),
+    "Reports are made by matplotlib and Jinja2, which are not installed.",
+)
+
+
+def is_installed(kind: FileKind) -> bool:
+    """Whether the libraries of the extra `plot` are there that a kind of file needs."""
+    return all(map(importlib.util.find_spec, kind.libraries))
+
+
+def check_format(path: Path, kind: FileKind) -> None:
+    """Refuse a name whose ending is no format of a kind of file.
 
     Raises:
         OutputError: It is none, and which there are.
     """
-    if path.suffix.lower() not in formats:
-        raise OutputError(f"{path} does not end in a format that {what} have.", f"Let it end in {', '.join(formats)}.")
+    if path.suffix.lower() not in kind.formats:
+        message = f"{path} does not end in a format that {kind.plural} have."
+        raise OutputError(message, f"Let it end in {', '.join(kind.formats)}.")
 
 
-def check_figure(path: Path) -> None:
-    """Refuse a figure that cannot be made or has no place to go, before there is any work in it.
-
-    Raises:
-        OutputError: What is in the way, and what to do.
-    """
-    check_suffix(path)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise OutputError("Figures are drawn by matplotlib, which is not installed.", "pip install 'ctxextend[plot]'")
-    check_place(path)
-
-
-def check_place(path: Path) -> None:
-    """Refuse a place where no file can be written.
+def check_file(path: Path, kind: FileKind) -> None:
+    """Refuse a file that cannot be made or has no place to go, before there is any work in it.
 
     Raises:
         OutputError: What is in the way, and what to do.
     """
+    check_format(path, kind)
+    if not is_installed(kind):
+        raise OutputError(kind.missing, "pip install 'ctxextend[plot]'")
     folder = path.absolute().parent
     with os_errors_as_output_error(path, hint=_elsewhere(path)):
         if path.is_dir():
