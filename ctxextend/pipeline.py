@@ -1,38 +1,32 @@
 """A recipe of several steps carried out: resize, train, evaluate."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from ctxextend.errors import RecipeError
 from ctxextend.evaluation.eval_model import check_tables
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.json_output import to_json
+from ctxextend.json_output import json_key, not_in_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
+from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import table_hashes
-from ctxextend.recipe import CheckpointRef, Recipe
+from ctxextend.recipe import Recipe
 from ctxextend.recipe_file import RecipeFile, read_recipe
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
     from ctxextend.training.training_result import TrainResult
 
-__all__ = ["RunInterrupted", "RunPlan", "RunResult", "plan_run", "run"]
-
-# Told what is done and in what it is counted; gives the function that is told how many were done and there are.
-Stages = Callable[[str, str], AbstractContextManager[Callable[..., None]]]
+# Told what is done and in what it is counted; gives what is told of its progress.
+Stages = Callable[[str, str], AbstractContextManager[Progress]]
 
 Folder = str | os.PathLike[str] | None
-
-
-@contextmanager
-def _silent(what: str, of: str) -> Iterator[Callable[..., None]]:
-    yield lambda done, total, said="": None
 
 
 @dataclass(frozen=True)
@@ -42,16 +36,23 @@ class RunResult:
     Attributes:
         output: The new folder; None where none was asked for.
         resize: What was written, where the recipe resizes and does not train.
-        planned: What its resize did, where the recipe then trains.
         training: What was trained and written, where the recipe trains.
         evaluation: What was measured, where the recipe evaluates.
+        planned: What its resize did, where the recipe then trains.
     """
 
     output: Path | None = None
-    resize: ResizeResult | None = None
-    training: "TrainResult | None" = None
-    evaluation: Evaluation | None = None
-    planned: ResizePlan | None = None
+    resize: ResizeResult | None = field(default=None, metadata=not_in_json)
+    training: "TrainResult | None" = field(default=None, metadata=json_key("train"))
+    evaluation: Evaluation | None = field(default=None, metadata=json_key("evaluate"))
+    planned: ResizePlan | None = field(default=None, metadata=not_in_json)
+
+    json_properties: ClassVar = {"resize": "resized"}
+
+    @property
+    def resized(self) -> ResizeResult | ResizePlan | None:
+        """What the resize did, whether or not it was a step on the way to a training."""
+        return self.resize or self.planned
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -63,15 +64,6 @@ class RunResult:
     def is_first(self) -> bool:
         """Whether this is the process that writes and prints, where several trained together."""
         return self.training is None or self.training.is_first
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values, in the words of ``--json``."""
-        return {
-            "output": None if self.output is None else str(self.output),
-            "resize": to_json(self.resize or self.planned),
-            "train": to_json(self.training),
-            "evaluate": to_json(self.evaluation),
-        }
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -113,7 +105,7 @@ class RunPlan:
         *,
         force: bool = False,
         resume: bool = False,
-        progress: Stages = _silent,
+        progress: Stages = lambda what, of: nullcontext(no_progress),
         tell: Callable[[str], None] = lambda text: None,
     ) -> RunResult:
         """Resize, train and evaluate, as far as the recipe asks for it.
@@ -133,53 +125,37 @@ class RunPlan:
             RecipeError: An output or a training to go on with is named, and the recipe asks for none.
             RunInterrupted: Ctrl-C while the output was measured; it holds what was done.
         """
-        folder = self.output(output)
-        self._check(folder, resume=resume)
-        if self.recipe.train is None:
-            result = self._make(folder, progress, force=force)
-        else:
-            result = self._train(folder, progress, {"force": force, "resume": resume, "tell": tell})
-        if self.recipe.evaluate is None or not result.is_first:
+        recipe, plan, folder = self.recipe, self.resize, self.output(output)
+        # What a step behind a long training would refuse is refused now.
+        if resume and recipe.train is None:
+            raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
+        if folder is not None and recipe.train is None and plan is None:
+            raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
+        if recipe.evaluate is not None:
+            check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
+        result = RunResult()
+        if recipe.train is not None:
+            from ctxextend.training.train import train_recipe
+
+            with progress("Training", "tokens") as moved:
+                trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, tell=tell, progress=moved)
+            result = RunResult(trained.output, training=trained, planned=plan)
+        elif plan is not None:
+            with progress("Writing", "bytes") as moved:
+                resized = plan.execute(folder, force=force, progress=moved)
+            result = RunResult(resized.output, resize=resized)
+        if recipe.evaluate is None or not result.is_first:
             return result
+        measured = recipe.checkpoint
+        if (made := result.output) is not None:
+            # No id of the Hub begins with a dot.
+            name = str(made) if made.is_absolute() else f".{os.sep}{made}"
+            measured = replace(measured, source=name, revision=None, subfolder=None)
         try:
             with progress("Reading", "tokens") as moved:
-                return replace(
-                    result, evaluation=evaluate_checkpoint(self._measured(result), self.recipe.evaluate, moved)
-                )
+                return replace(result, evaluation=evaluate_checkpoint(measured, recipe.evaluate, moved))
         except EvaluationInterrupted as stop:
             raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
-
-    def _check(self, folder: Folder, *, resume: bool) -> None:
-        """Refuse what the steps behind a long training would refuse when it is done."""
-        if resume and self.recipe.train is None:
-            raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
-        if folder is not None and self.recipe.train is None and self.resize is None:
-            raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
-        if self.recipe.evaluate is not None:
-            check_texts(self.recipe.evaluate.data, self.recipe.evaluate.text_field)
-
-    def _train(self, folder: Folder, stages: Stages, options: Mapping[str, Any]) -> RunResult:
-        from ctxextend.training.train import train_recipe
-
-        with stages("Training", "tokens") as moved:
-            trained = train_recipe(self.recipe, folder, plan=self.resize, progress=moved, **options)
-        return RunResult(trained.output, training=trained, planned=self.resize)
-
-    def _make(self, folder: Folder, stages: Stages, *, force: bool) -> RunResult:
-        if (plan := self.resize) is None:
-            return RunResult()
-        with stages("Writing", "bytes") as moved:
-            resized = plan.execute(folder, force=force, progress=lambda done: moved(done, plan.bytes_to_write))
-        return RunResult(resized.output, resize=resized)
-
-    def _measured(self, result: RunResult) -> CheckpointRef:
-        """Return what is measured: the output, or the source where there is none."""
-        ref = self.recipe.checkpoint
-        if result.output is None:
-            return ref
-        # No id of the Hub begins so.
-        folder = str(result.output) if result.output.is_absolute() else f".{os.sep}{result.output}"
-        return replace(ref, source=folder, revision=None, subfolder=None)
 
 
 def plan_run(written: RecipeFile) -> RunPlan:

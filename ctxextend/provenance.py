@@ -16,8 +16,6 @@ from ctxextend.recipe_file import MAX_CHARACTERS, NOT_PLAIN, REF_KEYS, TABLE_KEY
 from ctxextend.tables.apply import still_learned
 from ctxextend.tables.methods import METHODS
 
-__all__ = ["Provenance", "learned_before", "parse_provenance", "read_provenance", "table_hashes"]
-
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Settings = TypeVar("Settings")
@@ -25,20 +23,14 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True)
 class Provenance:
-    """How an output came about, as the recipe beside it says.
+    """How an output came about, as the recipe beside it says."""
 
-    Attributes:
-        base: The checkpoint that it was made of.
-        settings: How that was resized; where it was only trained, to the length that it had.
-        trainable: What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
-        values: The whole of the file, as plain values.
-        before: The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.
-    """
-
-    base: CheckpointRef
-    settings: Resize
+    base: CheckpointRef  # the checkpoint that it was made of
+    settings: Resize  # how that was resized; where it was only trained, to the length that it had
+    # What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
     trainable: str | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)  # the whole of the file, as plain values
+    # The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.
     before: "Provenance | None" = None
 
     @property

@@ -9,22 +9,6 @@ from typing import Any
 from ctxextend.errors import ResizeError
 from ctxextend.tables.apply import MethodOptions
 
-__all__ = [
-    "DEFAULT_METHOD",
-    "LEAST_LENGTH",
-    "MEASURES",
-    "PRECISIONS",
-    "RECIPE_FILE",
-    "TRAINABLE",
-    "TRUNCATE",
-    "CheckpointRef",
-    "Evaluate",
-    "Recipe",
-    "Resize",
-    "Train",
-    "flag_words",
-]
-
 DEFAULT_METHOD = "copy"
 
 # More rows than any file holds: a longer number may even be one that Python refuses to print.
@@ -53,28 +37,19 @@ LEAST_LENGTH = 8
 class CheckpointRef:
     """A checkpoint as a user names it.
 
-    Attributes:
-        source: A folder, a weights file, a bundled checkpoint's name, or a Hub id.
-        revision: A branch, tag or commit of the Hub.
-        subfolder: The folder below the source that holds the checkpoint.
-        variant: The part of the weights' file names that tells one copy from another, such as ``fp16``.
-        model_type: The model type to take it for; None is what its config says.
-        table: The whole name of its position table, for a model type that the registry does not know.
-        config_key: The key that states the table's length, with dots where configs are nested; goes with `table`.
-        reserved_rows: The table's rows before position 0; goes with `table`.
-
     Raises:
         ResizeError: Flags that have no meaning together.
     """
 
-    source: str
-    revision: str | None = None
-    subfolder: str | None = None
-    variant: str | None = None
-    model_type: str | None = None
-    table: str | None = None
+    source: str  # a folder, a weights file, a bundled checkpoint's name, or a Hub id
+    revision: str | None = None  # a branch, tag or commit of the Hub
+    subfolder: str | None = None  # the folder below the source that holds the checkpoint
+    variant: str | None = None  # the part of the weights' file names that tells one copy from another, such as ``fp16``
+    model_type: str | None = None  # the model type to take it for; None is what its config says
+    table: str | None = None  # the whole name of its position table, for a model type that the registry does not know
+    # The key that states the table's length, with dots where configs are nested; goes with `table`.
     config_key: str | None = None
-    reserved_rows: int = 0
+    reserved_rows: int = 0  # the table's rows before position 0; goes with `table`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reserved_rows", _whole(self.reserved_rows))
@@ -92,39 +67,30 @@ class CheckpointRef:
 class Resize:
     """What to make of a position table.
 
-    Attributes:
-        to: Usable token positions wanted, ≥ 1; offset rows come on top.
-        method: How new rows are made; None is `copy`, and all that a shorter table allows.
-        keep_first: Positions at the start that the method neither reads nor changes; None is the method's default.
-        drop_last: Positions at the end that are no source for new rows.
-        scope: For `sinusoidal`: ``new`` rows or ``all``; None is the method's default, as of the next two.
-        alpha: For `hierarchical`: the weight of the first digit, above 0, below 1 and not 0.5.
-        seed: For `random`: the seed of what is drawn, ≥ 0.
-        sigma: For `bands`: rows of the Gaussian that parts slow from fast, ≥ 0; None is chosen, as the next two.
-        repeat: For `bands`: the first of the rows that repeat, and one behind the last, offset rows not counted.
-        gain: For `bands`: by how much rows are moved away from their mean, above 0.
-        part: Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
-        mend_limits: Whether config, tokenizer and side files must state the table's length even where it stays, and
-            whatever they state now.
-        keep_code: Whether code that lies in the folder is copied, and not left out.
-
     Raises:
         ResizeError: A value that no checkpoint could serve.
     """
 
-    to: int
-    method: str | None = None
+    to: int  # usable token positions wanted, ≥ 1; offset rows come on top
+    method: str | None = None  # how new rows are made; None is `copy`, and all that a shorter table allows
+    # Positions at the start that the method neither reads nor changes; None is the method's default.
     keep_first: int | None = None
-    drop_last: int = 0
+    drop_last: int = 0  # positions at the end that are no source for new rows
+    # For `sinusoidal`: ``new`` rows or ``all``; None is the method's default, as of the next two.
     scope: str | None = None
-    alpha: float | None = None
-    seed: int | None = None
+    alpha: float | None = None  # for `hierarchical`: the weight of the first digit, above 0, below 1 and not 0.5
+    seed: int | None = None  # for `random`: the seed of what is drawn, ≥ 0
+    # For `bands`: rows of the Gaussian that parts slow from fast, ≥ 0; None is chosen, as the next two.
     sigma: float | None = None
+    # For `bands`: the first of the rows that repeat, and one behind the last, offset rows not counted.
     repeat: tuple[int, int] | None = None
-    gain: float | None = None
+    gain: float | None = None  # for `bands`: by how much rows are moved away from their mean, above 0
+    # Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
     part: str | None = None
+    # Whether config, tokenizer and side files must state the table's length even where it stays, and whatever they
+    # state now.
     mend_limits: bool = False
-    keep_code: bool = False
+    keep_code: bool = False  # whether code that lies in the folder is copied, and not left out
 
     def __post_init__(self) -> None:
         for name in ("to", "keep_first", "drop_last", "seed"):
@@ -177,32 +143,21 @@ class Resize:
 class Evaluate:
     """How to measure what a context length is worth.
 
-    Attributes:
-        data: Files, folders and data sets of the Hub that hold the text.
-        original: What the model was made of; None is what the recipe beside it says.
-        alone: Whether the original is left out, wherever it may be.
-        length: Contexts to measure; empty is doublings up to the model's length.
-        tokens: Tokens of the text to use, at most.
-        batch_size: Windows that are read at once; None is as many as hold 4,096 tokens.
-        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
-        seed: What masks and numbers are drawn with.
-        measure: Which measures to take, of `MEASURES`; empty is all that the model allows.
-        text_field: The key of a line of JSONL, or the column, that holds the text.
-
     Raises:
         ResizeError: A value that no model could serve.
     """
 
-    data: tuple[str, ...]
-    original: str | None = None
-    alone: bool = False
-    length: tuple[int, ...] = ()
-    tokens: int = 65_536
-    batch_size: int | None = None
+    data: tuple[str, ...]  # files, folders and data sets of the Hub that hold the text
+    original: str | None = None  # what the model was made of; None is what the recipe beside it says
+    alone: bool = False  # whether the original is left out, wherever it may be
+    length: tuple[int, ...] = ()  # contexts to measure; empty is doublings up to the model's length
+    tokens: int = 65_536  # tokens of the text to use, at most
+    batch_size: int | None = None  # windows that are read at once; None is as many as hold 4,096 tokens
+    # ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
     precision: str = "auto"
-    seed: int = 0
-    measure: tuple[str, ...] = ()
-    text_field: str = "text"
+    seed: int = 0  # what masks and numbers are drawn with
+    measure: tuple[str, ...] = ()  # which measures to take, of `MEASURES`; empty is all that the model allows
+    text_field: str = "text"  # the key of a line of JSONL, or the column, that holds the text
 
     def __post_init__(self) -> None:
         faults = [
@@ -225,53 +180,35 @@ class Evaluate:
 class Train:
     """How to train a checkpoint for a short while.
 
-    Attributes:
-        data: Files, folders and data sets of the Hub that hold the text.
-        steps: Optimizer steps, ≥ 1.
-        text_field: The key or column of a document's text, where a file holds several.
-        seq_len: Positions that a sequence reaches over; None is all that the model has.
-        window: Tokens of a sequence, where they are fewer than the positions: each sequence then stands at a place of
-            its own; None is as many as there are positions.
-        window_skip: Whether the positions of a window jump once, as the tokens that it is cut from do.
-        trainable: ``new`` rows, ``positions`` (the whole table) or ``all``.
-        lr: The highest learning rate; None is chosen by what is trained.
-        weight_decay: Of AdamW, ≥ 0.
-        batch_size: Sequences of an optimizer step, over all devices.
-        micro_batch: Sequences that a device holds at once; None is chosen by its memory.
-        precision: As in `Evaluate`.
-        seed: What the order of the text, masks and places are drawn with.
-        eval_data: Text to measure the loss on; empty is a twentieth of `data`, which is then not trained on.
-        eval_every: Steps between two such measurements; None is before the first step and after the last alone.
-        save_every: Steps between two saves; None is a tenth of all.
-        report_to: Where else the losses are shown, as transformers calls it: ``none``, ``tensorboard``, …
-        original: What the model was made of, which an encoder learns from; None is what the recipe beside it says.
-        dtype: The dtype of the weights written: ``fp32``, ``bf16`` or ``fp16``; None is the source's.
-        keep_code: As in `Resize`.
-
     Raises:
         ResizeError: A value that no training could have.
     """
 
-    data: tuple[str, ...]
-    steps: int
-    text_field: str = "text"
-    seq_len: int | None = None
+    data: tuple[str, ...]  # files, folders and data sets of the Hub that hold the text
+    steps: int  # optimizer steps, ≥ 1
+    text_field: str = "text"  # the key or column of a document's text, where a file holds several
+    seq_len: int | None = None  # positions that a sequence reaches over; None is all that the model has
+    # Tokens of a sequence, where they are fewer than the positions: each sequence then stands at a place of its own;
+    # None is as many as there are positions.
     window: int | None = None
-    window_skip: bool = False
-    trainable: str = "positions"
-    lr: float | None = None
-    weight_decay: float = 0.0
-    batch_size: int = 8
-    micro_batch: int | None = None
-    precision: str = "auto"
-    seed: int = 0
+    window_skip: bool = False  # whether the positions of a window jump once, as the tokens that it is cut from do
+    trainable: str = "positions"  # ``new`` rows, ``positions`` (the whole table) or ``all``
+    lr: float | None = None  # the highest learning rate; None is chosen by what is trained
+    weight_decay: float = 0.0  # of AdamW, ≥ 0
+    batch_size: int = 8  # sequences of an optimizer step, over all devices
+    micro_batch: int | None = None  # sequences that a device holds at once; None is chosen by its memory
+    precision: str = "auto"  # as in `Evaluate`
+    seed: int = 0  # what the order of the text, masks and places are drawn with
+    # Text to measure the loss on; empty is a twentieth of `data`, which is then not trained on.
     eval_data: tuple[str, ...] = ()
+    # Steps between two such measurements; None is before the first step and after the last alone.
     eval_every: int | None = None
-    save_every: int | None = None
-    report_to: str = "none"
+    save_every: int | None = None  # steps between two saves; None is a tenth of all
+    report_to: str = "none"  # where else the losses are shown, as transformers calls it: ``none``, ``tensorboard``, …
+    # What the model was made of, which an encoder learns from; None is what the recipe beside it says.
     original: str | None = None
-    dtype: str | None = None
-    keep_code: bool = False
+    dtype: str | None = None  # the dtype of the weights written: ``fp32``, ``bf16`` or ``fp16``; None is the source's
+    keep_code: bool = False  # as in `Resize`
 
     def __post_init__(self) -> None:
         counts = ("steps", "batch_size", "micro_batch", "eval_every", "save_every")
@@ -309,22 +246,15 @@ class Train:
 class Recipe:
     """Everything that a user asks for: a checkpoint, and the steps to take with it, in their order.
 
-    Attributes:
-        checkpoint: The checkpoint to begin with.
-        resize: How to resize its position table; None leaves it.
-        train: How to train it then; None does not.
-        evaluate: How to measure it then; None does not.
-        output: The new folder; None is named after the source and the length.
-
     Raises:
         ResizeError: Flags that have no meaning together.
     """
 
-    checkpoint: CheckpointRef
-    resize: Resize | None = None
-    train: Train | None = None
-    evaluate: Evaluate | None = None
-    output: str | None = None
+    checkpoint: CheckpointRef  # the checkpoint to begin with
+    resize: Resize | None = None  # how to resize its position table; None leaves it
+    train: Train | None = None  # how to train it then; None does not
+    evaluate: Evaluate | None = None  # how to measure it then; None does not
+    output: str | None = None  # the new folder; None is named after the source and the length
 
     def __post_init__(self) -> None:
         if self.checkpoint.table is not None and self.resize is not None and self.resize.part is not None:

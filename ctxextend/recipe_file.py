@@ -12,21 +12,6 @@ import yaml
 from ctxextend.errors import RecipeError, ResizeError
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
-__all__ = [
-    "MAX_CHARACTERS",
-    "NOT_PLAIN",
-    "REF_KEYS",
-    "TABLE_KEYS",
-    "PlainLoader",
-    "RecipeFile",
-    "parse_recipe",
-    "read_recipe",
-    "recipe_text",
-    "recipe_values",
-    "value_type",
-    "yaml_text",
-]
-
 # The keys that name the checkpoint, with the fields of `CheckpointRef`: those of a whole file, and those in `resize`.
 REF_KEYS = {key: key for key in ("source", "revision", "subfolder", "variant")} | {"family": "model_type"}
 TABLE_KEYS = {"table": "table", "config_key": "config_key", "offset": "reserved_rows"}
@@ -67,14 +52,10 @@ KINDS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """What a recipe file holds.
+    """What a recipe file holds."""
 
-    Attributes:
-        recipe: What it asks for.
-        provenance: How the output came about that it was written beside; empty where it was written by hand.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  # what it asks for
+    # How the output came about that it was written beside; empty where it was written by hand.
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -433,9 +433,13 @@ def test_plan_resize_writes_nothing_and_counts_every_byte(make_pico: MakePico, t
     to_json(plan)
     plan.check_output(tmp_path / "out")
     assert pico.contents(tmp_path) == before
-    moved: list[int] = []
-    result = plan.execute(tmp_path / "out", progress=moved.append)
-    assert sum(moved) == result.bytes_written == plan.bytes_to_write
+    moved: list[tuple[int, int]] = []
+
+    def progress(advance: int, total: int, label: str = "") -> None:
+        moved.append((advance, total))
+
+    result = plan.execute(tmp_path / "out", progress=progress)
+    assert sum(advance for advance, _ in moved) == result.bytes_written == plan.bytes_to_write == moved[0][1]
     assert result.bytes_written == sum(len(data) for data in pico.contents(tmp_path / "out").values())
 
 

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -235,18 +236,18 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
     """Carry the plan out under one bar, which goes on where the output is then verified."""
     if not verify:
         with sink.progress("Writing") as progress:
-            return plan.execute(output, force=force, progress=lambda moved: progress(moved, plan.bytes_to_write))
+            return plan.execute(output, force=force, progress=progress)
     from ctxextend.verification.tensors import bytes_to_compare
     from ctxextend.verification.verify import check_output
 
-    total = plan.bytes_to_write + bytes_to_compare(plan)
+    both = plan.bytes_to_write + bytes_to_compare(plan)
     with sink.progress("Writing and proving") as progress:
-        result = plan.execute(
-            output,
-            force=force,
-            progress=lambda moved: progress(moved, total),
-            check=lambda folder: check_output(plan, folder, progress=lambda moved, _, label="": progress(moved, total)),
-        )
+
+        def moved(advance: int, total: int, label: str = "") -> None:
+            progress(advance, both, label)
+
+        check = partial(check_output, plan, progress=moved)
+        result = plan.execute(output, force=force, progress=moved, check=check)
     sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
     return replace(result, verified=True)
 

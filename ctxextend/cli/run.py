@@ -11,6 +11,7 @@ from ctxextend.cli.evaluate import show_evaluation
 from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c, is_other_process
 from ctxextend.cli.resize import settings_text, show_plan
 from ctxextend.cli.train import interrupted, losses_text
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunPlan, RunResult
@@ -92,4 +93,4 @@ def _show(sink: Output, plan: "RunPlan", result: "RunResult") -> None:
         sink.data(str(result.output))
     if result.evaluation is not None:
         show_evaluation(sink, result.evaluation)
-    sink.result("run", result.as_dict() | {"dry_run": False}, result.warnings)
+    sink.result("run", to_json(result) | {"dry_run": False}, result.warnings)

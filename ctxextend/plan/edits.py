@@ -26,19 +26,6 @@ from ctxextend.plan.find_tables import (
 from ctxextend.recipe import DEFAULT_METHOD, TRUNCATE, Resize
 from ctxextend.tables.apply import check_source_rows
 
-__all__ = [
-    "BufferPlan",
-    "TablePlan",
-    "config_changes",
-    "make_buffer",
-    "makes_rows",
-    "method_name",
-    "plan_buffers",
-    "plan_edits",
-    "plan_found",
-    "plan_tables",
-]
-
 
 @dataclass(frozen=True)
 class TablePlan:
@@ -300,21 +287,13 @@ def _blocks_a_row(pin: Pin, table: TablePlan) -> int | None:
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """A position buffer that is made anew.
+    """A position buffer that is made anew."""
 
-    Attributes:
-        name: Its tensor.
-        content: What it holds, as `Buffer.content`.
-        shape: Its new shape.
-        dtype: As safetensors spells it.
-        start: For ``arange``, its first number.
-    """
-
-    name: str
-    content: str
-    shape: tuple[int, ...]
-    dtype: str
-    start: int
+    name: str  # its tensor
+    content: str  # what it holds, as `Buffer.content`
+    shape: tuple[int, ...]  # its new shape
+    dtype: str  # as safetensors spells it
+    start: int  # for ``arange``, its first number
 
 
 def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[tuple[str, ...], tuple[BufferPlan, ...]]:

@@ -24,21 +24,6 @@ from ctxextend.families.lookup import (
 from ctxextend.families.registry import FAMILIES
 from ctxextend.recipe import CheckpointRef, flag_words
 
-__all__ = [
-    "FoundTable",
-    "OpenedModel",
-    "TableShape",
-    "check_rows",
-    "describe_table",
-    "detect_architecture",
-    "find_tables",
-    "identify_model",
-    "of_part",
-    "open_model",
-    "open_reference",
-    "tables_below",
-]
-
 # What is suggested for a model type that the registry does not know: tables with at most so many reserved rows, so many
 # of them, and keys that have one of these in their names.
 MAX_RESERVED_ROWS = 8
@@ -51,32 +36,20 @@ TableShape = tuple[tuple[int, int], str, str]
 
 
 class FoundTable(NamedTuple):
-    """A position table that a model holds.
+    """A position table that a model holds."""
 
-    Attributes:
-        place: Where the registry has it.
-        name: Its tensor in the model.
-    """
-
-    place: TableLocation
-    name: str
+    place: TableLocation  # where the registry has it
+    name: str  # its tensor in the model
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A checkpoint that was opened and recognised, its weights not read yet. Commands hand it on.
+    """A checkpoint that was opened and recognised, its weights not read yet. Commands hand it on."""
 
-    Attributes:
-        ref: How the user named it.
-        checkpoint: The checkpoint, its headers read.
-        architecture: What the registry knows of it.
-        tables: Its position tables, in the registry's order.
-    """
-
-    ref: CheckpointRef
-    checkpoint: Checkpoint
-    architecture: Architecture
-    tables: tuple[FoundTable, ...]
+    ref: CheckpointRef  # how the user named it
+    checkpoint: Checkpoint  # the checkpoint, its headers read
+    architecture: Architecture  # what the registry knows of it
+    tables: tuple[FoundTable, ...]  # its position tables, in the registry's order
 
     def with_code(self) -> "OpenedModel":
         """Return it with the code that lies in its folder copied, and not left out."""
@@ -115,19 +88,12 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef, *, typed: Sequenc
         CheckpointError: As `open_model`.
         UnsupportedModelError: As `open_model`.
     """
-    architecture = detect_architecture(checkpoint, ref, typed=typed)
+    architecture = _architecture(checkpoint, ref, typed)
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
 
 
-def detect_architecture(
-    checkpoint: Checkpoint, ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)
-) -> Architecture:
-    """Return the architecture of a checkpoint; the reference's `model_type` and `table` win over the config.
-
-    Raises:
-        CheckpointError: The config names no model type, or there is no such table.
-        UnsupportedModelError: The model has no learned position table, or its type is not known.
-    """
+def _architecture(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
+    """Return the architecture of a checkpoint; the reference's `model_type` and `table` win over the config."""
     config = checkpoint.config
     if ref.table is not None:
         return _described(checkpoint, ref, typed)

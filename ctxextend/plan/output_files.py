@@ -27,24 +27,6 @@ from ctxextend.tables.method_facts import UNCHANGED
 from ctxextend.tables.methods import METHODS
 from ctxextend.version import __version__
 
-__all__ = [
-    "CARD_FILE",
-    "RECIPE_POINTER",
-    "UNDECODED",
-    "UNTRAINED",
-    "card_text",
-    "consequences",
-    "edited_texts",
-    "file_warnings",
-    "hash_placeholders",
-    "index_text",
-    "model_card",
-    "nonfinite_warnings",
-    "output_recipe",
-    "plan_warnings",
-    "printable",
-]
-
 CARD_FILE = "README.md"
 RECIPE_POINTER = f" `{RECIPE_FILE}` holds the recipe."
 # What a card says before it tells what a new length is worth without training.

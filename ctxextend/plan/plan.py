@@ -43,13 +43,10 @@ from ctxextend.plan.output_files import (
     output_recipe,
     plan_warnings,
 )
+from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_with_reserved
 from ctxextend.tables.methods import METHODS
-
-__all__ = ["ResizePlan", "ResizeResult", "plan_model", "plan_recipe", "plan_resize", "resize", "table_hash"]
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class ResizePlan:
         **{name: f"flags.{name}" for name in ("keep_first", "drop_last", *OWN_FLAGS)},
         "max_len_before": "common.max_len_before",
         "max_len_after": "common.max_len_after",
-        **{name: name for name in ("config", "files", "bytes_to_write", "notes")},
+        **{name: name for name in ("config", "files", "bytes_to_write", "bytes_shareable", "notes")},
         "remade": "remade_names",
     }
 
@@ -258,6 +255,12 @@ class ResizePlan:
         return sum(self.file_sizes.values())
 
     @property
+    def bytes_shareable(self) -> int:
+        """Bytes of the output in blocks that stay as they are, which a disk that can share them need not write."""
+        copied = (self.file_sizes[name] for name in self.copied)
+        return sum(copied) + sum(layout.shareable for layout in self.layouts.values())
+
+    @property
     def default_output(self) -> Path:
         """Where the checkpoint goes if nothing else is said: ``<name>-<N>`` in the current folder."""
         return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
@@ -275,7 +278,7 @@ class ResizePlan:
         output: str | os.PathLike[str] | None = None,
         *,
         force: bool = False,
-        progress: Progress = lambda written: None,
+        progress: Progress = no_progress,
         check: Callable[[Path], None] = lambda folder: None,
     ) -> "ResizeResult":
         """Write the new checkpoint: complete under its name in one rename, or not at all.
@@ -283,7 +286,7 @@ class ResizePlan:
         Args:
             output: The new folder; None is `default_output`.
             force: Replace an existing checkpoint folder at the last moment.
-            progress: Called with the bytes written since the last call.
+            progress: Called with the bytes written since the last call, and all that will be.
             check: Called with the finished folder before it takes its name; where it raises, nothing is left.
 
         Raises:
@@ -295,6 +298,10 @@ class ResizePlan:
         checkpoint.check_unchanged()
         texts, placeholders = dict(self.texts), hash_placeholders(self.tables)
         warnings, choices = list(self.warnings), list[str]()
+
+        def written(count: int) -> None:
+            progress(count, self.bytes_to_write)
+
         with atomic_folder(folder, checkpoint.guarded, self.file_sizes, force=force) as staged:
             for file in checkpoint.weights:
                 tensors = {buffer.name: make_buffer(buffer) for buffer in self.remade if buffer.name in file.entries}
@@ -308,8 +315,8 @@ class ResizePlan:
                     choices += self._choice(table, before)
                 name = checkpoint.output_name(file)
                 if name in self.layouts:
-                    rewrite(file, self.layouts[name], tensors, staged / name, progress)
-            write_rest(checkpoint, staged, self.copied, texts, progress)
+                    rewrite(file, self.layouts[name], tensors, staged / name, written)
+            write_rest(checkpoint, staged, self.copied, texts, written)
             size = sum((staged / name).stat().st_size for name in self.output_files)
             check(staged)
         seconds = round(time.perf_counter() - began, 3)
