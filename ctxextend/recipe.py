@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ctxextend.errors import ResizeError
-from ctxextend.tables.apply import MethodOptions
+from ctxextend.tables.apply import OWN_FLAGS, MethodOptions
 
 DEFAULT_METHOD = "copy"
 
@@ -125,18 +125,10 @@ class Resize:
     @property
     def method_flags(self) -> tuple[str, ...]:
         """The flags that were given and mean something only where new rows are made."""
-        given = {
-            "--method": self.method is not None,
-            "--keep-first": bool(self.keep_first),
-            "--drop-last": self.drop_last > 0,
-            "--scope": self.scope is not None,
-            "--alpha": self.alpha is not None,
-            "--seed": self.seed is not None,
-            "--sigma": self.sigma is not None,
-            "--repeat": self.repeat is not None,
-            "--gain": self.gain is not None,
-        }
-        return tuple(flag for flag, is_given in given.items() if is_given)
+        names = ("method", "keep_first", "drop_last", *OWN_FLAGS)
+        values = {name: getattr(self, name) for name in names}
+        given = [name for name, value in values.items() if value or (value is not None and name in OWN_FLAGS)]
+        return tuple(map(_flag, given))
 
 
 @dataclass(frozen=True)
