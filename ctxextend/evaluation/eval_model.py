@@ -200,20 +200,31 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
         precision: As in `open_eval_model`.
 
     Raises:
-        CheckpointError: transformers cannot load it as it is, or its tokenizer has no mask token.
+        CheckpointError: transformers cannot load it as it is, tensors are missing or have other shapes than the config
+            says, or its tokenizer has no mask token.
         UnsupportedModelError: It is neither a language model nor an encoder of texts.
     """
-    ref, checkpoint, family = files.ref, files.checkpoint, files.opened.architecture.family.model_type
+    name, checkpoint, family = files.ref.source, files.checkpoint, files.opened.architecture.family.model_type
     device, dtype = _device_and_dtype(precision)
     kind, loaded = _load(checkpoint, family, dtype)
-    _check_loaded(ref, loaded)
+    if loaded.mismatched:
+        raise CheckpointError(
+            f"{', '.join(loaded.mismatched[:3])} of {name} is not as large as its config says.",
+            "Put the config.json that belongs to the weights beside them.",
+        )
+    if missing := [tensor for tensor in loaded.missing if "pooler." not in tensor]:  # no measure uses a pooler
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise CheckpointError(
+            f"{name} lacks {len(missing)} tensors, for which transformers would draw random ones: {some}.",
+            "Fetch the checkpoint again.",
+        )
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
-        raise CheckpointError(f"The tokenizer of {ref.source} has no mask token.", "Use the model's own tokenizer.")
+        raise CheckpointError(f"The tokenizer of {name} has no mask token.", "Use the model's own tokenizer.")
     notes, named = checkpoint.source.notes, checkpoint.model_class
     if kind == ENCODER and named is not None and named.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} holds no head of a {named}, so it is measured as an encoder.")
     return EvalModel(
-        name=ref.source,
+        name=name,
         root=checkpoint.root,
         family=family,
         kind=kind,
@@ -270,25 +281,6 @@ def _classes_with_head(model_type: str, named: str | None) -> list[tuple[str, st
         if named is not None and named in classes.values():
             return [(kind, named)]
     return [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
-
-
-def _check_loaded(ref: CheckpointRef, loaded: Loaded) -> None:
-    """Refuse what was loaded but would measure something else than the checkpoint.
-
-    Raises:
-        CheckpointError: Tensors are missing, or have other shapes than the config says, so that random ones are used.
-    """
-    if loaded.mismatched:
-        raise CheckpointError(
-            f"{', '.join(loaded.mismatched[:3])} of {ref.source} is not as large as its config says.",
-            "Put the config.json that belongs to the weights beside them.",
-        )
-    if missing := [name for name in loaded.missing if "pooler." not in name]:  # vectors of texts do without a pooler
-        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        raise CheckpointError(
-            f"{ref.source} lacks {len(missing)} tensors, for which transformers would draw random ones: {some}.",
-            "Fetch the checkpoint again.",
-        )
 
 
 def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> dict[str, Any]:
