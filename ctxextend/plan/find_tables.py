@@ -277,7 +277,7 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str])
     return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
 
 
-class _Candidate(NamedTuple):
+class _LikelyTable(NamedTuple):
     """A tensor that may be a position table, and the key that may state its length; likelier ones are greater."""
 
     likelihood: tuple[bool, ...]
@@ -312,7 +312,7 @@ def _suggestions(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str
     return f"Tensors that may be its position table: {shown}. Say which it is: {shlex.join(words)}"
 
 
-def _candidates(entry: TensorEntry, lengths: Mapping[str, int]) -> Iterator[_Candidate]:
+def _candidates(entry: TensorEntry, lengths: Mapping[str, int]) -> Iterator[_LikelyTable]:
     """Yield how a tensor may be the table, by keys of the config: widths and sizes of vocabularies state no length."""
     if len(entry.shape) != 2 or entry.dtype not in FLOATS:
         return
@@ -322,9 +322,9 @@ def _candidates(entry: TensorEntry, lengths: Mapping[str, int]) -> Iterator[_Can
         reserved, tells = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
         has_reserved = tells and is_named and 0 < reserved <= MAX_RESERVED_ROWS
         if has_reserved or (reserved == 0 and (tells or ("size" not in key and value != width))):
-            yield _Candidate((is_named, tells, True, reserved == 0), entry, key, reserved)
+            yield _LikelyTable((is_named, tells, True, reserved == 0), entry, key, reserved)
     if is_named and rows > width // 8:
-        yield _Candidate((True, False, False, True), entry, "", 0)
+        yield _LikelyTable((True, False, False, True), entry, "", 0)
 
 
 def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
