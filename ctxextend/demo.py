@@ -22,8 +22,6 @@ from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Resize
 
-__all__ = ["Demo", "compare_demo", "held_out_documents", "run_demo"]
-
 DEMO_SOURCE = "tiny-gpt2"
 DEMO_LENGTH = 512
 DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"

@@ -16,20 +16,6 @@ Anything else that escapes is a bug and keeps its traceback.
 
 import re
 
-__all__ = [
-    "CheckpointError",
-    "CtxextendError",
-    "DataError",
-    "OutputError",
-    "RecipeError",
-    "ResizeError",
-    "SourceError",
-    "TrainingError",
-    "UnsupportedModelError",
-    "VerificationError",
-    "without_tokens",
-]
-
 # Tokens of the Hub.
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
 

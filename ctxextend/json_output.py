@@ -7,8 +7,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-__all__ = ["json_key", "not_in_json", "to_json"]
-
 # For `dataclasses.field(metadata=...)`: the field is left out of the JSON.
 not_in_json: Mapping[str, Any] = {"json": False}
 

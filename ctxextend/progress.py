@@ -2,8 +2,6 @@
 
 from typing import Protocol
 
-__all__ = ["Progress", "no_progress"]
-
 
 class Progress(Protocol):
     """Called during long work, with what was done since the last call."""

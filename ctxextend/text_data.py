@@ -16,8 +16,6 @@ from typing import TextIO, TypeGuard
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError
 
-__all__ = ["TEXT_FIELD", "check_paths", "check_texts", "path_names", "read_documents", "read_pieces", "shared"]
-
 # What the Hub's text datasets call the column that holds the text.
 TEXT_FIELD = "text"
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"

@@ -27,22 +27,6 @@ try:
 except ImportError:  # Windows: nothing is locked there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "SIGNALS",
-    "atomic_file",
-    "atomic_folder",
-    "check_disk_space",
-    "check_output",
-    "check_writable",
-    "created_folders",
-    "disk_space",
-    "existing_above",
-    "locked",
-    "os_errors_as_output_error",
-    "remove_at_once",
-    "remove_stale",
-]
-
 # What asks a run to end.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 

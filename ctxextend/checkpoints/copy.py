@@ -10,23 +10,6 @@ from typing import BinaryIO, TypeAlias
 
 from ctxextend.errors import CheckpointError
 
-__all__ = [
-    "DISK_BLOCK",
-    "Fingerprint",
-    "check_unchanged",
-    "copy_file",
-    "copy_range",
-    "file_fingerprint",
-    "fingerprint_of",
-    "first_difference",
-    "open_source",
-    "read_range",
-    "reading",
-    "sync_folder",
-    "write_all",
-    "write_file",
-]
-
 # Called with the bytes written since the last call.
 Written: TypeAlias = Callable[[int], None]
 # Size in bytes, modification time and inode change time in ns: nobody can set the last, which tells a file from another

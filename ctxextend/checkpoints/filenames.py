@@ -6,29 +6,6 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-__all__ = [
-    "CHECKPOINT_MARKS",
-    "CHECKPOINT_WEIGHTS",
-    "NANOGPT_FILE",
-    "NOT_FETCHED",
-    "NOT_OURS",
-    "PLAIN",
-    "READABLE",
-    "SAFETENSORS",
-    "SINGLE_FILE",
-    "STALE",
-    "VARIANTS",
-    "VARIANT_FILE",
-    "first_match",
-    "first_weights",
-    "is_code",
-    "is_known",
-    "output_name",
-    "shard_name",
-    "stays_inside",
-    "with_variant",
-]
-
 SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER_FILE = "adapter_model.safetensors"

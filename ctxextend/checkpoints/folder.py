@@ -18,8 +18,6 @@ from ctxextend.checkpoints.source import OUTSIDE, Source, file_mode, holds, lead
 from ctxextend.checkpoints.weights import Weights, find_weights, model_class
 from ctxextend.errors import CheckpointError
 
-__all__ = ["ADAPTER_PREFIX", "CODE", "LINKED", "Checkpoint", "load_modules", "open_checkpoint"]
-
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 # What PEFT writes in front of the names of the base model's modules.

@@ -8,8 +8,6 @@ from typing import Any
 
 from ctxextend.errors import SourceError
 
-__all__ = ["fetch", "list_files"]
-
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 AGAIN = "Run the same command again"
 

@@ -14,17 +14,6 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.copy import reading
 from ctxextend.errors import CheckpointError
 
-__all__ = [
-    "delete",
-    "edit",
-    "load_object",
-    "parse_json",
-    "read_bytes",
-    "read_member",
-    "read_text",
-    "unique_keys",
-]
-
 # Far more than any side file holds, and what safetensors allows for a header.
 MAX_BYTES = 100_000_000
 # Objects and lists in each other: more than any config has, and less than what recursive functions can follow.

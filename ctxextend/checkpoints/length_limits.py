@@ -10,8 +10,6 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, read_member, read_text
 from ctxextend.json_output import not_in_json
 
-__all__ = ["NO_LIMIT", "Edit", "StatedLimit", "limit_edits", "stated_limits"]
-
 # From here on a number is no limit that anybody meant: transformers writes 1e30.
 NO_LIMIT = 10**9
 

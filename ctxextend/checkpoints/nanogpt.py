@@ -16,8 +16,6 @@ import torch
 from ctxextend.checkpoints.pytorch_file import Unpickled, find_tensors
 from ctxextend.errors import CheckpointError
 
-__all__ = ["NOTE", "from_nanogpt", "is_nanogpt"]
-
 # Exact since https://github.com/karpathy/nanoGPT/pull/274, whose merge changed what older files compute.
 NOTE = (
     "The activation is taken to be nanoGPT's exact GELU, as the file does not say: where nanoGPT trained the model "

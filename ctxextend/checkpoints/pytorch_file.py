@@ -23,8 +23,6 @@ from ctxextend.checkpoints.copy import Fingerprint, fingerprint_of, read_range, 
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
-__all__ = ["PytorchFile", "Unpickled", "as_tensor_file", "find_tensors", "unpickle"]
-
 # Before it, a file could run code in spite of weights_only (CVE-2025-32434).
 SAFE_SINCE = (2, 6)
 ZIP_MAGIC = b"PK\x03\x04"

@@ -32,8 +32,6 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 
-__all__ = ["Layout", "TensorRange", "file_sizes", "plan_layout", "rewrite", "write_rest"]
-
 
 @dataclass(frozen=True)
 class TensorRange:

@@ -19,22 +19,6 @@ from ctxextend.checkpoints.copy import Fingerprint, fingerprint_of, read_range, 
 from ctxextend.checkpoints.json_edit import unique_keys
 from ctxextend.errors import CheckpointError
 
-__all__ = [
-    "BITS",
-    "FLOATS",
-    "MAX_HEADER_BYTES",
-    "METADATA",
-    "NUMPY_DTYPES",
-    "OF_ML_DTYPES",
-    "TensorEntry",
-    "TensorFile",
-    "float_dtype",
-    "numpy_dtype",
-    "open_safetensors",
-    "parse_header",
-    "read_floats",
-]
-
 # The limit of safetensors itself.
 MAX_HEADER_BYTES = 100_000_000
 METADATA = "__metadata__"

@@ -22,20 +22,6 @@ from ctxextend.checkpoints.filenames import (
 from ctxextend.checkpoints.hub import fetch, list_files
 from ctxextend.errors import CheckpointError, SourceError
 
-__all__ = [
-    "BUNDLED",
-    "IRREGULAR",
-    "OUTSIDE",
-    "Source",
-    "as_copied",
-    "bundled_source",
-    "file_mode",
-    "holds",
-    "leads_out",
-    "not_a_file",
-    "resolve_source",
-]
-
 BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
 
 # The checkpoints that ship with the package, by the name that users type.

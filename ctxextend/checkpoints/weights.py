@@ -28,8 +28,6 @@ from ctxextend.errors import CheckpointError
 if TYPE_CHECKING:
     from ctxextend.checkpoints.pytorch_file import PytorchFile
 
-__all__ = ["Weights", "find_weights", "model_class"]
-
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
 # What other frameworks call their weights, and how transformers 4, the last that could, is told to read them.
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}

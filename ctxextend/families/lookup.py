@@ -11,20 +11,6 @@ from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import Buffer, Family, PositionScheme, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import POSITION_SCHEMES
 
-__all__ = [
-    "FAMILIES_HINT",
-    "Architecture",
-    "FamilyTable",
-    "TableLocation",
-    "UnsupportedPart",
-    "by_hand",
-    "find_architecture",
-    "is_known",
-    "list_families",
-    "nested",
-    "unsupported_error",
-]
-
 Keys = tuple[str, ...]
 
 ABSOLUTE = Requirement(

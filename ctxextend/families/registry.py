@@ -15,8 +15,6 @@ from ctxextend.families.schema import (
 )
 from ctxextend.families.unsupported import AS_IT_IS, SINUSOIDAL, UNBOUNDED
 
-__all__ = ["FAMILIES"]
-
 LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Buffer", "Family", "Part", "Pin", "PositionScheme", "PositionTable", "Requirement", "ReservedRows"]
-
 
 @dataclass(frozen=True)
 class ReservedRows:

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from ctxextend.families.schema import PositionScheme
 
-__all__ = ["AS_IT_IS", "POSITION_SCHEMES", "SINUSOIDAL", "UNBOUNDED"]
-
 AS_IT_IS = "It reads longer texts as it is."
 NO_TOKENS = "There are no token positions to resize."
 SET_ROPE = (

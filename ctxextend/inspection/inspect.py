@@ -18,9 +18,6 @@ from ctxextend.provenance import Provenance, read_provenance
 from ctxextend.recipe import CheckpointRef, flag_words
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
-__all__ = ["inspect", "inspect_model"]
-
-
 # What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing.
 INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_DEVIATION = 0.02

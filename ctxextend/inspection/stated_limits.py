@@ -12,8 +12,6 @@ from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.plan.find_tables import OpenedModel
 
-__all__ = ["ClientLimit", "Limit", "StoredTable", "client_limits", "find_limits"]
-
 TRANSFORMERS = "transformers"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 TOKENIZERS = "tokenizers"

@@ -12,8 +12,6 @@ from ctxextend.inspection.stated_limits import ClientLimit, Limit
 from ctxextend.json_output import json_key, not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
 
-__all__ = ["Inspection", "Shown", "TableReport", "short_names", "tables_by_part"]
-
 
 @dataclass(frozen=True)
 class TableReport:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
-__all__ = ["extend_model", "lengthen", "set_tables", "to_tensor"]
-
 
 def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, **settings: Any) -> None:
     """Give a loaded transformers model another context length, in place.

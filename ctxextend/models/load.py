@@ -14,8 +14,6 @@ from ctxextend.errors import CheckpointError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Loaded", "check_loadable", "continue_text", "largest_difference", "load", "quiet", "read_text"]
-
 # What a module may be given as a text, in the order of trying.
 TEXTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
 

@@ -31,8 +31,6 @@ from ctxextend.report.numbers import NumberFormat, twice
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Panel", "Plot", "comparison_panels", "lead_count", "plot_comparison", "signed_text", "trained_words"]
-
 # Every ± of a report is two standard errors.
 NUMBERS = NumberFormat(unicode=True, errors=2.0)
 ORIGINAL = "the original, in pieces"

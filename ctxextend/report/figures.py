@@ -24,39 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS",
-    "DASHES",
-    "MARKERS",
-    "ORIGINAL_LOOK",
-    "THEME",
-    "THIN",
-    "TITLE_CHARACTERS",
-    "TITLE_LINE",
-    "WIDE",
-    "Bar",
-    "Draw",
-    "Floats",
-    "LossCurve",
-    "add_legend",
-    "draw_bars",
-    "draw_losses",
-    "draw_passkey",
-    "draw_row_norms",
-    "evaluation_figure",
-    "finite",
-    "losses_by_context",
-    "losses_by_position",
-    "panel_grid",
-    "plot_evaluation",
-    "plot_training",
-    "printable",
-    "render",
-    "short_name",
-    "upper_limit",
-    "write_figure",
-]
-
 Floats = NDArray[np.float64]
 Draw = Callable[["Axes"], None]
 

@@ -23,8 +23,6 @@ from ctxextend.report.numbers import significant_sign
 from ctxextend.report.saving import REPORT, check_file, save
 from ctxextend.version import __version__
 
-__all__ = ["verdict", "write_report"]
-
 KINDS = {
     "causal": "a language model, which predicts the next token",
     "masked": "a masked language model",

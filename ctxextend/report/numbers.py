@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate, Recall
 
-__all__ = ["NumberFormat", "significant_sign", "twice"]
-
 # Standard errors that a difference must be away from zero to be told as one.
 BEYOND = 2.0
 # From here on, figures are written as powers of ten.

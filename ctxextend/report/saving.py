@@ -13,8 +13,6 @@ from ctxextend.checkpoints.atomic_output import (
 from ctxextend.checkpoints.copy import sync_file, write_all
 from ctxextend.errors import OutputError
 
-__all__ = ["FIGURE", "REPORT", "check_file", "check_format", "is_installed", "save"]
-
 
 @dataclass(frozen=True)
 class FileKind:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_tables", "sampled_cosines", "tables_figure"]
-
 # The width and height of a panel, in inches.
 PANEL = (3.7, 3.3)
 # Positions of a heat map, and components of a spectrum, at most.

@@ -14,19 +14,6 @@ from ctxextend.tables.method_facts import SCOPES
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 
-__all__ = [
-    "OWN_FLAGS",
-    "MethodOptions",
-    "cast",
-    "check_source_rows",
-    "explain_choice",
-    "learned_rows",
-    "nonfinite_rows",
-    "resize_table",
-    "resize_with_reserved",
-    "still_learned",
-]
-
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 

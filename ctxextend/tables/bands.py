@@ -16,19 +16,6 @@ from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, MOVED, method
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
-__all__ = [
-    "SHORTEST",
-    "BandSplit",
-    "auto",
-    "bands",
-    "choose_split",
-    "default_gain",
-    "explain_auto",
-    "explain_bands",
-    "find_repeats",
-    "smoothed",
-]
-
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -10,22 +10,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "ALIKE",
-    "CLOSER",
-    "LAPACK_TOLERANCE",
-    "METHOD_NAMES",
-    "MOVED",
-    "SCOPES",
-    "UNCHANGED",
-    "UNTRAINED",
-    "Method",
-    "MethodName",
-    "ScopeName",
-    "described_methods",
-    "method",
-]
-
 MethodName = Literal[
     "copy",
     "linear",

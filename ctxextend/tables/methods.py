@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.bands import auto, bands
+import ctxextend.tables.bands  # noqa: F401  (whose methods belong to METHODS)
 from ctxextend.tables.method_facts import (
     CLOSER,
     LAPACK_TOLERANCE,
@@ -21,26 +21,6 @@ from ctxextend.tables.method_facts import (
     method,
 )
 from ctxextend.tables.sinusoids import BLOCK_ROWS, fit_sinusoids, principal_components, sinusoidal_rows
-
-__all__ = [
-    "METHODS",
-    "auto",
-    "bands",
-    "copy",
-    "cubic",
-    "hierarchical",
-    "last",
-    "linear",
-    "list_methods",
-    "mean",
-    "mirror",
-    "nearest",
-    "random",
-    "rotation",
-    "sinusoidal",
-    "spectral",
-    "stretch",
-]
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -8,17 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BLOCK_ROWS",
-    "PrincipalComponents",
-    "SinusoidFit",
-    "find_vertex",
-    "fit_sinusoids",
-    "periodogram",
-    "principal_components",
-    "sinusoidal_rows",
-]
-
 Floats = NDArray[np.float64]
 
 # Rows that are processed at once, so that no second table of the new length is held.

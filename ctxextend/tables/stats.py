@@ -12,23 +12,6 @@ from numpy.typing import NDArray
 
 from ctxextend.tables.sinusoids import BLOCK_ROWS, find_vertex, periodogram
 
-__all__ = [
-    "Component",
-    "Repetition",
-    "RowRange",
-    "TableStats",
-    "describe_range",
-    "describe_rows",
-    "find_outliers",
-    "find_repetition",
-    "find_seams",
-    "find_untrained_rows",
-    "measure",
-    "needs_log_scale",
-    "norms_and_neighbours",
-    "row_ranges",
-]
-
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
 RowRange = tuple[int, int]

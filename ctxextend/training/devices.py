@@ -14,8 +14,6 @@ except ImportError as error:
         "Training stands on accelerate, which is not installed.", "pip install 'ctxextend[train]'"
     ) from error
 
-__all__ = ["choose_precision", "micro_batch_sizes", "open_devices"]
-
 # Launchers' flags for ways to shard a model over devices, which a position table does not need.
 SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
 

@@ -9,13 +9,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ctxextend.training.train_data import IGNORE_INDEX
 
-__all__ = [
-    "checkpoint_activations",
-    "checkpoint_layers",
-    "chunked_loss",
-    "disable_dropout",
-]
-
 # Logits that are held at once: 64 MiB of float32, 333 tokens of GPT-2's vocabulary of 50,257.
 LOGITS_AT_ONCE = 2**24
 

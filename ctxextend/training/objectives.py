@@ -15,8 +15,6 @@ from ctxextend.evaluation.text_windows import Span
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 
-__all__ = ["Distillation", "LanguageModeling", "plan_windows", "position_base"]
-
 # Token ids of the vocabulary, evenly spread, whose tokens two tokenizers must share.
 SAMPLED = 512
 

@@ -28,8 +28,6 @@ from ctxextend.checkpoints.atomic_output import (
 )
 from ctxextend.errors import TrainingError
 
-__all__ = ["SAVE", "RunFolder", "open_run_folder"]
-
 RUN_FILE = "run.json"
 # transformers' name of a save; the step follows.
 SAVE = "checkpoint-"

@@ -45,17 +45,6 @@ from ctxextend.training.trainable import Trainable, select_trainable
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-__all__ = [
-    "BaseCheckpoint",
-    "TrainingSetup",
-    "TrainingTask",
-    "fill_in",
-    "find_base",
-    "find_new_rows",
-    "open_texts",
-    "set_up",
-]
-
 # The peak learning rate of a position table, as a share of the root mean square of its values.
 TABLE_RATE = 0.05
 # The peak learning rate of all weights, at GPT-2 small's width; narrower models bear more.

@@ -34,8 +34,6 @@ from ctxextend.training.training_result import TrainingInterrupted, TrainResult,
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-__all__ = ["train", "train_recipe"]
-
 CURVE_FILE = "train_loss.png"
 # Tokens of text between two messages while a long text is tokenized: some seconds' worth.
 TOKENIZED = 10_000_000

@@ -19,17 +19,6 @@ from ctxextend.checkpoints.atomic_output import os_errors_as_output_error
 from ctxextend.errors import DataError
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 
-__all__ = [
-    "IGNORE_INDEX",
-    "Masking",
-    "SequenceDataset",
-    "SequenceSettings",
-    "check_enough",
-    "hold_out",
-    "open_tokens",
-    "write_tokens",
-]
-
 Tokens = NDArray[np.int32]
 Ids = NDArray[np.int64]
 

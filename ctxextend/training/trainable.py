@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError
 
-__all__ = ["Trainable", "match_parameters", "select_trainable"]
-
 # Old checkpoints from TensorFlow call the scale and shift of a layer norm so.
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 

@@ -26,8 +26,6 @@ from ctxextend.training.trainable import Trainable
 from ctxextend.training.training_result import TrainResult, counted
 from ctxextend.version import __version__
 
-__all__ = ["TrainedWeights", "output_texts", "write_trained"]
-
 # The dtypes of --dtype, as safetensors calls them, and as configs do.
 DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
 CONFIG_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -36,8 +36,6 @@ from ctxextend.training.trainable import Trainable
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-__all__ = ["TrainingOutcome", "run_training"]
-
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
 

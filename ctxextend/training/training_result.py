@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from ctxextend.json_output import not_in_json
 
-__all__ = ["TrainResult", "TrainingInterrupted", "counted"]
-
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: 1 step, 2,000 steps."""

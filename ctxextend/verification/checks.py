@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from ctxextend.plan.plan import ResizePlan
     from ctxextend.provenance import Provenance
 
-__all__ = ["Check", "ExpectedResize", "Verification"]
-
 
 @dataclass(frozen=True)
 class ExpectedResize:

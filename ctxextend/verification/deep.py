@@ -10,8 +10,6 @@ from ctxextend.models.load import Loaded, check_loadable, largest_difference, lo
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
 
-__all__ = ["check_loading"]
-
 WITHOUT = "Verify it without --deep."
 
 # What a model gives for a text, by the table that it is read with and its length: a tensor; None where no text alone

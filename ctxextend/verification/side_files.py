@@ -17,8 +17,6 @@ from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.verification.checks import Check
 
-__all__ = ["check_files"]
-
 # Keys of config files that transformers writes of itself, and that no model obeys.
 STAMPS = {("transformers_version",), ("_name_or_path",)}
 

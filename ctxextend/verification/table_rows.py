@@ -17,8 +17,6 @@ from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.checks import Check, ExpectedResize
 
-__all__ = ["check_tables", "compare_table"]
-
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 

@@ -13,8 +13,6 @@ from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
 from ctxextend.verification.checks import Check
 
-__all__ = ["bytes_to_compare", "check_tensors"]
-
 
 def bytes_to_compare(plan: ResizePlan) -> int:
     """Return how many bytes of the base checkpoint `check_tensors` reads."""

@@ -24,8 +24,6 @@ from ctxextend.verification.side_files import check_files
 from ctxextend.verification.table_rows import check_tables, compare_table
 from ctxextend.verification.tensors import check_tensors
 
-__all__ = ["check_output", "verify", "verify_resized"]
-
 NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
 TRAINED = "That it was trained, and what, is its recipe's word alone."
 PURE = "its recipe says that everything was trained, so it is not a pure resize"
