@@ -1,12 +1,11 @@
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ctxextend.checkpoints import folder as folder_module
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError
@@ -245,18 +244,3 @@ def test_check_unchanged_notices_another_file_of_the_same_size_and_time(
     other.replace(path)
     with pytest.raises(CheckpointError, match="changed while it was read"):
         checkpoint.check_unchanged()
-
-
-def test_open_checkpoint_of_a_file_that_goes_away_meanwhile_says_so(
-    make_pico: Callable[..., pico.Pico], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = make_pico("gpt2").folder
-    listed = folder_module._files_below
-
-    def list_more(root: Path) -> Iterator[tuple[str, int]]:
-        yield from listed(root)
-        yield "notes.tmp", 0o100644  # which is gone when it is looked at
-
-    monkeypatch.setattr(folder_module, "_files_below", list_more)
-    with pytest.raises(CheckpointError, match=r"notes\.tmp went away while its folder was read"):
-        opened(source)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.checkpoints.json_edit import delete, edit, load_object, read_member
+from ctxextend.checkpoints.json_edit import delete, edit, load_object
 from ctxextend.errors import CheckpointError
 
 VALUES = st.recursive(
@@ -47,23 +47,6 @@ def test_delete_equals_deleting_from_the_parsed_object(value: dict[str, Any], in
     text = json.dumps({"x": value, "y": 1}, indent=indent)
     left = json.loads(delete(text, ("x",), names))
     assert left == {"x": {key: item for key, item in value.items() if key not in names}, "y": 1}
-
-
-@given(value=OBJECTS, indent=INDENTS)
-def test_read_member_equals_parsing_the_whole(value: dict[str, Any], indent: Any) -> None:
-    text = json.dumps(value, indent=indent)
-    for key in [*value, "no such key"]:
-        assert read_member(text, key, "it") == value.get(key)
-
-
-def test_read_member_does_not_parse_what_it_is_not_asked_for() -> None:
-    assert read_member('{"version": "1.0", "model": not json at all }', "version", "it") == "1.0"
-
-
-@pytest.mark.parametrize("text", ['{"a": 1', '{"a": "b}', "", "[1]", '{"a" 1}', '{"a": }'])
-def test_read_member_of_broken_text_is_a_checkpoint_error(text: str) -> None:
-    with pytest.raises(CheckpointError, match="it is not valid JSON"):
-        read_member(text, "b", "it")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""File names in a model folder: weights, stale files, code, and what a checkpoint commonly holds."""
+"""File names in a model folder: weights, stale files, code, and what a checkpoint commonly holds.
+
+A pattern holds for the model's own folder; behind ``**/`` at any depth, and before ``/*`` for all below a folder.
+"""
 
 import os
 import re
@@ -7,54 +10,39 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 SINGLE_FILE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-ADAPTER_FILE = "adapter_model.safetensors"
 # In the order in which transformers and PEFT look for them.
-SAFETENSORS = (SINGLE_FILE, INDEX, ADAPTER_FILE)
+SAFETENSORS = (SINGLE_FILE, "model.safetensors.index.json", "adapter_model.safetensors")
 NAMES = (*SAFETENSORS, "pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
-# What stands in front of the suffix of single files that transformers and PEFT find.
-FOUND = re.compile(r"model|model\.[^.]+|adapter_model")
+NANOGPT_FILE = "ckpt.pt"
 # Weights that can be read from a file of their own.
 READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-NANOGPT_FILE = "ckpt.pt"
 VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
 
 # A copy of the weights in another precision, and the copy that needs no name.
 VARIANTS = ("model.*.safetensors", "model.safetensors.index.*.json")
 PLAIN = ("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json")
-
 OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index*.json")
 
-# Files that hold the old table or state of its size, and why they are left out. A pattern holds for the model's own
-# folder; behind **/ it holds at any depth, and ending in /* for everything below a folder of that name.
-STALE = {
-    **dict.fromkeys(
-        ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
-        "PyTorch weights, not rewritten",
+# Files that hold the old table or state of its size, by what they are.
+STALE_KINDS = {
+    "PyTorch weights": ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
+    "TensorFlow weights": ("tf_model*.h5", "tf_model*.h5.index.json"),
+    "Flax weights": ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
+    "Rust weights": ("rust_model.ot",),
+    "an ONNX export": ("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"),
+    "an OpenVINO export": ("openvino/*", "openvino_model.*"),
+    "GGUF weights": ("**/*.gguf",),
+    "a TFLite export": ("**/*.tflite",),
+    "a Core ML export": ("coreml/*", "**/*.mlmodel", "*.mlpackage/*"),
+    "a training checkpoint": ("*.ckpt", "*.ckpt.*"),
+    "other weights": OTHER_WEIGHTS,
+    "training state": (
+        *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
     ),
-    **dict.fromkeys(("tf_model*.h5", "tf_model*.h5.index.json"), "TensorFlow weights, not rewritten"),
-    **dict.fromkeys(("flax_model*.msgpack", "flax_model*.msgpack.index.json"), "Flax weights, not rewritten"),
-    "rust_model.ot": "Rust weights, not rewritten",
-    **dict.fromkeys(
-        ("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"),
-        "an ONNX export, not rewritten",
-    ),
-    **dict.fromkeys(("openvino/*", "openvino_model.*"), "an OpenVINO export, not rewritten"),
-    "**/*.gguf": "GGUF weights, not rewritten",
-    "**/*.tflite": "a TFLite export, not rewritten",
-    **dict.fromkeys(("coreml/*", "**/*.mlmodel", "*.mlpackage/*"), "a Core ML export, not rewritten"),
-    **dict.fromkeys(("*.ckpt", "*.ckpt.*"), "a training checkpoint, not rewritten"),
-    **dict.fromkeys(OTHER_WEIGHTS, "other weights, not rewritten"),
-    **dict.fromkeys(
-        ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
-        "training state, not rewritten",
-    ),
-    "checkpoint-*/*": "another checkpoint, not rewritten",
+    "another checkpoint": ("checkpoint-*/*",),
 }
-
-# What Python imports, systems load, and shells and interpreters run.
-RUN = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
-CODE = tuple(f"**/*.{suffix}" for suffix in RUN)
+# Why each is left out, by its pattern.
+STALE = {pattern: f"{kind}, not rewritten" for kind, patterns in STALE_KINDS.items() for pattern in patterns}
 
 # What version control, download tools and desktops keep for themselves, at any depth.
 NOT_OURS = {
@@ -64,11 +52,12 @@ NOT_OURS = {
     ".DS_Store": "a desktop's file",
 }
 
-# What is not fetched from the Hub, whose client lets * match slashes: stale files, and variants of the weights.
-NOT_FETCHED = [
-    *(pattern.removeprefix("**/") for pattern in STALE if pattern not in OTHER_WEIGHTS),
-    *VARIANTS,
-]
+# What is not fetched from the Hub, whose client lets * match slashes.
+NOT_FETCHED = [*(pattern.removeprefix("**/") for pattern in STALE if pattern not in OTHER_WEIGHTS), *VARIANTS]
+
+# What Python imports, systems load, and shells and interpreters run.
+RUN = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
+CODE = tuple(f"**/*.{suffix}" for suffix in RUN)
 
 # What a checkpoint folder holds by the habits of transformers and sentence-transformers.
 KNOWN = (
@@ -82,11 +71,8 @@ KNOWN = (
     *("training_args.bin", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*", "ctxextend.yaml"),
     *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
-
-# The folders in which sentence-transformers keeps its modules, such as 1_Pooling, and what else they hold.
+# The folders in which sentence-transformers keeps its modules, such as 1_Pooling.
 MODULE_FOLDER = "[0-9]*_*"
-MODULE_FILES = ("pytorch_model.bin",)
-
 
 # What tells that a folder holds a checkpoint, and its weights.
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
@@ -99,7 +85,7 @@ CHECKPOINT_WEIGHTS = (
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint as it is written here commonly holds a file of that name."""
     if len(path.parts) == 2 and fnmatchcase(path.parts[0], MODULE_FOLDER):
-        return path.name in MODULE_FILES or first_match(PurePosixPath(path.name), KNOWN) is not None
+        return path.name == "pytorch_model.bin" or first_match(PurePosixPath(path.name), KNOWN) is not None
     return first_match(path, KNOWN) is not None
 
 
@@ -109,7 +95,7 @@ def is_code(path: PurePosixPath) -> bool:
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
-    """Return the first pattern, written as those of `STALE`, that matches a path in any case; None if none does."""
+    """Return the first pattern that matches a path in any case; None if none does."""
     first, name, depth = path.parts[0].lower(), path.name.lower(), len(path.parts)
     for pattern in patterns:
         if pattern.startswith("**/"):
@@ -123,9 +109,6 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
     return None
 
 
-# ---- weights
-
-
 def first_weights(folder: Path, variant: str | None) -> str | None:
     """Return the weights file or index that a folder is read by, whatever has that name; None where nothing has."""
     names = [with_variant(name, variant) for name in NAMES]
@@ -136,25 +119,22 @@ def first_weights(folder: Path, variant: str | None) -> str | None:
 
 def with_variant(name: str, variant: str | None) -> str:
     """Return what a weights file or an index is called in a variant."""
-    if variant is None:
-        return name
     stem, _, suffix = name.rpartition(".")
-    return f"{stem}.{variant}.{suffix}"
+    return name if variant is None else f"{stem}.{variant}.{suffix}"
 
 
 def output_name(name: str) -> str:
-    """Return what a single weights file is called in the output, where transformers must find it."""
+    """Return what a single weights file is called in the output, where transformers and PEFT must find it."""
     stem = name.rpartition(".")[0].removeprefix("pytorch_")
-    return f"{stem}.safetensors" if FOUND.fullmatch(stem) else SINGLE_FILE
+    return f"{stem}.safetensors" if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem) else SINGLE_FILE
 
 
 def shard_name(name: str) -> str:
     """Return what a shard is called as safetensors: its index says where it is."""
     path = PurePosixPath(name)
-    stem, _, suffix = path.name.rpartition(".")
-    return (
-        name if suffix == "safetensors" else (path.parent / f"{stem.removeprefix('pytorch_')}.safetensors").as_posix()
-    )
+    if path.suffix == ".safetensors":
+        return name
+    return path.with_name(f"{path.stem.removeprefix('pytorch_')}.safetensors").as_posix()
 
 
 def stays_inside(name: str) -> bool:

@@ -3,8 +3,7 @@
 import json
 import os
 import shlex
-import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -14,47 +13,34 @@ from ctxextend.checkpoints.copy import Fingerprint, check_unchanged, file_finger
 from ctxextend.checkpoints.filenames import NANOGPT_FILE, NOT_OURS, STALE, first_match, is_code, is_known, stays_inside
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorFile
-from ctxextend.checkpoints.source import OUTSIDE, Source, file_mode, holds, leads_out, not_a_file
+from ctxextend.checkpoints.source import OUTSIDE, Source, holds, leads_out, not_a_file
 from ctxextend.checkpoints.weights import Weights, find_weights, model_class
 from ctxextend.errors import CheckpointError
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
+MODULES = "modules.json"
 # What PEFT writes in front of the names of the base model's modules.
 ADAPTER_PREFIX = "base_model.model."
 
 # Why files are left out of an output.
-OTHER = "other weights, not rewritten"
 CODE = "code, which was not run"
 LINKED = "a linked folder"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model folder whose config and headers were read.
-
-    Attributes:
-        source: Where it came from.
-        model: The model's own folder below the root, as a relative path; ``.`` but for sentence-transformers
-            folders that keep their transformer in a sub-folder.
-        config: The model's config.json, parsed; empty where there is none, as for an adapter.
-        stored: The model's weights.
-        made: Text files that the output needs and the source lacks, by their path below the root.
-        copied: Every other file that belongs to it, config.json included, relative to the root.
-        omitted: Files that are left out of an output, each with the reason.
-        fingerprints: Of every file that belongs to it, from before it was read.
-        base: For what PEFT puts on top of a base model, the name of that; else None.
-    """
+    """A model folder whose config and headers were read; names of files are paths below its root."""
 
     source: Source
-    model: PurePosixPath
-    config: Mapping[str, Any]
+    model: PurePosixPath  # the model's own folder; "." but where sentence-transformers has the model in a sub-folder
+    config: Mapping[str, Any]  # empty where there is none, as for an adapter
     stored: Weights
-    made: Mapping[str, str]
-    copied: tuple[str, ...]
-    omitted: Mapping[str, str]
-    fingerprints: Mapping[str, Fingerprint]
-    base: str | None = None
+    made: Mapping[str, str]  # texts that the output needs and the source lacks
+    copied: tuple[str, ...]  # every file but the weights that belongs to it, config.json included
+    omitted: Mapping[str, str]  # files that are left out of an output, each with the reason
+    fingerprints: Mapping[str, Fingerprint]  # of its files, from before they were read
+    base: str | None = None  # the name of the base model, for what PEFT puts on top of one
 
     @property
     def is_adapter(self) -> bool:
@@ -127,11 +113,7 @@ class Checkpoint:
         return self.config_file in (*self.copied, *self.made)
 
     def text(self, name: str) -> str:
-        """Return a text file's content.
-
-        Raises:
-            CheckpointError: It is missing, unreadable, or not UTF-8.
-        """
+        """Return a text file's content."""
         return self.made[name] if name in self.made else read_text(self.root / name)
 
     @property
@@ -142,26 +124,17 @@ class Checkpoint:
     def with_code(self) -> "Checkpoint":
         """Return it with its code among the files that are copied."""
         omitted = {name: why for name, why in self.omitted.items() if why != CODE}
-        code = {name: found for name in self.code if (found := file_fingerprint(self.root / name))}
-        copied = tuple(sorted((*self.copied, *self.code)))
-        return replace(self, copied=copied, omitted=omitted, fingerprints={**self.fingerprints, **code})
+        return replace(self, copied=tuple(sorted((*self.copied, *self.code))), omitted=omitted)
 
     def check_unchanged(self) -> None:
         """Raise CheckpointError if one of its files changed since it was opened."""
         for name, before in self.fingerprints.items():
-            check_unchanged(self.root / name, before)
+            if name not in self.omitted:
+                check_unchanged(self.root / name, before)
 
 
 def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
-    """Read a folder's config, list its files, and read the headers of its weights.
-
-    Args:
-        source: From `resolve_source`.
-        variant: Which copy of the weights, such as ``fp16``.
-
-    Raises:
-        CheckpointError: Something is missing, malformed, cannot be read, or leads out of the folder.
-    """
+    """Read a folder's config and the headers of its weights, and decide which of its other files are copied."""
     try:
         return _open(source, variant)
     except OSError as error:
@@ -172,32 +145,26 @@ def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
 def _open(source: Source, variant: str | None) -> Checkpoint:
     root = source.folder
     # A file without a config may lie anywhere, and its neighbours are not looked at.
-    is_alone = source.file is not None and not (root / CONFIG).exists()
+    is_alone = source.file is not None and not any(
+        os.path.lexists(root / name) for name in (CONFIG, ADAPTER_CONFIG, MODULES)
+    )
+    listed = [] if is_alone else list(_files_below(root))
     # Taken before any file is read: what changes from here on is noticed.
-    early = {} if is_alone else {name: file_fingerprint(root / name) for name, _ in _files_below(root)}
+    early = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
     config: Mapping[str, Any] | None = None
     if holds(source, root / model / CONFIG):
         config = load_object(root / model / CONFIG)
     elif holds(source, root / ADAPTER_CONFIG):
         config = {}  # its base model lies outside of the folder, wherever the adapter says
-    is_alone = config is None and source.file is not None
-    if config is None and not is_alone and not holds(source, root / NANOGPT_FILE):
+    elif not is_alone and not holds(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
     stored = find_weights(root / model, config, source, variant)
     used = {(model / name).as_posix() for name in stored.used}
-    copied, omitted = ((), {}) if is_alone else _sort_files(source, model, used)
-    if source.file is not None:
-        suffix = PurePosixPath(source.file).suffix
-        others = {name: OTHER for name in copied if _is_other_weights(PurePosixPath(name), suffix)}
-        copied, omitted = tuple(name for name in copied if name not in others), omitted | others
+    reasons = {name: _why_omitted(source, model, name) for name in listed if name not in used}
+    omitted = {name: why for name, why in reasons.items() if why}
     omitted |= {name: why for name in source.not_fetched if (why := _reason_by_name(PurePosixPath(name), model))}
-    fingerprints = {}
-    for name in (*sorted(used), *copied):
-        fingerprint = early.get(name) or file_fingerprint(root / name)
-        if fingerprint is None:
-            raise CheckpointError(f"{root / name} went away while its folder was read.", "Run the command again.")
-        fingerprints[name] = fingerprint
+    fingerprints = {name: early.get(name) or file_fingerprint(root / name) for name in (*sorted(used), *reasons)}
     made = {}
     if stored.config is not None:
         made[CONFIG] = json.dumps(stored.config, indent=2) + "\n"
@@ -207,39 +174,39 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     if any(name.startswith("adapter_model.") for name in stored.used):
         adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else {}
         base = str(adapter.get("base_model_name_or_path") or "its base model")
-    known = stored.config if config is None else config
-    return Checkpoint(source, model, known or {}, stored, made, copied, omitted, fingerprints, base)
-
-
-def _is_other_weights(path: PurePosixPath, suffix: str) -> bool:
-    """Whether a file is another of the kind of which the user named one."""
-    return len(path.parts) == 1 and path.suffix == suffix and not is_known(path)
+    return Checkpoint(
+        source,
+        model,
+        (stored.config if config is None else config) or {},
+        stored,
+        made,
+        tuple(name for name, why in reasons.items() if why is None),
+        omitted,
+        {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint},
+        base,
+    )
 
 
 def _model_folder(source: Source) -> PurePosixPath:
     """Return where sentence-transformers' modules.json puts the transformer, or the root itself."""
     root = source.folder
-    if not holds(source, root / "modules.json"):
+    if not holds(source, root / MODULES):
         return PurePosixPath(".")
     # Old folders have a config.json at the top that holds sentence-transformers' own version and no model.
     if holds(source, root / CONFIG) and "model_type" in load_object(root / CONFIG):
         return PurePosixPath(".")
-    modules = load_modules(root / "modules.json")
+    modules = load_modules(root / MODULES)
     paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
     if len(paths) != 1 or not stays_inside(paths[0]):
         raise CheckpointError(
-            f"{root / 'modules.json'} names no transformer in a sub-folder, and {root} holds no config.json.",
+            f"{root / MODULES} names no transformer in a sub-folder, and {root} holds no config.json.",
             "Name the folder of a transformers or sentence-transformers checkpoint.",
         )
     return PurePosixPath(paths[0])
 
 
 def load_modules(path: Path) -> list[dict[str, Any]]:
-    """Read sentence-transformers' list of modules.
-
-    Raises:
-        CheckpointError: It is not a JSON list of objects.
-    """
+    """Read sentence-transformers' list of modules."""
     modules = parse_json(read_text(path), str(path))
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Fetch the file again.")
@@ -249,46 +216,29 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
 def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
     inside = (path for path in folder.glob(f"*/{CONFIG}") if path.is_file() and not leads_out(folder, path))
     below = sorted(path.parent.name for path in inside if "model_type" in load_object(path))
-    advice = (
-        f"Choose one that is in it: {' or '.join(f'--subfolder {shlex.quote(name)}' for name in below)}."
-        if below
-        else "Name the folder of a transformers checkpoint, or a weights file with --family."
-    )
-    hint = " ".join((*notes, advice))
-    return CheckpointError(f"{folder} holds no config.json.", hint)
+    advice = "Name the folder of a transformers checkpoint, or a weights file with --family."
+    if below:
+        advice = f"Choose one that is in it: {' or '.join(f'--subfolder {shlex.quote(name)}' for name in below)}."
+    return CheckpointError(f"{folder} holds no config.json.", " ".join((*notes, advice)))
 
 
 # ---- which files are copied
 
 
-def _sort_files(source: Source, model: PurePosixPath, used: Collection[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Split a folder's files into those that are copied and those that are left out, with the reason.
-
-    Args:
-        source: The checkpoint.
-        model: The model's own folder, below the source's.
-        used: Files that are neither.
-
-    Raises:
-        OSError: A folder cannot be looked into.
-    """
-    root, copied, omitted = source.folder, list[str](), dict[str, str]()
-    for name, mode in _files_below(root):
-        path = PurePosixPath(name)
-        if name in used:
-            continue
-        kind = None if path.name in NOT_OURS else not_a_file(mode)
-        if kind is not None:
-            omitted[name] = LINKED if stat.S_ISDIR(mode) else kind
-        elif why := _reason_by_name(path, model):
-            omitted[name] = why
-        elif (root / path).is_symlink() and leads_out(root, root / path):
-            omitted[name] = OUTSIDE
-        elif is_code(path):
-            omitted[name] = CODE
-        else:
-            copied.append(name)
-    return tuple(copied), omitted
+def _why_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
+    """Return why a file that is there is left out of an output; None where it is copied."""
+    root, path = source.folder, PurePosixPath(name)
+    if path.name not in NOT_OURS and (kind := not_a_file(root / path)):
+        return LINKED if (root / path).is_dir() else kind
+    if why := _reason_by_name(path, model):
+        return why
+    if (root / path).is_symlink() and leads_out(root, root / path):
+        return OUTSIDE
+    if is_code(path):
+        return CODE
+    # A file of the kind of which the user named one.
+    is_other = source.file is not None and path.suffix == PurePosixPath(source.file).suffix and len(path.parts) == 1
+    return "other weights, not rewritten" if is_other and not is_known(path) else None
 
 
 def _reason_by_name(path: PurePosixPath, model: PurePosixPath) -> str | None:
@@ -299,14 +249,14 @@ def _reason_by_name(path: PurePosixPath, model: PurePosixPath) -> str | None:
     return next((STALE[pattern] for part in below if (pattern := first_match(part, STALE))), None)
 
 
-def _files_below(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield every file below the root, and every folder that is not walked into, with its mode, in sorted order."""
+def _files_below(root: Path) -> Iterator[str]:
+    """Yield every file below the root, and every folder that is not walked into, in sorted order."""
     for folder, folders, files in os.walk(root, onerror=_raise):
         here = Path(folder)
         skipped = [name for name in folders if name in NOT_OURS or (here / name).is_symlink()]
         folders[:] = sorted(set(folders) - set(skipped))
         for name in sorted([*files, *skipped]):
-            yield (here / name).relative_to(root).as_posix(), file_mode(here / name)
+            yield (here / name).relative_to(root).as_posix()
 
 
 def _raise(error: OSError) -> NoReturn:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import load_object, read_member, read_text
+from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.json_output import not_in_json
 
 # From here on a number is no limit that anybody meant: transformers writes 1e30.
@@ -16,23 +16,14 @@ NO_LIMIT = 10**9
 
 @dataclass(frozen=True)
 class Edit:
-    """One value that changes in one JSON file.
+    """One value that changes in one JSON file."""
 
-    Attributes:
-        file: Path below the checkpoint's root.
-        path: The keys that lead to the value.
-        before: The old value; None where the key was missing.
-        after: The new value.
-        is_limit: Whether the value is a number of tokens at which texts are cut.
-        why: A reason where the change is not plain; else empty.
-    """
-
-    file: str
+    file: str  # below the checkpoint's root
     path: tuple[str, ...] = field(metadata=not_in_json)
-    before: Any
+    before: Any  # None where the key was missing
     after: Any
-    is_limit: bool = field(default=False, metadata=not_in_json)
-    why: str = ""
+    is_limit: bool = field(default=False, metadata=not_in_json)  # a number of tokens at which texts are cut
+    why: str = ""  # a reason where the change is not plain
 
     json_properties: ClassVar = ("key",)
 
@@ -44,19 +35,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class StatedLimit:
-    """One place in a side file that states how much text is read.
+    """One place in a side file that states how much text is read."""
 
-    Attributes:
-        file: Path below the checkpoint's root.
-        path: The keys that lead to the value.
-        value: The value, as it stands there; None where the key is missing.
-        kind: Who obeys it: the ``tokenizer`` of transformers, ``sentence``-transformers, the tokenizers library, by
-            ``truncation`` or ``padding``, or transformers' ``generation``.
-    """
-
-    file: str
+    file: str  # below the checkpoint's root
     path: tuple[str, ...]
-    value: Any
+    value: Any  # as it stands there; None where the key is missing
+    # Who obeys it: transformers' tokenizer or generate, sentence-transformers, or the tokenizers library by the others.
     kind: Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
 
     @property
@@ -80,82 +64,49 @@ def limit_edits(
 ) -> tuple[Edit, ...]:
     """Return the edits that make a folder's tokenizer and side files read `after` tokens.
 
-    A longer table raises every limit to its length, but for that of generated texts, which is only lowered; a shorter
-    one lowers those above it.
-
-    Args:
-        checkpoint: The folder.
-        before: Old length, in token positions.
-        after: New length, in token positions.
-        tokenizer: The folder of the tokenizer, below the root; empty is the checkpoint's own.
-        mend: Whether every limit is given the new length, whatever the old one was.
-
-    Raises:
-        CheckpointError: One of these files is not valid JSON.
+    A longer table, or `mend`, raises every limit to its length, but for that of generated texts, which is only lowered;
+    a shorter one lowers those above it. `tokenizer` is the tokenizer's folder if it has one of its own.
     """
-    stated = stated_limits(checkpoint, tokenizer) if mend or after != before else ()
-    raised = mend or after > before
-    wrong = (limit for limit in stated if not _is_within(limit.value, after) or (raised and limit.kind != "generation"))
-    edits = (limit.edit(after) for limit in wrong)
-    return tuple(edit for edit in edits if edit.before != edit.after)
-
-
-def _is_within(stated: Any, length: int) -> bool:
-    if isinstance(stated, dict):
-        stated = stated.get("Fixed")
-    return isinstance(stated, int | float) and stated <= length
+    edits = []
+    for limit in stated_limits(checkpoint, tokenizer) if mend or after != before else ():
+        stated = limit.value.get("Fixed") if isinstance(limit.value, dict) else limit.value
+        is_within = isinstance(stated, int | float) and stated <= after
+        is_raised = (mend or after > before) and limit.kind != "generation"
+        edit = limit.edit(after)
+        if (is_raised or not is_within) and edit.before != edit.after:
+            edits.append(edit)
+    return tuple(edits)
 
 
 def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[StatedLimit]:
-    """Yield every place in a folder's tokenizer and side files that states how much text is read.
-
-    Args:
-        checkpoint: The folder.
-        tokenizer: As in `limit_edits`.
-
-    Raises:
-        CheckpointError: One of these files is not valid JSON.
-    """
+    """Yield every place in a folder's tokenizer and side files that states how much text is read."""
     folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        read = next((read for pattern, read in _READERS.items() if fnmatchcase(path.name, pattern)), None)
-        if read and path.parent in folders:
-            yield from read(name, checkpoint.root / name)
+        kinds = (kind for pattern, kind in _KINDS.items() if fnmatchcase(path.name, pattern))
+        if path.parent not in folders or (kind := next(kinds, None)) is None:
+            continue
+        values = load_object(checkpoint.root / name)
+        if kind == "tokenizer":
+            # transformers goes by the old name where the new one is not there at all.
+            key = "max_len" if "max_len" in values and "model_max_length" not in values else "model_max_length"
+            yield StatedLimit(name, (key,), values.get(key), kind)
+        elif kind == "sentence" and values.get("max_seq_length") is not None:
+            yield StatedLimit(name, ("max_seq_length",), values["max_seq_length"], kind)
+        elif kind == "generation" and isinstance(values.get("max_length"), int):
+            yield StatedLimit(name, ("max_length",), values["max_length"], kind)
+        elif kind == "truncation":
+            truncation, padding = values.get("truncation"), values.get("padding")
+            if isinstance(truncation, dict) and "max_length" in truncation:
+                yield StatedLimit(name, ("truncation", "max_length"), truncation["max_length"], "truncation")
+            if isinstance(padding, dict) and isinstance(padding.get("strategy"), dict):
+                yield StatedLimit(name, ("padding", "strategy"), padding["strategy"], "padding")
 
 
-def _tokenizer_config(file: str, path: Path) -> Iterator[StatedLimit]:
-    values = load_object(path)
-    # transformers goes by the old name where the new one is not there at all.
-    key = "max_len" if "max_len" in values and "model_max_length" not in values else "model_max_length"
-    yield StatedLimit(file, (key,), values.get(key), "tokenizer")
-
-
-def _sentence_config(file: str, path: Path) -> Iterator[StatedLimit]:
-    value = load_object(path).get("max_seq_length")
-    if value is not None:
-        yield StatedLimit(file, ("max_seq_length",), value, "sentence")
-
-
-def _tokenizer(file: str, path: Path) -> Iterator[StatedLimit]:
-    text = read_text(path)
-    truncation, padding = (read_member(text, key, str(path)) for key in ("truncation", "padding"))
-    if isinstance(truncation, dict) and "max_length" in truncation:
-        yield StatedLimit(file, ("truncation", "max_length"), truncation["max_length"], "truncation")
-    if isinstance(padding, dict) and isinstance(padding.get("strategy"), dict):
-        yield StatedLimit(file, ("padding", "strategy"), padding["strategy"], "padding")
-
-
-def _generation_config(file: str, path: Path) -> Iterator[StatedLimit]:
-    value = load_object(path).get("max_length")
-    if isinstance(value, int):
-        yield StatedLimit(file, ("max_length",), value, "generation")
-
-
-# sentence-transformers reads the name of several families in place of bert, and the first that it finds.
-_READERS = {
-    "tokenizer_config.json": _tokenizer_config,
-    "tokenizer.json": _tokenizer,
-    "sentence_*_config.json": _sentence_config,
-    "generation_config.json": _generation_config,
+_KINDS: dict[str, Literal["tokenizer", "truncation", "sentence", "generation"]] = {
+    "tokenizer_config.json": "tokenizer",
+    "tokenizer.json": "truncation",
+    # sentence-transformers reads the name of several families in place of bert, and the first that it finds.
+    "sentence_*_config.json": "sentence",
+    "generation_config.json": "generation",
 }

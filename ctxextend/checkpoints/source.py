@@ -22,10 +22,8 @@ from ctxextend.checkpoints.filenames import (
 from ctxextend.checkpoints.hub import fetch, list_files
 from ctxextend.errors import CheckpointError, SourceError
 
-BUNDLED_FOLDER = Path(__file__).resolve().parents[1] / "bundled"
-
 # The checkpoints that ship with the package, by the name that users type.
-BUNDLED = {"tiny-gpt2": BUNDLED_FOLDER / "tiny_gpt2"}
+BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}
 
 # Names of weights files that say nothing of the model, and so do not name it.
 PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
@@ -34,37 +32,25 @@ PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
 PICKLES = ("pytorch_model.bin", "pytorch_model-?????-of-?????.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 PICKLE_VARIANTS = ("pytorch_model.{}.bin", "pytorch_model.{}-?????-of-?????.bin", "pytorch_model.bin.index.{}.json")
 
-VARIANT = re.compile(r"[\w-]+")
-
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
-CACHE_SNAPSHOT = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<sha>[0-9a-f]{40})$")
+# A snapshot in the Hub's cache: its commit, and the folder whose blobs its files are links to.
+CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[^/]+)(?P<below>/.*)?")
+SHA = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint's folder and where it came from.
+    """A checkpoint's folder and where it came from."""
 
-    Attributes:
-        reference: What the user typed.
-        kind: ``folder``, ``file``, ``bundled`` or ``hub``.
-        folder: The folder on this machine.
-        name: A short name for outputs: the last part of the reference.
-        hub_id: The Hub's ``owner/name`` where the source is known to be one; else None.
-        revision: The Hub's commit hash where it is known; else None.
-        notes: Lines that the user should read, about how the reference was understood.
-        not_fetched: Files of the Hub's repository that were not downloaded; empty where it could not be asked.
-        file: The weights file in the folder that the user named; None where the folder was named.
-    """
-
-    reference: str
+    reference: str  # what the user typed
     kind: Literal["folder", "file", "bundled", "hub"]
     folder: Path
-    name: str
-    hub_id: str | None = None
-    revision: str | None = None
-    notes: tuple[str, ...] = ()
-    not_fetched: tuple[str, ...] = ()
-    file: str | None = None
+    name: str  # for outputs: the last part of the reference
+    hub_id: str | None = None  # the Hub's owner/name, where it is known
+    revision: str | None = None  # the Hub's commit hash, where it is known
+    notes: tuple[str, ...] = ()  # how the reference was understood
+    not_fetched: tuple[str, ...] = ()  # files of the Hub's repository that were not downloaded, where it could be asked
+    file: str | None = None  # the weights file in the folder that the user named
 
 
 def resolve_source(
@@ -75,42 +61,28 @@ def resolve_source(
 ) -> Source:
     """Find the folder that a reference stands for; what is here wins, then a bundled name, then the Hub.
 
-    Args:
-        reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, downloaded into
-            huggingface_hub's cache.
-        revision: A branch, tag or commit of the Hub; refused elsewhere.
-        subfolder: The folder below it that holds the checkpoint.
-        variant: Which copy of the weights to fetch from the Hub, such as ``fp16``.
-
-    Raises:
-        SourceError: Nothing is there, it cannot be reached, or access is not granted.
+    A revision has a meaning on the Hub alone, a subfolder and a variant not for a single file.
     """
     text = os.fspath(reference)
+    if subfolder is not None and not stays_inside(subfolder):
+        raise SourceError(f"--subfolder {subfolder} is no folder below another.", "Name it as the Hub shows it.")
+    if variant is not None and not re.fullmatch(r"[\w-]+", variant):
+        raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
     try:
-        if subfolder is not None and not stays_inside(subfolder):
-            raise SourceError(f"--subfolder {subfolder} is no folder below another.", "Name it as the Hub shows it.")
-        if variant is not None and not VARIANT.fullmatch(variant):
-            raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
-        return _resolve(text, revision, subfolder, variant)
+        is_folder, is_file = bool(text) and path.is_dir(), bool(text) and path.is_file()
+        if is_folder or is_file or text in BUNDLED:
+            what = "local folder" if is_folder else "local file" if is_file else "bundled checkpoint"
+            for flag, value in {"revision": revision, "subfolder": subfolder, "variant": variant}.items():
+                if value is not None and (is_file or flag == "revision"):
+                    raise SourceError(f"--{flag} {value} has no meaning for the {what} {text}.", "Leave it out.")
+            if is_file:
+                return _local_file(text, path)
+            return _below(_local_folder(text, path) if is_folder else bundled_source(text), subfolder)
+        if text and path.exists():
+            raise SourceError(f"{text} is neither a folder nor a regular file.", "Name a checkpoint's folder.")
     except OSError as error:
         raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
-
-
-def _resolve(text: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
-    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
-    if text and path.is_dir():
-        _refuse("revision", revision, f"the local folder {text}")
-        return _below(_local(text, path), subfolder)
-    if text and path.is_file():
-        _refuse("revision", revision, f"the local file {text}")
-        _refuse("subfolder", subfolder, f"the local file {text}")
-        _refuse("variant", variant, f"the local file {text}")
-        return _local_file(text, path)
-    if text in BUNDLED:
-        _refuse("revision", revision, f"the bundled checkpoint {text}")
-        return _below(bundled_source(text), subfolder)
-    if text and path.exists():
-        raise SourceError(f"{text} is neither a folder nor a regular file.", "Name a checkpoint's folder.")
     if not HUB_ID.fullmatch(text):
         raise SourceError(
             f"There is no folder {text}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
@@ -118,16 +90,18 @@ def _resolve(text: str, revision: str | None, subfolder: str | None, variant: st
     return _download(text, revision, subfolder, variant)
 
 
-def _below(source: Source, subfolder: str | None) -> Source:
-    """Return the source with its checkpoint in a folder below."""
-    if subfolder is None:
-        return source
-    folder = source.folder / subfolder
-    if not folder.is_dir():
-        raise SourceError(f"{source.reference} has no folder {subfolder}.", "Check --subfolder.")
-    prefix = f"{PurePosixPath(subfolder).as_posix()}/"
-    below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))
-    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_fetched=below)
+def bundled_source(name: str) -> Source:
+    """Return a checkpoint that ships with the package, whatever folder of that name there may be."""
+    return Source(name, "bundled", BUNDLED[name], name)
+
+
+def _local_folder(reference: str, path: Path) -> Source:
+    notes: tuple[str, ...] = ()
+    if HUB_ID.fullmatch(reference):
+        other = "the bundled checkpoint" if reference in BUNDLED else "a model of the Hub"
+        notes = (f"{reference} is a local folder here, and it wins over {other} of that name.",)
+    folder = path.resolve()
+    return _with_hub_id(Source(reference, "folder", folder, folder.name or "model", notes=notes))
 
 
 def _local_file(reference: str, path: Path) -> Source:
@@ -144,41 +118,33 @@ def _local_file(reference: str, path: Path) -> Source:
 
 def _with_hub_id(source: Source) -> Source:
     """Return a local source with its Hub id and commit if its folder is a snapshot in the Hub's cache."""
-    cached = CACHE_SNAPSHOT.search(source.folder.as_posix())
-    if not cached:
+    cached = CACHE_SNAPSHOT.fullmatch(source.folder.as_posix())
+    if not cached or cached["below"] or not SHA.fullmatch(cached["sha"]):
         return source
     hub_id = cached["id"].replace("--", "/")
     return replace(source, name=hub_id.split("/")[-1], hub_id=hub_id, revision=cached["sha"], notes=())
 
 
-def bundled_source(name: str) -> Source:
-    """Return a checkpoint that ships with the package, whatever folder of that name there may be."""
-    return Source(name, "bundled", BUNDLED[name], name)
-
-
-def _refuse(flag: str, value: str | None, what: str) -> None:
-    if value is not None:
-        raise SourceError(f"--{flag} {value} has no meaning for {what}.", "Leave it out.")
-
-
-def _local(reference: str, path: Path) -> Source:
-    notes: tuple[str, ...] = ()
-    if HUB_ID.fullmatch(reference):
-        other = "the bundled checkpoint" if reference in BUNDLED else "a model of the Hub"
-        notes = (f"{reference} is a local folder here, and it wins over {other} of that name.",)
-    folder = path.resolve()
-    return _with_hub_id(Source(reference, "folder", folder, folder.name or "model", notes=notes))
+def _below(source: Source, subfolder: str | None) -> Source:
+    """Return the source with its checkpoint in a folder below."""
+    if subfolder is None:
+        return source
+    folder = source.folder / subfolder
+    if not folder.is_dir():
+        raise SourceError(f"{source.reference} has no folder {subfolder}.", "Check --subfolder.")
+    prefix = f"{PurePosixPath(subfolder).as_posix()}/"
+    below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))
+    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_fetched=below)
 
 
 def _download(hub_id: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
     """Fetch a model's files: safetensors and what lies beside them, and pickles only where there are no safetensors."""
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
     skipped = NOT_FETCHED if variant is None else [*(set(NOT_FETCHED) - set(VARIANTS)), *PLAIN]
-    unwanted = [f"{below}{name}" for name in skipped] + [
-        f"{above}{name}/*" for name in NOT_OURS for above in ("", "*/")
-    ]
+    unwanted = [f"{below}{name}" for name in skipped]
+    unwanted += [f"{above}{name}/*" for name in NOT_OURS for above in ("", "*/")]
     folder = fetch(hub_id, revision, [f"{below}*"] if below else None, unwanted)
-    snapshot = CACHE_SNAPSHOT.search(folder.as_posix())
+    snapshot = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
     files = list_files(hub_id, sha or revision)
     names = PICKLES if variant is None else [name.format(variant) for name in PICKLE_VARIANTS]
@@ -196,29 +162,17 @@ def _download(hub_id: str, revision: str | None, subfolder: str | None, variant:
 OUTSIDE = "a link that leads out of the folder"
 IRREGULAR = "not a regular file"
 
-# A snapshot in the Hub's cache, whose files are links into the folder of blobs beside it.
-SNAPSHOT = re.compile(r"(?P<cache>.*/models--[^/]+)/snapshots/[^/]+(?:/.*)?")
-
 
 def holds(source: Source, path: Path) -> bool:
-    """Whether a checkpoint has a file, without following a link out of it or opening what is no file.
+    """Whether a checkpoint has a file of that name; raise CheckpointError if it must not be read.
 
-    Args:
-        source: The checkpoint; the one file that a user named may be a link to anywhere.
-        path: The file, in the checkpoint's folder.
-
-    Returns:
-        False where nothing of that name exists.
-
-    Raises:
-        CheckpointError: It exists, and must not be read.
-        OSError: It cannot be looked at.
+    That is what is no regular file, and a link out of the folder; the file that the user named may be one.
     """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no system has
         return False
-    if kind := not_a_file(file_mode(path)):
+    if kind := not_a_file(path):
         raise CheckpointError(f"{path} is {kind}.", "Put the file itself there, or fetch it again.")
     is_named = source.file is not None and path == source.folder / source.file
     if not is_named and leads_out(source.folder, path):
@@ -226,32 +180,24 @@ def holds(source: Source, path: Path) -> bool:
     return True
 
 
-def as_copied(folder: Path) -> str:
-    """Say how to go on with a folder whose links lead out of it."""
-    command = shlex.join(["cp", "-rL", str(folder), f"{folder.name}-copied"])
-    return f"If you know who made it, copy the folder with all that links lead to: {command}"
+def not_a_file(path: Path) -> str | None:
+    """Return what something is that is no regular file; None for a regular file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return "a link that leads nowhere"  # or in a circle
+    return None if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else IRREGULAR
 
 
 def leads_out(folder: Path, path: Path) -> bool:
     """Whether a path below a folder leads elsewhere by a link: neither into it, nor to the blobs of the Hub's cache."""
     inside = Path(os.path.realpath(folder))
-    cached = SNAPSHOT.fullmatch(inside.as_posix())
+    cached = CACHE_SNAPSHOT.fullmatch(inside.as_posix())
     allowed = {inside, Path(cached["cache"]) / "blobs"} if cached else {inside}
     return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
 
 
-def file_mode(path: Path) -> int:
-    """Return the mode of what a path leads to; 0 where its links lead nowhere, or in a circle."""
-    try:
-        return path.stat().st_mode
-    except OSError:
-        return 0
-
-
-def not_a_file(mode: int) -> str | None:
-    """Return what something is that is no regular file, by its mode; None for a regular file."""
-    if stat.S_ISREG(mode):
-        return None
-    if mode == 0:
-        return "a link that leads nowhere"
-    return "a folder" if stat.S_ISDIR(mode) else IRREGULAR
+def as_copied(folder: Path) -> str:
+    """Say how to go on with a folder whose links lead out of it."""
+    command = shlex.join(["cp", "-rL", str(folder), f"{folder.name}-copied"])
+    return f"If you know who made it, copy the folder with all that links lead to: {command}"

@@ -160,8 +160,7 @@ ANSWERS = [
     (403, {"X-Error-Code": "GatedRepo"}, "Access to owner/model on the Hub is restricted", "Ask for access"),
     (404, {"X-Error-Code": "RepoNotFound"}, "no model owner/model on the Hub", "Check the spelling"),
     (404, {"X-Error-Code": "RevisionNotFound"}, "has no revision", "Check its branches and tags"),
-    (404, {}, "has nothing at that address (HTTP 404)", "HF_ENDPOINT"),
-    (410, {}, "refused the request (HTTP 410)", "Run the same command again"),
+    (404, {}, "refused the request (HTTP 404)", "HF_ENDPOINT"),
     (429, {"Retry-After": "3600"}, "too many requests were made (HTTP 429)", "again in a few minutes"),
     (429, {"RateLimit": '"api";r=0;t=250'}, "too many requests were made (HTTP 429)", "again in a few minutes"),
     (500, {}, "the Hub failed (HTTP 500)", "status.huggingface.co"),
@@ -235,7 +234,7 @@ MALFORMED = ["", "{", "null", "7", '"x"', '{"id": 7, "sha": []}', '[{"type": "fi
 def test_resolve_source_says_that_an_answer_is_not_the_hubs(hub: Hub, repo: Repo, asked: str, body: str) -> None:
     hub.faults.append(Fault(asked, body=body))
     error = refused()
-    assert "does not speak as the Hub does" in error.message
+    assert "owner/model could not be fetched from the Hub: " in error.message
     assert "login page" in str(error.hint)
 
 
@@ -264,9 +263,9 @@ def test_resolve_source_tells_no_other_host_the_token(
         ("http://nowhere.invalid", "could not be reached", "Check the connection"),
         ("nonsense", "could not be reached", "HF_ENDPOINT"),
         ("http://[bad", "could not be reached", "HF_ENDPOINT"),
-        ("https", "no secure connection", "SSL_CERT_FILE"),
+        ("https", "could not be reached: [SSL", "SSL_CERT_FILE"),
         ("proxy refused", "could not be reached", "HTTPS_PROXY"),
-        ("proxy forbids", "the proxy failed", "HTTPS_PROXY"),
+        ("proxy forbids", "could not be reached", "HTTPS_PROXY"),
         ("proxy unknown", "Unknown scheme for proxy", "HTTPS_PROXY"),
     ],
 )
