@@ -24,6 +24,7 @@ from ctxextend import (
     CheckpointError,
     ResizeError,
     SourceError,
+    UnsupportedModelError,
     Verification,
     VerificationError,
     inspect,
@@ -526,18 +527,6 @@ def test_verify_reads_the_original_as_it_was_named(pair: tuple[Path, Path]) -> N
     assert found.passed, failed(found)
 
 
-def test_verify_believes_no_training_of_a_table_that_the_recipe_alone_names(
-    make_pico: MakePico, tmp_path: Path
-) -> None:
-    source = make_pico("gpt2").folder
-    pico.edit_json(source / "config.json", model_type="own")
-    by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
-    out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
-    train(out, "positions", {TABLE: lambda table: table + 1})
-    assert "that proves nothing" in failed(verify(source, out))["table"]
-    assert verify(source, out, **by_hand).passed
-
-
 BAD_RECIPES = {
     "no mapping": "- 1",
     "no YAML": "a: [",
@@ -666,16 +655,14 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
     assert found.passed, failed(found)
 
 
-def test_verify_takes_family_and_table_from_the_recipe(make_pico: MakePico, tmp_path: Path) -> None:
+def test_verify_takes_a_table_described_by_hand(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="own")
     by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
     out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
-    found = verify(source, out)
-    assert found.passed
-    assert f"is taken from the recipe: --table {TABLE}" in found.notes[0]
-    (out / RECIPE_FILE).unlink()
     assert verify(source, out, **by_hand).passed
+    with pytest.raises(UnsupportedModelError, match="--table transformer.wpe.weight"):
+        verify(source, out)
 
 
 @pytest.mark.parametrize("rows", [-5, "0x1" + "f" * 4000, True, "x"])
@@ -705,7 +692,7 @@ def test_verify_allows_a_methods_tolerance_for_made_rows_alone(
     rewrite(out, TABLE, lambda table: torch.cat([table[:128], table[128:] * (1 + 1e-6)]))
     assert not verify(base, out)
     monkeypatch.setattr(
-        "ctxextend.verification.table_rows.METHODS", {**METHODS, "copy": replace(METHODS["copy"], tolerance=1e-4)}
+        "ctxextend.verification.tensors.METHODS", {**METHODS, "copy": replace(METHODS["copy"], tolerance=1e-4)}
     )
     found = verify(base, out)
     assert found, failed(found)

@@ -237,10 +237,10 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
     if not verify:
         with sink.progress("Writing") as progress:
             return plan.execute(output, force=force, progress=progress)
-    from ctxextend.verification.tensors import bytes_to_compare
+    from ctxextend.verification.tensors import unchanged_tensors
     from ctxextend.verification.verify import check_output
 
-    both = plan.bytes_to_write + bytes_to_compare(plan)
+    both = plan.bytes_to_write + sum(entry.size for entry, _ in unchanged_tensors(plan))
     with sink.progress("Writing and proving") as progress:
 
         def moved(advance: int, total: int, label: str = "") -> None:

@@ -12,21 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpectedResize:
-    """The resize, and the training after it, that a checkpoint should have come from.
+    """The resize, and the training after it, that a checkpoint should have come from."""
 
-    Attributes:
-        plan: The resize, planned again from the base checkpoint.
-        trainable: What was trained after it, by the recipe: ``new`` rows, ``positions`` or ``all``; else None.
-        how: How it is known, in a few words.
-        notes: What the user should know of that.
-        chain: The recipe that says so and those by which the base checkpoint had been made, the newest first.
-    """
-
-    plan: "ResizePlan"
-    trainable: str | None
-    how: str
+    plan: "ResizePlan"  # planned again from the base checkpoint
+    trainable: str | None  # what its recipe says was trained: ``new`` rows, ``positions``, ``all``, or nothing
+    how: str  # how it is known, in a few words
     notes: tuple[str, ...] = ()
-    chain: "tuple[Provenance, ...]" = ()
+    chain: "tuple[Provenance, ...]" = ()  # that recipe and those of the base checkpoint, the newest first
 
 
 @dataclass(frozen=True)
@@ -58,8 +50,6 @@ class Verification:
         what: Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
     """
 
-    json_properties: ClassVar = {"proved": "passed", "conclusion": "conclusion"}
-
     base: str
     resized: str = field(metadata=json_key("extended"))
     method: str | None
@@ -67,6 +57,8 @@ class Verification:
     checks: tuple[Check, ...] = field(metadata=json_key("claims"))
     notes: tuple[str, ...] = ()
     what: str = field(default="resized", metadata=not_in_json)
+
+    json_properties: ClassVar = {"proved": "passed", "conclusion": "conclusion"}
 
     @property
     def passed(self) -> bool:
@@ -79,16 +71,15 @@ class Verification:
     @property
     def conclusion(self) -> str:
         """The result in a sentence."""
+        is_resized = self.what == "resized"
         if not self.passed:
             failed = ", ".join(check.name for check in self.checks if not check.passed)
             what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
             return f"NOT PROVED ({failed}): {self.resized} is not {what}."
-        rows = "new rows" if self.trainable == "new" else "rows"
-        if self.what == "resized":
-            what = " with a resized table and nothing else"
-            what += f", but for the table, whose {rows} were then trained" if self.trainable else ""
-        elif self.trainable:
-            what = f", but for the table, whose {rows} were trained"
-        else:
+        what = " with a resized table and nothing else" if is_resized else ""
+        if self.trainable:
+            rows = "new rows" if self.trainable == "new" else "rows"
+            what += f", but for the table, whose {rows} were {'then ' * is_resized}trained"
+        elif not is_resized:
             what = " with limits that agree with its tables" if self.what == "mended" else ": nothing was resized"
         return f"Proved: {self.resized} is {self.base}{what}."

@@ -1,7 +1,6 @@
 """Check that a resized checkpoint loads and runs in transformers, and compare its outputs with the base's."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -11,6 +10,7 @@ from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
 
 WITHOUT = "Verify it without --deep."
+KINDS = ("missing", "unexpected", "mismatched")  # of keys, as transformers reports them
 
 # What a model gives for a text, by the table that it is read with and its length: a tensor; None where no text alone
 # will do; or what torch says where it fails.
@@ -25,34 +25,36 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     Raises:
         CheckpointError: The base checkpoint cannot be loaded, so that there is nothing to compare with.
     """
-    plan = expected.plan
+    plan, base = expected.plan, expected.plan.checkpoint
     shared = min(min(table.max_len_before, table.max_len_after) for table in plan.tables)
     lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
-    base, before = _read_base(plan, lengths)
+    check_loadable(base, WITHOUT)
+    before: Outputs = {}
+    keys: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ())
+    reads_base = base.stored.config is None  # transformers cannot read one of nanoGPT's
+    if reads_base:
+        try:
+            loaded = load(base.root / base.model, base.model_class, base.stored.variant)
+        except CheckpointError as error:
+            raise CheckpointError(error.message, WITHOUT) from error
+        keys = {kind: getattr(loaded, kind) for kind in KINDS}
+        before = _read_texts(plan, loaded, lengths)
+        del loaded
     try:
         check_loadable(resized)
-        loaded = load(resized.root / resized.model, plan.checkpoint.model_class, resized.stored.variant)
+        loaded = load(resized.root / resized.model, base.model_class, resized.stored.variant)
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
     after = _read_texts(plan, loaded, [*lengths, plan.max_len_after])
-    return [_check_keys(loaded, base), _check_runs(plan, after, before), *_check_outputs(expected, before, after, base)]
-
-
-def _read_base(plan: ResizePlan, lengths: list[int]) -> tuple[Loaded | None, Outputs]:
-    """Return what transformers said of the base checkpoint, without its model, and what that gives.
-
-    Raises:
-        CheckpointError: It cannot be loaded.
-    """
-    base = plan.checkpoint
-    check_loadable(base, WITHOUT)
-    if base.stored.config is not None:  # one of nanoGPT's, which transformers cannot read
-        return None, {}
-    try:
-        loaded = load(base.root / base.model, base.model_class, base.stored.variant)
-    except CheckpointError as error:
-        raise CheckpointError(error.message, WITHOUT) from error
-    return replace(loaded, model=None), _read_texts(plan, loaded, lengths)
+    # A key that the base lacks too is no fault of the resize.
+    wrong = [f"{kind} key: {key}" for kind in KINDS for key in getattr(loaded, kind) if key not in keys[kind]]
+    known = [f"{kind} in the original too: {key}" for kind in KINDS for key in keys[kind]]
+    fine = f"it has no missing, unexpected or mismatched key{' of its own' * bool(known)}"
+    checks = [Check("loads", not wrong, (*(wrong or [fine]), *known)), _check_runs(plan, after, before)]
+    if not reads_base or keys["missing"] or keys["mismatched"]:
+        why = "the original lacks tensors" if reads_base else "transformers cannot read the original"
+        return [*checks, Check("outputs", True, (f"not compared: {why}",))]
+    return [*checks, *_check_outputs(expected, before, after)]
 
 
 def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs:
@@ -67,18 +69,6 @@ def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs
             except (IndexError, RuntimeError, ValueError) as error:
                 found[table.name, length] = f"{type(error).__name__}: {error}"[:200]
     return found
-
-
-def _check_keys(loaded: Loaded, base: Loaded | None) -> Check:
-    """Compare what transformers says of the two: a key that the base lacks too is no fault of the resize."""
-    wrong: list[str] = []
-    known: list[str] = []
-    for kind in ("missing", "unexpected", "mismatched"):
-        before = getattr(base, kind) if base else ()
-        wrong += [f"{kind} key: {key}" for key in getattr(loaded, kind) if key not in before]
-        known += [f"{kind} in the original too: {key}" for key in before]
-    own = " of its own" if known else ""
-    return Check("loads", not wrong, (*(wrong or [f"it has no missing, unexpected or mismatched key{own}"]), *known))
 
 
 def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
@@ -99,13 +89,9 @@ def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
     return Check("runs", not wrong, (*wrong, *found))
 
 
-def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs, base: Loaded | None) -> Iterator[Check]:
-    """Compare what both give for texts that the base could read; yield nothing where it could read none."""
+def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) -> list[Check]:
+    """Compare what both give for texts that the base could read; return nothing where it could read none."""
     plan = expected.plan
-    if base is None or base.missing or base.mismatched:
-        why = "transformers cannot read the original" if base is None else "the original lacks tensors"
-        yield Check("outputs", True, (f"not compared: {why}",))
-        return
     parts = {table.name: f" ({table.part})" * bool(table.part) for table in plan.tables}
     differences: dict[str, float] = {}
     failures: dict[str, str] = {}
@@ -120,16 +106,14 @@ def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs, ba
         else:
             differences[text] = largest_difference(old, new)
     if not differences and not failures:
-        return
+        return []
     if not failures and not any(differences.values()):
-        lengths = ", ".join(differences)
-        yield Check("outputs", True, (f"texts of {lengths} give exactly what the original gives, bit for bit",))
-        return
+        same = f"texts of {', '.join(differences)} give exactly what the original gives, bit for bit"
+        return [Check("outputs", True, (same,))]
     shown = {text: f"{value:.3g}" for text, value in differences.items()} | failures
     listed = "largest difference: " + "; ".join(f"{value} at {text}" for text, value in shown.items())
     keeps = not plan.makes_rows or plan.keeps_learned_rows
     if failures or (keeps and expected.trainable in (None, "new")):
-        yield Check("outputs", False, ("short texts should give what the original gives, and they do not", listed))
-    else:
-        changed = f"short texts now behave differently: the outputs differ by up to {max(differences.values()):.3g}"
-        yield Check("outputs", True, (changed, listed))
+        return [Check("outputs", False, ("short texts should give what the original gives, and they do not", listed))]
+    changed = f"short texts now behave differently: the outputs differ by up to {max(differences.values()):.3g}"
+    return [Check("outputs", True, (changed, listed))]

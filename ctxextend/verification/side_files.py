@@ -17,17 +17,14 @@ from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.verification.checks import Check
 
-# Keys of config files that transformers writes of itself, and that no model obeys.
+# Keys of config.json that transformers writes of itself, and that no model obeys.
 STAMPS = {("transformers_version",), ("_name_or_path",)}
-
 # Files that may come, go and change without changing what the model does.
 HARMLESS = (
     *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*"),
     *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
 )
-
-# Stands for the value of a key that is not there.
-MISSING = object()
+MISSING = object()  # the value of a key that is not there
 
 
 def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
@@ -39,15 +36,15 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     Raises:
         CheckpointError: A file of the base checkpoint cannot be read.
     """
-    base, edited = plan.checkpoint, plan.texts
+    base = plan.checkpoint
     not_compared = {base.output_name(file) for file in base.weights}
     if {resized.relative(file) for file in resized.weights} != not_compared:
         not_compared.add(base.index_file)  # saved in other shards, it has an index of its own
     kept = set(base.code) & set(resized.code)  # which an output may hold, and need not
-    compared = [name for name in sorted({*edited, *plan.copied, *kept} - not_compared) if not _is_harmless(name)]
+    compared = [name for name in sorted({*plan.texts, *plan.copied, *kept} - not_compared) if not _is_harmless(name)]
     wrong = [*_wrong_index(resized), *_unexpected_files(plan, resized)]
     for name in compared:
-        wrong += _differences(plan, resized, name, edited.get(name))
+        wrong += _differences(plan, resized, name)
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
     length = "the new length" if plan.is_changed else "its length"
     states = f"{length} is stated everywhere ({edits})" if edits else "no length had to change"
@@ -65,8 +62,9 @@ def _wrong_index(resized: Checkpoint) -> Iterator[str]:
     index = resized.index
     if index is None:
         return
-    unlisted = (name for name in resized.names if name not in index["weight_map"])
-    yield from (f"{resized.index_file} does not list {name}" for name in unlisted)
+    for name in resized.names:
+        if name not in index["weight_map"]:
+            yield f"{resized.index_file} does not list {name}"
     metadata = index.get("metadata")
     stated = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     size = sum(file.tensor_bytes for file in resized.weights)
@@ -88,45 +86,42 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
     for name in (*resized.copied, *resized.code):
         if name not in known and not _is_harmless(name):
             yield f"{name} is not in the original"
-    ours, theirs = base.stored.variant, resized.stored.variant
-    if ours != theirs:
-        yield f"its weights are the variant {theirs}, and should be {ours or 'plain ones'}"
+    if base.stored.variant != resized.stored.variant:
+        wanted = base.stored.variant or "plain ones"
+        yield f"its weights are the variant {resized.stored.variant}, and should be {wanted}"
 
 
-def _differences(plan: ResizePlan, resized: Checkpoint, name: str, wanted: bytes | None) -> Iterator[str]:
-    """Yield how one file differs from what it should be, which is what it was where nothing else is given."""
+def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[str]:
+    """Yield how one file differs from what the resize should have made of it, which is what it was if not edited."""
     if name not in resized.files and name not in resized.code:
         if name not in resized.omitted:  # what is there and must not be read was named before
             yield f"{name} is missing"
         return
-    path, original = resized.root / name, plan.checkpoint.root / name
+    path, original, wanted = resized.root / name, plan.checkpoint.root / name, plan.texts.get(name)
     try:
-        with reading(path):
-            is_same = wanted is None and filecmp.cmp(original, path, shallow=False)
-        if is_same:
-            return
-        if wanted is None and path.suffix != ".json":
-            yield f"{name} is not what it was, byte for byte"
-            return
-        wanted, found = read_bytes(original) if wanted is None else wanted, read_bytes(path)
+        if wanted is None:
+            with reading(path):
+                if filecmp.cmp(original, path, shallow=False):
+                    return
+            if path.suffix != ".json":
+                yield f"{name} is not what it was, byte for byte"
+                return
+            wanted = read_bytes(original)
+        found = read_bytes(path)
         if wanted == found:
             return
-        changes = list(_changed_values(*(_parsed(text, name) for text in (wanted, found))))
+        before, after = (parse_json(text.decode("utf-8"), name) for text in (wanted, found))
     except CheckpointError as error:
         yield error.message
         return
+    except UnicodeDecodeError as error:
+        yield f"{name} is not UTF-8 text (byte {error.start})."
+        return
     edits = {edit.path for edit in plan.edits if edit.file == name}
-    for keys, before, after in changes:
+    for keys, old, new in _changed_values(before, after):
         if keys not in STAMPS or PurePosixPath(name).name != "config.json":
             why = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
-            yield f"{name}: {'.'.join(keys)} is {_shown(after)}, and should be {_shown(before)}{why}"
-
-
-def _parsed(text: bytes, name: str) -> Any:
-    try:
-        return parse_json(text.decode("utf-8"), name)
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{name} is not UTF-8 text (byte {error.start}).") from None
+            yield f"{name}: {'.'.join(keys)} is {_shown(new)}, and should be {_shown(old)}{why}"
 
 
 def _changed_values(wanted: Any, found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

@@ -1,28 +1,26 @@
 """Verify, from the files of two checkpoints, that they differ only in their position tables."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.safetensors_file import TensorEntry
 from ctxextend.checkpoints.source import Source, holds, resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, VerificationError
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import Provenance, read_provenance
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef, Resize, flag_words
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, Verification
 from ctxextend.verification.side_files import check_files
-from ctxextend.verification.table_rows import check_tables, compare_table
-from ctxextend.verification.tensors import check_tensors
+from ctxextend.verification.tensors import check_tables, check_tensors, compare_table
 
 NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
 TRAINED = "That it was trained, and what, is its recipe's word alone."
@@ -48,20 +46,14 @@ def verify(
 
     Every byte of every other tensor is read and compared; the tables are made again from the base checkpoint, by the
     recipe beside the resized one or, without a recipe, by trying each method with its default settings; config,
-    tokenizer and side files are compared with what the resize should have made of them. Torch is imported only for
-    `deep` and for torch files.
+    tokenizer and side files are compared with what the resize should have made of them.
 
     Args:
         base: The base checkpoint, as in `plan_resize`.
         extended: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
         deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
-        table: As in `plan_resize`, of the base, like all that follow.
-        config_key: As in `plan_resize`.
-        offset: As in `plan_resize`.
-        revision: As in `plan_resize`.
-        subfolder: As in `plan_resize`.
-        variant: As in `plan_resize`.
-        family: As in `plan_resize`; where the base's own type is not known, what the recipe says, which is then noted.
+        table, config_key, offset: As in `plan_resize`, of the base, as all that follow.
+        revision, subfolder, variant, family: As in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at one of the references.
@@ -76,18 +68,14 @@ def verify(
 def verify_resized(
     ref: CheckpointRef, reference: str, *, deep: bool = False, progress: Progress = no_progress
 ) -> Verification:
-    """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared.
-
-    Raises:
-        CtxextendError: As `verify`.
-    """
+    """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared."""
     base = open_reference(ref)
     try:
         resized = _open_resized(resolve_source(reference, variant=None), base)
     except CheckpointError as error:
         return _failed(ref, reference, "readable", error)
     try:
-        expected = find_expected_resize(base, ref, resized, ("verify", reference))
+        expected = find_expected_resize(identify_model(base, ref, typed=("verify", reference)), resized)
     except ResizeError as error:
         return _failed(ref, reference, "table", error)
     checks = _run_checks(expected, resized, progress)
@@ -96,10 +84,9 @@ def verify_resized(
 
         checks += check_loading(expected, resized)
     plan, trainable = expected.plan, expected.trainable
-    is_found = expected.how != NEAREST or checks[1].passed
-    notes = (*expected.notes, *(TRAINED,) * (trainable is not None))
+    method = plan.method if expected.how != NEAREST or checks[1].passed else None
+    notes = (*expected.notes, TRAINED) if trainable else expected.notes
     what = "resized" if plan.is_changed else "mended" if plan.edits else "same"
-    method = plan.method if is_found else None
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
 
 
@@ -146,113 +133,72 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     return open_checkpoint(source, wanted)
 
 
-# ---- which resize it should have come from
-
-
-def find_expected_resize(
-    base: Checkpoint, ref: CheckpointRef, resized: Checkpoint, typed: Sequence[str]
-) -> ExpectedResize:
+def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedResize:
     """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method.
 
     What the base is, is for the user to say: a recipe could choose what is compared, and so prove anything. That a
-    table was trained is the recipe's word alone, which is then noted. Only where the base does not tell its own type
-    is the table that the recipe names taken, which a note says, and then no training is believed.
+    table was trained is the recipe's word alone, which is then noted.
 
     Raises:
-        CheckpointError: The base is malformed.
-        UnsupportedModelError: It has no table that is known here.
-        ResizeError: It cannot be resized to any length that the other has.
+        ResizeError: The base cannot be resized to any length that the other has.
     """
-    recipe, why_tried = None, "No recipe lies beside it."
+    recipe, reasons = None, list[str]()
     try:
         recipe = read_provenance(resized)
     except RecipeError as error:
-        why_tried = f"{error.message}."
-    model = _identify_base(base, ref, recipe, typed)
-    notes: tuple[str, ...] = ()
-    if model.ref is not ref:
-        named = f"--table {model.ref.table}" if model.ref.table else f"--family {model.ref.model_type}"
-        notes = (f"What the table is, is taken from the recipe: {named}.",)
+        reasons.append(f"{error.message}.")
     # The newest recipe that is of this base counts, and what was trained since then.
-    reasons: list[str] = []
     chain = recipe.chain if recipe else ()
     for place, step in enumerate(chain):
         try:
             plan = plan_model(model, step.settings)
         except ResizeError as error:
-            reasons.append(f"The recipe beside it does not fit {ref.source}: {error.message}")
+            reasons.append(f"The recipe beside it does not fit {model.ref.source}: {error.message}")
             continue
         rows = [(step.rows.get(table.name, (table.rows_before, 0))[0], table.rows_before) for table in plan.tables]
-        if other := [said for said, actual in rows if said != actual]:
-            reasons.append(f"The recipe beside it is of a table that had {other[0]} rows.")
-            continue
-        if notes and step.trainable:
-            raise ResizeError(
-                "The recipe alone says what the table is, and that it was trained: that proves nothing.",
-                "Say yourself what it is, with --family or --table.",
-            )
-        return ExpectedResize(plan, step.trainable, "by its recipe", notes, chain[place:])
-    return _try_methods(model, resized, (f"{[*reasons, why_tried][0]} Every method was tried.", *notes))
-
-
-def _identify_base(
-    base: Checkpoint, ref: CheckpointRef, recipe: Provenance | None, typed: Sequence[str]
-) -> OpenedModel:
-    """Recognise the base, by the recipe where neither the base nor the user says what it is."""
-    try:
-        return identify_model(base, ref, typed=typed)
-    except CtxextendError:
-        if recipe is None or ref.table is not None or ref.model_type is not None:
-            raise
-        named = recipe.base
-        described = named.model_type, named.table, named.config_key, named.reserved_rows
-        with suppress(CtxextendError):
-            stated = CheckpointRef(ref.source, ref.revision, ref.subfolder, ref.variant, *described)
-            return identify_model(base, stated, typed=typed)
-        raise
+        other = [said for said, actual in rows if said != actual]
+        if not other:
+            return ExpectedResize(plan, step.trainable, "by its recipe", chain=chain[place:])
+        reasons.append(f"The recipe beside it is of a table that had {other[0]} rows.")
+    why = reasons[0] if reasons else "No recipe lies beside it."
+    return _try_methods(model, resized, (f"{why} Every method was tried.",))
 
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
-    """Return the first method that makes exactly the tables that are there, or that which makes the most rows."""
+    """Return the first method whose defaults make exactly the tables that are there, or the one that comes nearest."""
     before = {name: model.checkpoint.holder(name).entries[name] for _, name in model.tables}
     after = {name: resized.holder(name).entries[name] for name in before if name in resized.names}
-    best, most = None, -1
-    for plan in _plans_for(model, before, after):
-        for method in METHODS if plan.makes_rows else (None,):
-            with suppress(ResizeError):  # this method needs more rows
-                tried = replace(plan, settings=replace(plan.settings, method=method))
-                matches = np.concatenate([compare_table(tried, table, resized).matches for table in plan.tables])
-                if matches.all():
-                    flags = flag_words(tried.settings.options.typed) if plan.makes_rows else []
-                    return ExpectedResize(tried, None, " ".join(["found by trying", *flags]), notes)
-                if matches.sum() > most:
-                    best, most = tried, matches.sum()
-    if best is None:
-        described = "; ".join(
-            f"{name} was {entry.dtype} {list(entry.shape)} and is "
-            + (f"{after[name].dtype} {list(after[name].shape)}" if name in after else "missing")
-            for name, entry in before.items()
-        )
-        message = f"No resize of {model.ref.source} gives these tables: {described}."
-        raise ResizeError(message, "Compare both with inspect.")
-    return ExpectedResize(best, None, NEAREST, notes)
-
-
-def _plans_for(
-    model: OpenedModel, before: Mapping[str, TensorEntry], after: Mapping[str, TensorEntry]
-) -> Iterator[ResizePlan]:
-    """Yield the resizes, of all tables or of one part, that give every table the rows and dtype that it has now."""
-    rows = {
-        name: entry.shape[0]
-        for name, entry in after.items()
-        if (entry.dtype, entry.shape[1:]) == (before[name].dtype, before[name].shape[1:])
+    shapes = {name: (entry.dtype, entry.shape) for name, entry in after.items()}
+    lengths = {
+        place.positions(after[name].shape[0]): None
+        for place, name in model.tables
+        if name in after and after[name].shape
     }
     parts = dict.fromkeys((None, *(place.part or None for place, _ in model.tables)))
-    for to in {place.positions(rows[name]): None for place, name in model.tables if name in rows}:
-        for part in parts:
-            with suppress(ResizeError):
-                plan = plan_model(model, Resize(to, part=part))
-                planned = {name: entry.shape[0] for name, entry in before.items()}
-                planned |= {table.name: table.rows_after for table in plan.tables}
-                if planned == rows:
-                    yield plan
+    plans: list[ResizePlan] = []  # that give every table the shape and dtype that it has now
+    for to, part in product(lengths, parts):
+        with suppress(ResizeError):
+            plan = plan_model(model, Resize(to, part=part))
+            planned = {name: (entry.dtype, entry.shape) for name, entry in before.items()}
+            planned |= {table.name: (table.dtype, (table.rows_after, table.hidden_size)) for table in plan.tables}
+            methods = METHODS if plan.makes_rows else (None,)
+            if planned == shapes:
+                plans += (replace(plan, settings=replace(plan.settings, method=method)) for method in methods)
+    best, most = None, -1
+    for plan in plans:
+        with suppress(ResizeError):  # this method needs more rows
+            matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
+            if matches.all():
+                words = flag_words(plan.settings.options.typed) if plan.makes_rows else []
+                return ExpectedResize(plan, None, " ".join(["found by trying", *words]), notes)
+            if matches.sum() > most:
+                best, most = plan, matches.sum()
+    if best is not None:
+        return ExpectedResize(best, None, NEAREST, notes)
+    described = "; ".join(
+        f"{name} was {entry.dtype} {list(entry.shape)} and is "
+        + (f"{after[name].dtype} {list(after[name].shape)}" if name in after else "missing")
+        for name, entry in before.items()
+    )
+    message = f"No resize of {model.ref.source} gives these tables: {described}."
+    raise ResizeError(message, "Compare both with inspect.")
