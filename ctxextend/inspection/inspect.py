@@ -4,6 +4,7 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,11 +19,10 @@ from ctxextend.provenance import Provenance, read_provenance
 from ctxextend.recipe import CheckpointRef, flag_words
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
-# What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing.
+# What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing:
+# theirs, and that of torch.nn.Embedding.
 INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
-DEFAULT_DEVIATION = 0.02
-# That of torch.nn.Embedding.
-TORCH_DEVIATION = 1.0
+DEFAULT_DEVIATIONS = (0.02, 1.0)
 
 
 def inspect(
@@ -43,15 +43,10 @@ def inspect(
     config that disagrees with its table is shown, not refused.
 
     Args:
-        reference: As in `plan_resize`, like all others but `part`.
+        reference: As in `plan_resize`, like all that follow `part`.
         part: Which of a model's tables; None is all.
-        table: As in `plan_resize`.
-        config_key: As in `plan_resize`.
-        offset: As in `plan_resize`.
-        revision: As in `plan_resize`.
-        subfolder: As in `plan_resize`.
-        variant: As in `plan_resize`.
-        family: As in `plan_resize`.
+        table, config_key, offset: The table, where its type is not known.
+        revision, subfolder, variant, family: Which checkpoint, and of which type.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -64,12 +59,7 @@ def inspect(
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
-    """Inspect a checkpoint that is open already; see `inspect`.
-
-    Raises:
-        CheckpointError: As `inspect`.
-        ResizeError: As `inspect`.
-    """
+    """Inspect a checkpoint that is open already; see `inspect`."""
     checkpoint = model.checkpoint
     tables = []
     for place, name in model.tables:
@@ -78,7 +68,9 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         tables.append(StoredTable(place, name, file, rows))
     names_chosen = {name for _, name in of_part(model.tables, part)}
     chosen = [table for table in tables if table.name in names_chosen]
-    limits = find_limits(model, chosen, {table.name: _fix_command(model.ref, table, tables) for table in tables})
+    fixes = {table.name: _fix_command(model.ref, table, tables) for table in tables}
+    limits = find_limits(model, chosen)
+    limits = tuple(limit if limit.agrees else replace(limit, mend=fixes[limit.table]) for limit in limits)
     recipe, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
     try:
         written = read_provenance(checkpoint)
@@ -128,11 +120,10 @@ def _report(checkpoint: Checkpoint, table: StoredTable, recipe: Provenance | Non
     positions = values[place.reserved_rows :]
     stats, repetition = measure(positions), find_repetition(positions)
     new_rows, old_length = _new_rows(table, recipe)
-    # The initialiser's standard deviation, as far as the config or torch tells.
     configs = [nested(checkpoint.config, place.path), checkpoint.config]
     stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZERS)
     known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
-    deviations = tuple(dict.fromkeys((*known, DEFAULT_DEVIATION, TORCH_DEVIATION)))
+    deviations = tuple(dict.fromkeys((*known, *DEFAULT_DEVIATIONS)))
     with np.errstate(invalid="ignore", over="ignore"):
         reserved_norms = np.linalg.norm(values[: place.reserved_rows].astype(np.float64), axis=1)
     return TableReport(

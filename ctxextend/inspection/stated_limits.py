@@ -1,10 +1,10 @@
 """Every place in a checkpoint that states a length, who obeys it, and what a user of each library gets."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
@@ -26,7 +26,6 @@ CLIENTS = {
 }
 # The keys by which transformers and sentence-transformers cut.
 CUTTING_KEYS = ("model_max_length", "max_len", "max_seq_length")
-
 # The names of sentence-transformers' own config, in the order in which it looks for them; it obeys the first.
 SENTENCE_CONFIGS = tuple(
     f"sentence_{name}_config.json"
@@ -45,31 +44,18 @@ NOT_LOADED = "the model does not load"
 LEFT_OUT = " (left out)"
 
 
-@dataclass(frozen=True)
-class StoredTable:
-    """A table as it is in the file, whatever the config says of it.
+class StoredTable(NamedTuple):
+    """A table as it is in the file, whatever the config says of it."""
 
-    Attributes:
-        place: Where the registry has it.
-        name: Its tensor.
-        file: The file that holds it, below the checkpoint's root.
-        rows: Its rows.
-    """
-
-    place: TableLocation
-    name: str
-    file: str
+    place: TableLocation  # where the registry has it
+    name: str  # its tensor
+    file: str  # which holds it, below the checkpoint's root
     rows: int
 
     @property
     def positions(self) -> int:
         """Its usable positions."""
         return self.place.positions(self.rows)
-
-    @property
-    def fate_beyond(self) -> str:
-        """What becomes of positions beyond its end."""
-        return "share the last position" if self.place.table.clamps else "fail"
 
 
 @dataclass(frozen=True)
@@ -133,15 +119,8 @@ class ClientLimit:
     beyond: str
 
 
-def find_limits(
-    model: OpenedModel, tables: Sequence[StoredTable], commands: Mapping[str, str | None]
-) -> tuple[Limit, ...]:
+def find_limits(model: OpenedModel, tables: Sequence[StoredTable]) -> tuple[Limit, ...]:
     """Return every place that states a length, those in the config first.
-
-    Args:
-        model: The checkpoint.
-        tables: Those of its tables that are looked at.
-        commands: For each table, by its name, the command that makes every limit agree with it.
 
     Raises:
         CheckpointError: A file is not valid JSON.
@@ -158,7 +137,7 @@ def find_limits(
         limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # those of all layers as one
     for tokenizer, table in _readers(tables).items():
         limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
-    return tuple(limit if limit.agrees else replace(limit, mend=commands[limit.table]) for limit in limits)
+    return tuple(limits)
 
 
 def _readers(tables: Sequence[StoredTable]) -> dict[str, StoredTable]:
@@ -171,17 +150,16 @@ def _readers(tables: Sequence[StoredTable]) -> dict[str, StoredTable]:
 
 
 def _config_limits(model: OpenedModel, table: StoredTable) -> Iterator[Limit]:
-    checkpoint, place = model.checkpoint, table.place
+    config, file, place = model.checkpoint.config, model.checkpoint.config_file, table.place
 
     def limit_of(key: str, value: Any, client: str) -> Limit:
         rows = place.rows(value) if isinstance(value, int) and not isinstance(value, bool) else None
         tokens = None if rows is None else place.positions(rows)
         why = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if client != NOBODY else "nothing reads it"
-        why = "" if rows == table.rows else why
-        return Limit(checkpoint.config_file, key, value, tokens, client, table.name, why)
+        return Limit(file, key, value, tokens, client, table.name, "" if rows == table.rows else why)
 
     for path in place.length_paths:
-        value = nested(checkpoint.config, path)
+        value = nested(config, path)
         if value is not None:
             yield limit_of(".".join(path), value, TRANSFORMERS if path == place.obeyed_path else NOBODY)
     default = place.family.defaults.get(place.table.config_key)
@@ -189,10 +167,9 @@ def _config_limits(model: OpenedModel, table: StoredTable) -> Iterator[Limit]:
         limit = limit_of(f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)
         yield replace(limit, value=None) if limit.agrees else limit
     for key in model.architecture.family.raised:
-        value = checkpoint.config.get(key)
+        value = config.get(key)
         if isinstance(value, int):
-            why = "" if value == table.positions else _consequence(value, table)
-            yield Limit(checkpoint.config_file, key, value, value, TRANSFORMERS, table.name, why)
+            yield Limit(file, key, value, value, TRANSFORMERS, table.name, _consequence(value, table))
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: StoredTable) -> Iterator[Limit]:
@@ -212,26 +189,25 @@ def _buffer_limits(checkpoint: Checkpoint, table: StoredTable) -> Iterator[Limit
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: StoredTable) -> Limit:
-    client = CLIENTS[stated.kind]
+    client, tokens, positions = CLIENTS[stated.kind], stated.tokens, table.positions
     if client == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
         client = NOBODY
-    tokens, positions = stated.tokens, table.positions
-    may_be_less = stated.kind in ("padding", "generation")
-    if tokens == positions or (may_be_less and (tokens is None or tokens < positions)):
+    why = _consequence(tokens, table)
+    if stated.kind in ("padding", "generation") and (tokens is None or tokens < positions):
         why = ""
-    elif client == NOBODY:
+    elif why and client == NOBODY:
         why = "nothing reads it"
-    elif stated.kind == "padding":
-        beyond = f"those beyond the table's {positions} {table.fate_beyond}"
-        why = f"every text is padded to {tokens} tokens, and {beyond}"
-    else:
-        why = _consequence(tokens, table)
+    elif why and stated.kind == "padding":
+        why = f"every text is padded to {tokens} tokens: {why}"
     return Limit(stated.file, ".".join(stated.path), stated.value, tokens, client, table.name, why)
 
 
 def _consequence(tokens: int | None, table: StoredTable) -> str:
-    """Say what a limit that is not the table's does to texts."""
-    positions, beyond = table.positions, table.fate_beyond
+    """Say what a limit that is not the table's does to texts; empty where it is the table's."""
+    positions = table.positions
+    beyond = "share the last position" if table.place.table.clamps else "fail"
+    if tokens == positions:
+        return ""
     if tokens is None:
         return f"texts of more than {positions} tokens are not cut, and {beyond}"
     if tokens < positions:
@@ -240,34 +216,23 @@ def _consequence(tokens: int | None, table: StoredTable) -> str:
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:
-    """Return the config that sentence-transformers obeys, the first that says anything.
-
-    None where it obeys none: that needs a modules.json.
-    """
+    """Return the config that sentence-transformers obeys, the first that says anything; None without modules.json."""
     if "modules.json" not in checkpoint.copied:
         return None
     paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
     return next((path for path in paths if path in checkpoint.copied and load_object(checkpoint.root / path)), None)
 
 
-# ---- what a user of each library gets
-
-
 def client_limits(
     checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[StoredTable]
 ) -> Iterator[ClientLimit]:
-    """Yield what each client makes of a text, by the files that it obeys.
+    """Yield what each client makes of a text, by the files that it obeys; `limits` are those of `find_limits`.
 
     transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
     ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, reserved rows
     included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore. Where no
     file of the tokenizer states a padding token, and no modules.json makes it a sentence encoder, the second is left
     out: it would fail at every text.
-
-    Args:
-        checkpoint: The checkpoint.
-        limits: From `find_limits`.
-        tables: Those of its tables that are looked at.
     """
     for tokenizer, table in _readers(tables).items():
         folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
@@ -311,10 +276,10 @@ def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table
     """Return the smaller of the tokenizer's limit and the config's own number, which counts reserved rows too."""
     place = table.place
     stated = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
-    if not place.path and place.table.config_key in ASKED_FOR:
-        keys = (place.obeyed_key, f"{place.obeyed_key}{LEFT_OUT}")
-        for limit in [limit for limit in limits if limit.key in keys][:1]:
-            number = place.family.defaults.get(place.obeyed_key) if limit.value is None else limit.value
-            if isinstance(number, int):
-                stated.append(replace(limit, tokens=number))
+    keys = (place.obeyed_key, f"{place.obeyed_key}{LEFT_OUT}")
+    found = next((limit for limit in limits if limit.key in keys), None)
+    if found is not None and not place.path and place.table.config_key in ASKED_FOR:
+        number = place.family.defaults.get(place.obeyed_key) if found.value is None else found.value
+        if isinstance(number, int):
+            stated.append(replace(found, tokens=number))
     return min(stated, key=lambda limit: limit.tokens or 0, default=None)

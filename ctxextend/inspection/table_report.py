@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,19 +65,14 @@ class TableReport:
     json_properties: ClassVar = {
         "norms": "norms",
         "neighbour_cosines": "stats.cosines",
-        "norm": "norm_summary",
-        "neighbour_cosine": "cosine_summary",
+        "norm": "figures.norm",
+        "neighbour_cosine": "figures.neighbour_cosine",
         "effective_rank": "stats.effective_rank",
-        "components_for_95_percent": "components_for_95_percent",
+        "components_for_95_percent": "figures.components_for_95_percent",
         "components": "stats.components",
         "mean_row_norm": "stats.mean_norm",
-        "outliers": "outlier_rows",
-        "zero_rows": "zero_rows",
-        "nonfinite_rows": "nonfinite_rows",
-        "untrained_rows": "untrained_rows",
-        "tiling": "tiling",
-        "duplicates": "duplicates",
-        "seams": "seam_positions",
+        **{name: f"figures.{name}" for name in ("outliers", "zero_rows", "nonfinite_rows", "untrained_rows", "tiling")},
+        **{name: f"figures.{name}" for name in ("duplicates", "seams")},
     }
 
     @cached_property
@@ -84,63 +80,24 @@ class TableReport:
         """The norm of every row, reserved rows included, shape (rows,), float64."""
         return np.concatenate([self.reserved_norms, self.stats.norms])
 
-    @property
-    def norm_summary(self) -> dict[str, float | None]:
-        """Least, middle and greatest norm of the rows after the reserved ones, and their coefficient of variation."""
-        return {**_summary(self.stats.finite_norms), "variation": self.stats.norm_variation}
-
-    @property
-    def cosine_summary(self) -> dict[str, float | None]:
-        """Least, middle and greatest cosine of neighbours, and the row with the least."""
-        cosines, worst = self.stats.cosines, self.stats.worst_neighbours
-        return {
-            **_summary(cosines[~np.isnan(cosines)]),
-            "worst_row": None if worst is None else worst + self.reserved_rows,
-        }
-
-    @property
-    def components_for_95_percent(self) -> int:
-        """How many principal components hold 95 % of the variance."""
-        return self.stats.components_for(0.95)
-
-    @property
-    def outlier_rows(self) -> list[dict[str, Any]]:
-        """Rows that stand out, each with why."""
-        return [{"row": position + self.reserved_rows, "why": why} for position, why in self.outliers.items()]
-
-    @property
-    def zero_rows(self) -> list[int]:
-        """Rows that are zero throughout."""
-        return [position + self.reserved_rows for position in self.stats.zeros]
-
-    @property
-    def nonfinite_rows(self) -> list[int]:
-        """Rows that hold a NaN or an infinity."""
-        return [position + self.reserved_rows for position in self.stats.nonfinite]
-
-    @property
-    def untrained_rows(self) -> list[RowRange]:
-        """Ranges of rows that look as an initialiser left them."""
-        return row_ranges(position + self.reserved_rows for position in self.untrained)
-
-    @property
-    def tiling(self) -> dict[str, float] | None:
-        """The rows that repeat with a period; None where there is none."""
-        found = self.repetition
-        if not found.period:
-            return None
-        start, stop = found.start + self.reserved_rows, found.stop + self.reserved_rows
-        return {"period": found.period, "start": start, "stop": stop, "copies": found.copies}
-
-    @property
-    def duplicates(self) -> list[list[int]]:
-        """Groups of other rows that are equal."""
-        return [[position + self.reserved_rows for position in group] for group in self.repetition.groups]
-
-    @property
-    def seam_positions(self) -> list[dict[str, Any]]:
-        """The positions at which it jumps, by the older length."""
-        return [{"length": length, "positions": positions} for length, positions in self.seams.items()]
+    @cached_property
+    def figures(self) -> SimpleNamespace:
+        """What the JSON says of it beside; rows count from the tensor's first, reserved rows included."""
+        stats, repeated, first = self.stats, self.repetition, self.reserved_rows
+        cosines, worst = stats.cosines[~np.isnan(stats.cosines)], stats.worst_neighbours
+        tiling = {"period": repeated.period, "start": repeated.start + first, "stop": repeated.stop + first}
+        return SimpleNamespace(
+            norm={**_summary(stats.finite_norms), "variation": stats.norm_variation},
+            neighbour_cosine={**_summary(cosines), "worst_row": None if worst is None else worst + first},
+            components_for_95_percent=stats.components_for(0.95),
+            outliers=[{"row": position + first, "why": why} for position, why in self.outliers.items()],
+            zero_rows=[position + first for position in stats.zeros],
+            nonfinite_rows=[position + first for position in stats.nonfinite],
+            untrained_rows=row_ranges(position + first for position in self.untrained),
+            tiling=tiling | {"copies": repeated.copies} if repeated.period else None,
+            duplicates=[[position + first for position in group] for group in repeated.groups],
+            seams=[{"length": length, "positions": positions} for length, positions in self.seams.items()],
+        )
 
     def is_new(self, position: int) -> bool:
         """Whether a resize made the row of a position, as far as the checkpoint says."""
