@@ -14,7 +14,7 @@ from matplotlib import image, rcParams
 
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import Bucket, Evaluation, LossEstimate, Passkey, Recall
-from ctxextend.report.figures import evaluation_figure, plot_evaluation, plot_training
+from ctxextend.report.figures import evaluation_figure, training_figure, write_figure
 from tests.evaluations import ENCODER, EXTENDED, INTERRUPTED, LONE, MASKED
 
 
@@ -24,6 +24,10 @@ def _no_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+def plot_evaluation(evaluation: Evaluation, path: Path) -> None:
+    write_figure(path, lambda: evaluation_figure(evaluation))
 
 
 def axes_of(evaluation: Evaluation) -> list[Any]:
@@ -56,8 +60,8 @@ def test_plot_evaluation_gives_the_same_bytes_in_another_process(tmp_path: Path)
         "import matplotlib; matplotlib.rcParams['font.size'] = 30\n"
         "from pathlib import Path\n"
         "from tests.evaluations import ENCODER\n"
-        "from ctxextend.report.figures import plot_evaluation\n"
-        f"plot_evaluation(ENCODER, Path({str(tmp_path / 'there.svg')!r}))\n"
+        "from ctxextend.report.figures import evaluation_figure, write_figure\n"
+        f"write_figure(Path({str(tmp_path / 'there.svg')!r}), lambda: evaluation_figure(ENCODER))\n"
         "import sys; assert 'matplotlib.pyplot' not in sys.modules"
     )
     folder = Path(__file__).parents[1]
@@ -101,7 +105,9 @@ def test_plot_evaluation_has_panels_for_each_part_that_was_measured(evaluation: 
 
 
 def test_plot_evaluation_names_what_it_is_of() -> None:
-    titles = [" ".join(evaluation_figure(one).get_suptitle().split()) for one in (EXTENDED, INTERRUPTED, LONE)]
+    titles = [
+        " ".join(evaluation_figure(one).subfigs[0].get_suptitle().split()) for one in (EXTENDED, INTERRUPTED, LONE)
+    ]
     assert titles[0].startswith("gpt2-512 (gpt2, causal, 512 tokens), made of tiny-gpt2 (128)")
     assert titles[1].endswith("; incomplete")
     assert "made of" not in titles[2]
@@ -186,6 +192,6 @@ def test_plot_evaluation_refuses_a_format_that_is_none(tmp_path: Path) -> None:
 
 def test_plot_training_draws_both_losses(tmp_path: Path) -> None:
     log = [{"step": 1, "loss": 5.0}, {"step": 1, "eval_loss": 5.1}, {"step": 2, "loss": 4.0}]
-    plot_training(log, "gpt2: positions", tmp_path / "figure.svg")
+    write_figure(tmp_path / "figure.svg", lambda: training_figure(log, "gpt2: positions"))
     assert "held out" in (tmp_path / "figure.svg").read_text()
-    plot_training([], "_", tmp_path / "figure.png")
+    write_figure(tmp_path / "figure.png", lambda: training_figure([], "_"))

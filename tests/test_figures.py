@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
@@ -24,8 +24,8 @@ from ctxextend.cli.app import app_of
 from ctxextend.errors import OutputError
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.table_report import Inspection
-from ctxextend.report import saving, table_figure
-from ctxextend.report.table_figure import plot_tables, sampled_cosines
+from ctxextend.report import saving
+from ctxextend.report.figures import sampled_cosines, tables_figure, write_figure
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -37,6 +37,10 @@ def _no_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+def plot_tables(inspections: Sequence[Inspection], path: Path) -> None:
+    write_figure(path, lambda: tables_figure(inspections))
 
 
 def run(*arguments: str | Path) -> Result:
@@ -57,7 +61,7 @@ def normal(rows: int, width: int) -> Any:
 
 def axes_of(*inspections: Inspection) -> list[Any]:
     """The axes of a figure, without drawing it; titles and curves can be asked for."""
-    return [axes for axes in table_figure.tables_figure(inspections).axes if axes.get_title()]
+    return [axes for axes in tables_figure(inspections).axes if axes.get_title()]
 
 
 def titles(*inspections: Inspection) -> list[str]:
@@ -89,8 +93,8 @@ def test_plot_tables_gives_the_same_bytes_whatever_the_process_has_set(tmp_path:
         "import matplotlib; matplotlib.rcParams['font.size'] = 30\n"
         "from pathlib import Path\n"
         "from ctxextend.inspection.inspect import inspect\n"
-        "from ctxextend.report.table_figure import plot_tables\n"
-        f"plot_tables([inspect('tiny-gpt2')], Path({str(tmp_path / 'there.svg')!r}))\n"
+        "from ctxextend.report.figures import tables_figure, write_figure\n"
+        f"write_figure(Path({str(tmp_path / 'there.svg')!r}), lambda: tables_figure([inspect('tiny-gpt2')]))\n"
         "import sys; assert 'matplotlib.pyplot' not in sys.modules\n"
         "assert matplotlib.rcParams['font.size'] == 30"
     )
@@ -181,7 +185,7 @@ def test_plot_tables_overlays_two_models_and_sets_their_maps_side_by_side() -> N
 def test_plot_tables_gives_each_of_several_tables_a_row(tmp_path: Path) -> None:
     found = inspect(pico.make_bart(tmp_path / "bart"))
     assert len(titles(found)) == 8
-    blocks = table_figure.tables_figure([found]).subfigs
+    blocks = tables_figure([found]).subfigs
     assert ["encoder" in block.get_suptitle() for block in blocks] == [True, False]
 
 

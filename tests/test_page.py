@@ -18,9 +18,8 @@ import pytest
 from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
-from ctxextend.report.comparison_panels import comparison_panels, plot_comparison
-from ctxextend.report.figures import panel_grid, upper_limit
-from ctxextend.report.html import verdict, write_report
+from ctxextend.report.figures import panel_figure, upper_limit, write_figure
+from ctxextend.report.html import comparison_figure, comparison_panels, verdict, write_report
 from ctxextend.report.saving import REPORT, check_file
 from tests.comparisons import METHODS, comparison, encoders
 
@@ -51,6 +50,10 @@ class Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] not in ("script", "style"):
             self.words.append(data)
+
+
+def plot_comparison(found: Comparison, path: Path) -> None:
+    write_figure(path, lambda: comparison_figure(found))
 
 
 def page_of(found: Comparison, folder: Path) -> str:
@@ -375,7 +378,9 @@ def test_plot_comparison_writes_the_same_again(suffix: str, head: bytes, tmp_pat
 def test_panels_of_a_comparison_show_its_numbers() -> None:
     costs, by_position, by_context, norms, passkeys = comparison_panels(comparison())
     assert [panel.is_small for panel in (costs, by_position, by_context, norms, passkeys)] == [False] * 3 + [True] * 2
-    figure = panel_grid("", [plot.draw for panel in (costs, by_position, by_context) for plot in panel.plots], (4, 3))
+    figure = panel_figure(
+        [("", [plot.draw for panel in (costs, by_position, by_context) for plot in panel.plots])], (4, 3)
+    )
     axes: list[Any] = figure.axes
     assert [label.get_text() for label in axes[0].get_yticklabels()] == list(METHODS)
     assert [bar.get_width() for bar in axes[0].patches][1] == pytest.approx(0.05175)

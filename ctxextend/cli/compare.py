@@ -109,14 +109,14 @@ def compare(
 
 def write_comparison(sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None) -> list[str]:
     """Write the report and the figure; return why one could not be."""
-    from ctxextend.report.comparison_panels import plot_comparison
-    from ctxextend.report.html import write_report
+    from ctxextend.report.figures import write_figure
+    from ctxextend.report.html import comparison_figure, write_report
 
     if not found.rows:
         return []
     asked = {
         "report": (report, lambda path: write_report(found, path)),
-        "figure": (plot, lambda path: plot_comparison(found, path)),
+        "figure": (plot, lambda path: write_figure(path, lambda: comparison_figure(found))),
     }
     return written_files(sink, asked)
 

@@ -77,9 +77,11 @@ def evaluate(
         found = stop.evaluation
     # Before the figure: if that cannot be written, what took hours to measure was at least seen.
     show_evaluation(sink, found)
-    from ctxextend.report.figures import plot_evaluation
+    from ctxextend.report.figures import evaluation_figure, write_figure
 
-    failures = written_files(sink, {"figure": (plot, lambda path: plot_evaluation(found, path))})
+    failures = written_files(
+        sink, {"figure": (plot, lambda path: write_figure(path, lambda: evaluation_figure(found)))}
+    )
     show_measured(sink, "evaluate", found, failures)
 
 

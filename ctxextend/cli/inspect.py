@@ -65,9 +65,9 @@ def inspect(
     for note in dict.fromkeys(note for inspection in found for note in inspection.notes):
         sink.note(note)
     if plot is not None:
-        from ctxextend.report.table_figure import plot_tables
+        from ctxextend.report.figures import tables_figure, write_figure
 
-        plot_tables(found, plot)
+        write_figure(plot, lambda: tables_figure(found))
         sink.note(f"The figure is in {plot}.")
     _show(sink, found, chosen, width)
     values = [to_json(inspection) for inspection in found]

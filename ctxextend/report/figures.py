@@ -8,17 +8,19 @@ import math
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey
+from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import twice
 from ctxextend.report.saving import FIGURE, check_file, save
+from ctxextend.tables.stats import needs_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Draw = Callable[["Axes"], None]
+Look = Mapping[str, Any]  # of a line or a bar, in matplotlib's terms
 
 DOTS_PER_INCH = 144
 # The height of a line of a title or a legend, in inches, and the characters that an inch of a title holds.
-TITLE_LINE = 0.2
-TITLE_CHARACTERS = 11
+TITLE_LINE, TITLE_CHARACTERS = 0.2, 11
 # Characters of a name in a legend or beside a bar.
 NAME = 32
 
@@ -46,7 +48,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # Lines: those below are wide, so that curves that are equal over a stretch are both seen.
 WIDE, THIN = 2.4, 1.1
 # Where methods are compared, the original has dots, and no method's colour.
-ORIGINAL_LOOK: dict[str, Any] = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
+ORIGINAL_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
 
 STYLE: dict[str, Any] = {
     **{"svg.hashsalt": "ctxextend", "text.parse_math": False, "font.size": 8, "axes.titlesize": 9},
@@ -62,12 +64,9 @@ METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf
 
 
 def render(make: "Callable[[], Figure]", suffix: str, **settings: Any) -> bytes:
-    """Draw a figure; the same one gives the same bytes with the same matplotlib.
+    """Return a figure in a format (.png, .svg or .pdf); the same one gives the same bytes with the same matplotlib.
 
-    Args:
-        make: Gives the figure, once matplotlib's settings are those of all figures.
-        suffix: The format: ``.png``, ``.svg`` or ``.pdf``.
-        settings: More of matplotlib's settings, with ``_`` for the dot.
+    `make` is called once matplotlib's settings are those of all figures; `settings` are more of these, ``_`` for dots.
     """
     from matplotlib import style
 
@@ -82,41 +81,42 @@ def render(make: "Callable[[], Figure]", suffix: str, **settings: Any) -> bytes:
 
 
 def write_figure(path: Path, make: "Callable[[], Figure]") -> None:
-    """Write a figure as `render` draws it.
-
-    Args:
-        path: The file; its ending is the format: .png, .svg or .pdf. What is there is replaced once all is drawn.
-        make: As in `render`.
-
-    Raises:
-        OutputError: matplotlib is not installed, the ending is no format, or the file cannot be written.
-    """
+    """Write a figure in the format that its ending names; what is there is replaced once all is drawn."""
     check_file(path, FIGURE)
     save(path, render(make, path.suffix.lower()))
 
 
-def panel_grid(title: str, draws: Sequence[Draw], panel: tuple[float, float], columns: int = 2) -> "Figure":
-    """Return a figure of panels in rows.
+def panel_figure(
+    blocks: Sequence[tuple[str, Sequence[Draw]]], panel: tuple[float, float], columns: int = 2, lines: int = 0
+) -> "Figure":
+    """Return a figure of blocks below each other: a title, and panels in rows of at most so many columns.
 
-    Args:
-        title: What it is of, for above all of them.
-        draws: What draws each panel.
-        panel: The width and height of each, in inches.
-        columns: Panels side by side, at most.
+    `panel` is the width and height of each, in inches; `lines` are those of the legends below a block's panels.
     """
     from matplotlib.figure import Figure
 
-    columns = min(max(len(draws), 1), columns)
-    rows = -(-len(draws) // columns) or 1
+    columns = min(max(1, *(len(draws) for _, draws in blocks)), columns)
     width = columns * panel[0]
-    title = textwrap.fill(printable(title), int(width * TITLE_CHARACTERS))
-    figure = Figure(figsize=(width, rows * panel[1] + (title.count("\n") + 1) * TITLE_LINE), layout="constrained")
-    figure.suptitle(title, fontsize=10)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for draw, ax in zip(draws, axes, strict=False):
-        draw(ax)
-    for ax in axes[len(draws) :]:
-        ax.remove()
+    rows = [-(-len(draws) // columns) or 1 for _, draws in blocks]
+    titles = [
+        "\n".join(textwrap.fill(printable(line), int(width * TITLE_CHARACTERS)) for line in title.split("\n"))
+        for title, _ in blocks
+    ]
+    heights = [
+        count * panel[1] + (title.count("\n") + 1 + lines) * TITLE_LINE
+        for count, title in zip(rows, titles, strict=True)
+    ]
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(blocks), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for part, count, title, (_, draws) in zip(parts, rows, titles, blocks, strict=True):
+        part.suptitle(title, fontsize=10)
+        axes = part.subplots(count, columns, squeeze=False).ravel()
+        for draw, ax in zip(draws, axes, strict=False):
+            draw(ax)
+        for ax in axes[len(draws) :]:
+            ax.remove()
+        if maps := [ax for ax in axes[: len(draws)] if ax.images]:
+            part.colorbar(maps[0].images[0], ax=maps, label="cosine similarity", shrink=0.7)
     return figure
 
 
@@ -145,24 +145,16 @@ def finite(values: Any) -> Floats:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-# Losses, of evaluate and compare
+# Losses, bars, passkeys and norms, of evaluate and compare
 
 
-@dataclass(frozen=True)
-class LossCurve:
-    """Losses of one model, or of one way to read.
-
-    Attributes:
-        name: What it is called.
-        losses: By position, keyed by the first one and the one behind the last; or by context, keyed by that alone.
-        look: How matplotlib draws its line.
-        shows_errors: Whether two standard errors are drawn on either side.
-    """
+class LossCurve(NamedTuple):
+    """Losses of one model, or of one way to read."""
 
     name: str
-    losses: Mapping[tuple[int, ...], Estimate]
-    look: Mapping[str, Any]
-    shows_errors: bool = True
+    losses: Mapping[tuple[int, ...], Estimate]  # by first position and the one behind the last, or by (context,)
+    look: Look
+    shows_errors: bool = True  # two standard errors on either side
 
 
 def losses_by_position(evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
@@ -179,29 +171,29 @@ def losses_by_context(evaluation: Evaluation, way: str) -> dict[tuple[int, ...],
 
 
 def draw_losses(
-    axes: "Axes", curves: Sequence[LossCurve], title: str, by: str, learned: int | None, limit: float | None = None
+    axes: "Axes",
+    curves: Sequence[LossCurve],
+    title: str,
+    by: str,
+    learned: int | None,
+    *,
+    limit: float | None = None,
+    has_legend: bool = False,
 ) -> None:
-    """Draw losses by position as steps, or by context as points, and where the learned length ends.
+    """Draw losses by ``position`` as steps, or by ``context`` as points, the lowest layer first.
 
-    Args:
-        axes: Where.
-        curves: The losses, the lowest layer first.
-        title: What they show.
-        by: ``position`` or ``context``.
-        learned: The length that the original reads; None where it is not known.
-        limit: Losses above are cut off.
+    A broken line stands where the learned length ends; losses above `limit` are cut off.
     """
     is_context = by == "context"
     axes.set(title=title, xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
     axes.grid(visible=False, axis="x")
+    curves = [curve for curve in curves if curve.losses]
     for curve in curves:
         places = np.array([place for places in curve.losses for place in places], np.float64)
         losses = [loss for places, loss in curve.losses.items() for _ in places]
         means, errors = finite([loss.mean for loss in losses]), np.array([twice(loss.error) for loss in losses])
-        look = dict(curve.look)
-        if is_context:
-            look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} | look
-        (line,) = axes.plot(places, means, label=short_name(curve.name), **look)
+        points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if is_context else {}
+        (line,) = axes.plot(places, means, label=short_name(curve.name), **{**points, **curve.look})
         if curve.shows_errors and is_context:
             axes.errorbar(places, means, errors, fmt="none", ecolor=line.get_color(), elinewidth=1, capsize=3)
         elif curve.shows_errors:
@@ -214,76 +206,54 @@ def draw_losses(
         axes.set_xticks(ends, [str(place) for place in ends])
         axes.minorticks_off()
     else:
-        step = 2 ** max(math.ceil(math.log2(max(longest, 1) / 8)), 0)
-        axes.set_xticks(range(0, longest + 1, step))
+        axes.set_xticks(range(0, longest + 1, 2 ** max(math.ceil(math.log2(max(longest, 1) / 8)), 0)))
         axes.set_xlim(0, max(longest, 1))
     if limit is not None:
-        lowest = axes.get_ylim()[0]
-        axes.set_ylim(min(lowest, limit - 0.1), limit)
+        axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
     if learned is not None and learned <= longest:
         _mark_learned(axes, learned, f"learned: {learned:,}")
+    if has_legend:
+        add_legend(axes, f"{'bars' if is_context else 'bands'}: ± 2 standard errors")
 
 
 def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
     """Draw a broken line where the learned length ends, its text on the side that has room."""
     axes.axvline(place, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
     share, _ = (axes.transData - axes.transAxes).transform((place, axes.get_ylim()[0]))
-    is_right = share > 0.6
-    axes.annotate(
-        text,
-        (place, 1),
-        (-4 if is_right else 4, -2),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="right" if is_right else "left",
-        va="top",
-        color=SOFT,
-    )
+    side, offset = ("right", -4) if share > 0.6 else ("left", 4)
+    where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    axes.annotate(text, (place, 1), (offset, -2), **where, ha=side, va="top", color=SOFT)
 
 
 def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | None:
     """Return where an axis ends so that hopeless values do not press all others together; None if none are cut off.
 
-    Args:
-        values: All values; those that are not finite do not count.
-        leading: Those that matter: they take a third of the axis at least.
+    Of all values, the leading ones take a third of the axis at least.
     """
     found = [value for value in values if math.isfinite(value)]
+    chosen = [value for value in leading if math.isfinite(value)] or found
     if not found:
         return None
-    chosen = [value for value in leading if math.isfinite(value)] or found
     most = max(chosen) + 2 * max(max(chosen) - min(found), 1e-9)
     return most if max(found) > most else None
 
 
-# Bars, passkeys and norms, of evaluate and compare
-
-
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A bar: its name, its value with one standard error, and its look."""
 
     name: str
     value: float
     error: float | None
-    look: Mapping[str, Any] = field(default_factory=lambda: {"color": COLOURS[0]})
+    look: Look
 
 
 def draw_bars(axes: "Axes", bars: Sequence[Bar], title: str, label: str, limit: float | None = None) -> None:
-    """Draw bars from left to right, the first on top, with lines of two standard errors.
-
-    Args:
-        axes: Where.
-        bars: What is drawn.
-        title: What they show.
-        label: What their length is, with its unit.
-        limit: Values above are cut off.
-    """
+    """Draw bars from left to right, the first on top, with lines of two standard errors, cut off at a limit."""
     axes.set(title=title, xlabel=label)
     axes.grid(visible=False, axis="y")
     for place, bar in enumerate(bars):
         if math.isfinite(bar.value):
-            axes.barh(place, bar.value, 0.55, **{"alpha": 0.55} | dict(bar.look))
+            axes.barh(place, bar.value, 0.55, **bar.look)
             if error := twice(bar.error):
                 axes.errorbar(bar.value, place, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     axes.set_yticks(range(len(bars)), [short_name(bar.name) for bar in bars])
@@ -296,11 +266,7 @@ def draw_bars(axes: "Axes", bars: Sequence[Bar], title: str, label: str, limit: 
 def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None) -> None:
     """Draw the share of numbers that were found as a heat map, in percent: lengths across, depths down.
 
-    Args:
-        axes: Where.
-        passkey: What was found.
-        label: What the lengths are of.
-        learned: The length that the original reads; longer texts stand right of a broken line.
+    Texts longer than the original reads stand right of a broken line.
     """
     from matplotlib.patches import Rectangle
 
@@ -311,8 +277,7 @@ def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None
             known = share is not None and math.isfinite(share)
             colours = {"facecolor": HEAT, "alpha": share} if known else {"facecolor": "none", "edgecolor": HAIR}
             axes.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, **colours))
-            text = f"{100 * share:.0f}" if known and share is not None else "-"
-            axes.text(column, row, text, ha="center", va="center")
+            axes.text(column, row, percent(share), ha="center", va="center")
     axes.tick_params(length=0)
     axes.spines["bottom"].set_visible(False)
     axes.set_xticks(range(len(passkey.lengths)), [str(length) for length in passkey.lengths])
@@ -324,16 +289,13 @@ def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None
         _mark_learned(axes, within - 0.5)
 
 
-def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float], colour: str, top: float) -> None:
-    """Draw the norm of each row after a resize over those of the model's own rows.
+def percent(share: float | None) -> str:
+    """Return a share in percent, ``-`` for what was not measured."""
+    return "-" if share is None or not math.isfinite(share) else f"{100 * share:.0f}"
 
-    Args:
-        axes: Where.
-        before: Norms of the model's own rows, shape (n,).
-        after: Norms of the rows of the resized table, shape (m,).
-        colour: Of the rows after.
-        top: Where the axis of norms ends.
-    """
+
+def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float], colour: str, top: float) -> None:
+    """Draw the norms of a resized table's rows, shape (m,), over the model's own, (n,), on an axis to `top`."""
     axes.grid(visible=False, axis="x")
     axes.plot(np.arange(len(before)) + 0.5, finite(before), color=HAIR, linewidth=4)
     axes.plot(np.arange(len(after)) + 0.5, finite(after), color=colour, linewidth=1)
@@ -343,9 +305,9 @@ def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float]
     _mark_learned(axes, len(before))
 
 
-# The figure of evaluate
+# The figures of evaluate and train
 
-LOOKS: dict[str, dict[str, Any]] = {
+LOOKS: Mapping[str, Look] = {
     MODEL: {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE},
     SLIDING: {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN},
     TRUNCATED: {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3},
@@ -353,69 +315,42 @@ LOOKS: dict[str, dict[str, Any]] = {
 WAYS = {MODEL: "model", SLIDING: "original, sliding windows", TRUNCATED: "original, windows back to back"}
 
 
-def plot_evaluation(evaluation: Evaluation, path: Path) -> None:
-    """Write a figure of losses by position and by context, passkeys and retrieval, as far as they were measured.
-
-    Raises:
-        OutputError: As `write_figure`.
-    """
-    write_figure(path, lambda: evaluation_figure(evaluation))
-
-
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
-    """Return the figure that `plot_evaluation` writes."""
+    """Return a figure of losses by position and by context, passkeys and retrieval, as far as they were measured."""
     made = ""
     if evaluation.original is not None:
         made = f", made of {evaluation.original} ({evaluation.original_max_len})"
     text = f"{evaluation.documents:,} document{'s' * (evaluation.documents != 1)}, {evaluation.tokens:,} tokens"
     unfinished = "" if evaluation.complete else "; incomplete"
     what = f"{evaluation.source} ({evaluation.family}, {evaluation.kind}, {evaluation.max_len} tokens)"
-    return panel_grid(f"{what}{made}; on {text}{unfinished}", list(_evaluation_panels(evaluation)), (4.6, 3.6))
+    return panel_figure([(f"{what}{made}; on {text}{unfinished}", list(_evaluation_panels(evaluation)))], (4.6, 3.6))
 
 
 def _evaluation_panels(evaluation: Evaluation) -> Iterator[Draw]:
     scored, learned = "masked tokens" if evaluation.kind == "masked" else "tokens", evaluation.original_max_len
+    draw = partial(draw_losses, learned=learned, has_legend=True)
     if evaluation.positions is not None:
         curves = [LossCurve(name, losses_by_position(evaluation, way), LOOKS[way]) for way, name in WAYS.items()]
-        yield partial(
-            _draw_with_legend, curves=curves, title=f"Loss of {scored} by position", by="position", learned=learned
-        )
+        yield partial(draw, curves=curves, title=f"Loss of {scored} by position", by="position")
     if evaluation.contexts is not None:
         names = {MODEL: "model", SLIDING: "original"}
         curves = [LossCurve(name, losses_by_context(evaluation, way), LOOKS[way]) for way, name in names.items()]
-        title = f"Loss of the same {scored} by context"
-        yield partial(_draw_with_legend, curves=curves, title=title, by="context", learned=learned)
+        yield partial(draw, curves=curves, title=f"Loss of the same {scored} by context", by="context")
     if (passkey := evaluation.passkey) is not None:
         label = f"text (tokens)\n{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
         yield partial(draw_passkey, passkey=passkey, label=label, learned=learned)
     if (found := evaluation.retrieval) is not None:
         asked = f"{found.queries} queries of {found.query_tokens} tokens, {found.documents} documents\n"
         asked += f"of {found.length} tokens; {found.pooling} pooling; lines: ± 2 standard errors"
-        recalls = [Bar(name, way.recall, way.recall_error) for name, way in found.ways.items()]
-        ranks = [Bar(name, way.reciprocal_rank, way.reciprocal_rank_error) for name, way in found.ways.items()]
+        look = {"color": COLOURS[0], "alpha": 0.55}
+        recalls = [Bar(name, way.recall, way.recall_error, look) for name, way in found.ways.items()]
+        ranks = [Bar(name, way.reciprocal_rank, way.reciprocal_rank_error, look) for name, way in found.ways.items()]
         yield partial(draw_bars, bars=recalls, title="Retrieval: recall@1", label=asked)
         yield partial(draw_bars, bars=ranks, title="Retrieval: mean reciprocal rank", label=asked)
 
 
-def _draw_with_legend(axes: "Axes", curves: Sequence[LossCurve], title: str, by: str, learned: int | None) -> None:
-    draw_losses(axes, [curve for curve in curves if curve.losses], title, by, learned)
-    add_legend(axes, f"{'bands' if by == 'position' else 'bars'}: ± 2 standard errors")
-
-
-# The figure of train
-
-
-def plot_training(log: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
-    """Draw the loss of each step, and the held-out loss wherever it was measured.
-
-    Args:
-        log: Of each step ``step`` and ``loss``, of each measurement ``step`` and ``eval_loss``.
-        title: What was trained.
-        path: The file.
-
-    Raises:
-        OutputError: As `write_figure`.
-    """
+def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
+    """Return a figure of the ``loss`` of each ``step`` of a log, and the ``eval_loss`` wherever it was measured."""
 
     def draw(axes: "Axes") -> None:
         for key, label, colour, marker in (("loss", "trained on", 0, ""), ("eval_loss", "held out", 1, "o")):
@@ -426,4 +361,168 @@ def plot_training(log: Sequence[Mapping[str, Any]], title: str, path: Path) -> N
         axes.set(xlabel="step", ylabel="loss")
         add_legend(axes)
 
-    write_figure(path, lambda: panel_grid(title, [draw], (6.4, 3.6)))
+    return panel_figure([(title, [draw])], (6.4, 3.6))
+
+
+# The figure of inspect
+
+# Positions of a heat map, and components of a spectrum, at most.
+MAP_POSITIONS, SPECTRUM = 512, 32
+# A share of the variance, in percent, below which there is nothing but rounding.
+LEAST_SHARE = 1e-6
+# The share of a component's variance that a sinusoid must explain for its period to be named.
+FITTING = 0.5
+PERIODS = (
+    "behind each name: periods of components 1 to 4, in positions\n"
+    "(-: no sinusoid explains half; *: longer than the table)"
+)
+# The share of a panel's height that the band of a table's new rows takes.
+BAND = 0.045
+
+
+@dataclass(frozen=True)
+class TableCurves:
+    """A table as it is drawn: its name in legends, and how its curves differ from the others'."""
+
+    table: TableReport
+    name: str
+    number: int
+    look: Look
+
+
+def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
+    """Return a figure of every table: norms, neighbour cosines, spectrum, and cosines between all positions.
+
+    Tables of the same part of several models share their panels and have a heat map each; other parts stand below.
+    """
+    names, groups = short_names(inspections), tables_by_part(inspections)
+    # The map of a single table stands behind the other panels; those of several below them.
+    most = max(map(len, groups))
+    blocks = list[tuple[str, list[Draw]]]()
+    for group in groups:
+        tables = list[TableCurves]()
+        for number, (inspection, table) in enumerate(group):
+            look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+            look |= {"markerfacecolor": "white", "linewidth": WIDE if number == 0 and len(group) > 1 else THIN}
+            tables.append(TableCurves(table, short_name(names[id(inspection)]), number, look))
+        draws: list[Draw] = [partial(draw, tables=tables) for draw in (_draw_norms, _draw_cosines, _draw_spectra)]
+        draws += [partial(_draw_map, table=one.table, whose=f": {one.name}" if most > 1 else "") for one in tables]
+        blocks.append(("\n".join(dict.fromkeys(map(_table_title, tables))), draws))
+    return panel_figure(blocks, (3.7, 3.3), 4 if most == 1 else 3, lines=2 + 2 * most)
+
+
+def _table_title(one: TableCurves) -> str:
+    table = one.table
+    part = f" ({table.part})" if table.part else ""
+    front = f"{table.reserved_rows} offset rows + " if table.reserved_rows else ""
+    size = f"{front}{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
+    return f"{one.name.strip()}{part}: {printable(table.name)}, {size}"
+
+
+def _draw_norms(axes: "Axes", tables: Sequence[TableCurves]) -> None:
+    """Draw the norm of every row, those of reserved rows before position 0."""
+    axes.set(title="Norm of each row", xlabel="position", ylabel="Euclidean norm")
+    _draw_by_position(axes, tables, [one.table.stats.norms for one in tables])
+    for one in tables:
+        if reserved := one.table.reserved_rows:
+            look: dict[str, Any] = {"color": one.look["color"], "linestyle": "", "marker": "*"}
+            axes.plot(range(-reserved, 0), finite(one.table.reserved_norms), label=f"offset rows of {one.name}", **look)
+    reserved_norms = np.concatenate([one.table.reserved_norms for one in tables])
+    if needs_log_scale(reserved_norms, np.concatenate([one.table.stats.norms for one in tables])):
+        _scale_by_factors(axes)
+    add_legend(axes)
+
+
+def _draw_cosines(axes: "Axes", tables: Sequence[TableCurves]) -> None:
+    axes.set(title="Cosine of each position to the next", xlabel="position", ylabel="cosine similarity")
+    _draw_by_position(axes, tables, [one.table.stats.cosines for one in tables])
+    add_legend(axes)
+
+
+def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], curves: Sequence[Floats]) -> None:
+    """Draw curves over the positions, with rings around what stands out, and marks for new and for empty rows."""
+    with_new = [one for one in tables if one.table.new_rows]
+    axes.margins(y=0.05 + BAND * len(with_new))
+    rings: list[tuple[int, float]] = []
+    for one, values in zip(tables, map(finite, curves), strict=True):
+        every = max(len(values) // 8, 1)
+        axes.plot(values, label=one.name, markevery=(every * (one.number % 4) // 4, every), **one.look)
+        rings += [(position, values[position]) for position in one.table.outliers if position < len(values)]
+    if rings:
+        ring: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.7}
+        axes.plot(*zip(*rings, strict=True), "o", color="black", label="stands out", **ring)
+    # Along the bottom a hatched band for each table, over the positions that a resize made.
+    for place, one in enumerate(with_new):
+        for start, stop in one.table.new_rows or ():
+            band: dict[str, Any] = {"facecolor": "none", "edgecolor": one.look["color"], "hatch": "/////"}
+            band |= {"ymin": BAND * place, "ymax": BAND * (place + 0.8), "label": f"new rows of {one.name}"}
+            axes.axvspan(start - one.table.reserved_rows - 0.5, stop - one.table.reserved_rows - 0.5, **band)
+    # Along the top crosses at positions whose rows are zero or hold no numbers.
+    for one in tables:
+        if empty := sorted({*one.table.stats.zeros, *one.table.stats.nonfinite}):
+            cross: dict[str, Any] = {"color": one.look["color"], "linestyle": "", "marker": "x", "clip_on": False}
+            cross |= {"transform": axes.get_xaxis_transform(), "label": f"zero or not finite in {one.name}"}
+            axes.plot(empty, [1.0] * len(empty), **cross)
+
+
+def _scale_by_factors(axes: "Axes") -> None:
+    """Show equal factors as equal steps up, with plain numbers beside them."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
+    """Draw how much of the variance each of the leading components holds; legends name the components' periods."""
+    axes.set(title="Spectrum", xlabel="principal component", ylabel="share of the variance (%)")
+    lowest = 10.0
+    for one in tables:
+        stats = one.table.stats
+        shares = 100 * stats.eigenvalues[:SPECTRUM] / (stats.eigenvalues.sum() or 1)
+        shares = shares[shares > LEAST_SHARE]
+        lowest = min([lowest, *(shares / 2)])
+        periods = ", ".join(
+            f"{found.period:.0f}{'*' * (found.period > len(stats.norms))}" if found.fit >= FITTING else "-"
+            for found in stats.components
+        )
+        axes.plot(range(1, len(shares) + 1), shares, label=f"{one.name}: {periods}", **one.look)
+    axes.set_ylim(lowest, 100)
+    axes.locator_params(axis="x", integer=True)
+    _scale_by_factors(axes)
+    add_legend(axes, PERIODS)
+
+
+def _draw_map(axes: "Axes", table: TableReport, whose: str) -> None:
+    """Draw the cosines between a table's positions, evenly spaced ones where there are many, as a heat map."""
+    cosines, step = sampled_cosines(table.values[table.reserved_rows :])
+    # The middle of a square is at the position that it stands for.
+    low, high = -step / 2, len(cosines) * step - step / 2
+    axes.imshow(cosines, cmap="cividis", vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
+    label = "position" if step == 1 else f"position (1 in {step} drawn)"
+    axes.set(title=f"Cosine between positions{whose}", xlabel=label, ylabel=label)
+    axes.grid(visible=False)
+    # What has no cosine is left out of the map, and shows what is behind it.
+    axes.patch.set(facecolor="white", hatch="xxxx")
+
+
+def sampled_cosines(table: NDArray[Any]) -> tuple[Floats, int]:
+    """Return the cosines between evenly spaced rows, shape (m, m), m ≤ 512, and their distance.
+
+    A cosine is NaN where a row has none. The distance is a power of two, as lengths mostly are: so rows that are a
+    whole table apart stay so.
+    """
+    step = 1
+    while len(table) > step * MAP_POSITIONS:
+        step *= 2
+    rows = table[::step].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = np.linalg.norm(rows, axis=1)
+    empty = ~(np.isfinite(norms) & (norms > 0))
+    rows[empty], norms[empty] = 0, 1
+    unit = rows / norms[:, None]
+    cosines = np.clip(unit @ unit.T, -1, 1)
+    cosines[empty], cosines[:, empty] = np.nan, np.nan
+    return cosines, step

@@ -1,33 +1,35 @@
-"""The report of a comparison: one HTML page that needs nothing but a browser."""
+"""The report of a comparison: its panels as one figure, or as an HTML page that needs nothing but a browser."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
-from ctxextend.report.comparison_panels import (
-    NUMBERS,
-    TRAINABLE,
-    Plot,
-    comparison_panels,
-    lead_count,
-    signed_text,
-    trained_words,
-)
-from ctxextend.report.figures import COLOURS, DASHES, THEME, printable, render
-from ctxextend.report.numbers import significant_sign
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Passkey, Retrieval
+from ctxextend.report import figures
+from ctxextend.report.figures import COLOURS, DASHES, ORIGINAL_LOOK, Bar, Draw, Look, LossCurve, printable, upper_limit
+from ctxextend.report.numbers import NumberFormat, significant_sign, twice
 from ctxextend.report.saving import REPORT, check_file, save
 from ctxextend.version import __version__
 
-KINDS = {
-    "causal": "a language model, which predicts the next token",
-    "masked": "a masked language model",
-    "encoder": "an encoder without a head",
-}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Every ± of a report is two standard errors.
+NUMBERS = NumberFormat(unicode=True, errors=2.0)
+EN_DASH = "\N{EN DASH}"
+ORIGINAL = "the original, in pieces"
+TRAINABLE = {"new": "the new rows", "positions": "the position table", "all": "everything"}
+# At least and at most so many methods stand in front in panels of all of them.
+LEAST, MOST = 3, 6
+# The share of norms that are shown whole.
+USUAL = 0.98
+# Sizes in inches: of a panel that takes half the page, of a small one for one method, and of the room of a bar.
+LARGE, SMALL, BAR = (4.8, 2.8), (2.0, 1.25), 0.23
 # What matplotlib's SVG loses inside HTML: its size, its style (the page has its own), what no reader sees, and digits.
 SVG_IN_HTML = (
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
@@ -39,18 +41,28 @@ SVG_IN_HTML = (
 )
 
 
+def comparison_figure(comparison: Comparison) -> "Figure":
+    """Return a figure of what each method costs, and its losses by position and context, or what it finds."""
+    before, after = comparison.max_len_before, comparison.max_len_after
+    what = f"{comparison.source} ({comparison.family}), {before} -> {after} tokens"
+    text = f"{comparison.documents:,} document{'s' * (comparison.documents != 1)}, {comparison.tokens:,} tokens"
+    parts = (what, _trained(comparison).rstrip(", ").lower(), text, "" if comparison.complete else "incomplete")
+    draws = [plot.draw for panel in comparison_panels(comparison) if not panel.is_small for plot in panel.plots]
+    figure = figures.panel_figure([("; ".join(filter(None, parts)), draws)], (4.6, 4.2))
+    # Bars name their methods themselves; one legend serves all curves.
+    for axes in figure.axes[::-1]:
+        lines, names = axes.get_legend_handles_labels()
+        if names:
+            figure.legend(lines[::-1], names[::-1], loc="outside lower center", ncols=min(len(names), 5))
+            break
+    return figure
+
+
 def write_report(comparison: Comparison, path: Path) -> None:
     """Write a comparison as one HTML page; the same one gives the same bytes with the same matplotlib.
 
     The page needs no other file and asks no network: style, script and pictures are in it. It holds the ranking, losses
     by position and by context, norms and passkeys of each method, as far as they were measured, and the recipes.
-
-    Args:
-        comparison: What was found.
-        path: The file, .html or .htm. What stands there is replaced once the page is made.
-
-    Raises:
-        OutputError: The ending is not that of a page, the extra `plot` is not installed, or the file cannot be written.
     """
     check_file(path, REPORT)
     from jinja2 import Environment, PackageLoader
@@ -65,12 +77,12 @@ def write_report(comparison: Comparison, path: Path) -> None:
     page = environment.get_template("report.html").render(
         comparison=comparison,
         verdict=verdict(comparison).split("`"),
-        facts=_facts(comparison),
+        trainable=_trainable(comparison),
         columns=_columns(comparison),
         panels=comparison_panels(comparison),
         svg=_svg,
         line_class=_line_class,
-        lead_count=lead_count(comparison),
+        lead_count=_lead_count(comparison),
         version=__version__,
     )
     save(path, page.encode())
@@ -86,12 +98,222 @@ def _line_class(number: int) -> str:
     return f"c{number % len(COLOURS)} d{(number + number // len(COLOURS)) % len(DASHES)}"
 
 
+def _lead_count(comparison: Comparison) -> int:
+    """Return how many methods stand in front: those level with the best, where these are neither few nor many."""
+    return min(max(sum(row.final.is_level for row in comparison.rows), LEAST), MOST)
+
+
+def _change(difference: Estimate | None) -> str:
+    """Return a difference with its sign and two standard errors; 0 for none at all, and nothing where not measured."""
+    if difference is None:
+        return ""
+    return NUMBERS.change(difference) if difference.mean or difference.error else "0"
+
+
+# The panels: pictures, with the same as a table
+
+
+class Plot(NamedTuple):
+    """One picture of a panel."""
+
+    title: str
+    draw: Draw
+    size: tuple[float, float] = LARGE  # in inches
+    number: int | None = None  # of the method that it is of alone
+    is_cut: bool = False  # whether values reach beyond its edge
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Pictures of one kind: one for each method, or one or two of all of them; and the same as a table."""
+
+    key: str  # a name of its own on the page
+    title: str
+    plots: Sequence[Plot]
+    heads: Sequence[str]  # over the table's columns
+    rows: Sequence[Sequence[str]]  # each with its name in front
+    asked: Retrieval | Passkey | None = None  # what was asked of the methods
+    names_original: bool | None = None  # whether the original has a curve; None where there are no curves
+
+    @property
+    def is_small(self) -> bool:
+        """Whether each method has a small picture of its own."""
+        return self.plots[0].number is not None
+
+
+# A method's place in the ranking from 0, or None for the original, its name, and what it was worth.
+Named = tuple[int | None, str, Estimate]
+Losses = dict[tuple[int, ...], Estimate]
+
+
+def comparison_panels(comparison: Comparison) -> list[Panel]:
+    """Return a panel for each part that was measured."""
+    panels = (
+        _costs(comparison),
+        _losses(comparison, "position", figures.losses_by_position),
+        _losses(comparison, "context", figures.losses_by_context),
+        _retrieval(comparison),
+        _norms(comparison),
+        _passkeys(comparison),
+    )
+    return [panel for panel in panels if panel is not None]
+
+
+def _look(number: int | None) -> Look:
+    """Return how the line of a method looks, by its place in the ranking from 0, or that of the original."""
+    if number is None:
+        return ORIGINAL_LOOK
+    dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dash}
+
+
+def _costs(comparison: Comparison) -> Panel | None:
+    """How far each method is behind the best, and what short texts pay."""
+    rows, before = comparison.rows, comparison.max_len_before
+    if len(rows) < 2:
+        return None
+    unit = "nats per token" if comparison.metric == LOSS else "mean reciprocal rank"
+    behind = [(number, row.method, row.final.behind or Estimate(0.0, None, 0)) for number, row in enumerate(rows)]
+    short = [(number, row.method, row.final.short) for number, row in enumerate(rows) if row.final.short]
+    plots = [_bars("Behind the best", f"behind the best ({unit})", behind)]
+    heads = ["method", "behind the best"]
+    cells = [[row.method, _change(row.final.behind) or "best"] for row in rows]
+    if short:
+        plots.append(_bars(f"Cost for texts of {before:,} tokens", "cost for short texts (nats per token)", short))
+        heads.append("short texts")
+        cells = [[*line, _change(row.final.short) or "-"] for line, row in zip(cells, rows, strict=True)]
+    return Panel("cost", "What each costs" if short else "Behind the best", plots, heads, cells)
+
+
+def _bars(title: str, label: str, found: Sequence[Named]) -> Plot:
+    """Return bars; those of the last fourth that are far longer than all others are cut off."""
+    ends = [one.mean + sign * twice(one.error) for *_, one in found for sign in (-1, 1)]
+    limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(found) - len(found) // 4)]])
+    bars = [
+        Bar(name, one.mean, one.error, {"color": _look(number)["color"], "alpha": 0.25 if number is None else 0.55})
+        for number, name, one in found
+    ]
+    draw = partial(figures.draw_bars, bars=bars, title=title, label=label, limit=limit)
+    return Plot(title, draw, (LARGE[0], len(bars) * BAR + 0.6), is_cut=limit is not None)
+
+
+def _losses(comparison: Comparison, by: str, read: Callable[[Evaluation, str], Losses]) -> Panel | None:
+    """Losses by position or by context of each method, and of the original."""
+    found = [(number, row.method, read(row.final.evaluation, MODEL)) for number, row in enumerate(comparison.rows)]
+    if not any(losses for *_, losses in found):
+        return None
+    originals = (read(row.final.evaluation, SLIDING) for row in comparison.rows)
+    original = next(filter(None, originals), {})
+    tables = [(name, losses) for _, name, losses in found] + [(ORIGINAL, original)] * bool(original)
+    # The better half of the methods is shown whole.
+    better = [losses for *_, losses in found[: -(-len(found) // 2)]]
+    limit = upper_limit(_means([losses for _, losses in tables]), _means([*better, original]))
+    # What is drawn last is on top: the best, on those that lead, on the original, on the others.
+    leads, curves = _lead_count(comparison), list[LossCurve]()
+    for number, name, losses in found[::-1]:
+        width = 2.4 if number == 0 else 1.4 if number < leads else 0.7
+        look = {**_look(number), "linewidth": width, "alpha": 1.0 if number < leads else 0.5}
+        curves.append(LossCurve(name, losses, look, shows_errors=number == 0))
+    if original:
+        curves.insert(max(len(found) - leads, 0), LossCurve(ORIGINAL, original, ORIGINAL_LOOK, shows_errors=False))
+    scored = "masked tokens" if comparison.kind == "masked" else "tokens"
+    title = f"Loss of {scored} by position" if by == "position" else f"Loss of the same {scored} by context"
+    draw = partial(
+        figures.draw_losses, curves=curves, title=title, by=by, learned=comparison.max_len_before, limit=limit
+    )
+    places = sorted({place for _, losses in tables for place in losses})
+    heads = [
+        "method",
+        *(EN_DASH.join(f"{end:,}" for end in (place[0], place[-1] - 1)[: len(place)]) for place in places),
+    ]
+    cells = [
+        [name, *(NUMBERS.estimate(losses[place]) if place in losses else "-" for place in places)]
+        for name, losses in tables
+    ]
+    plot = Plot(title, draw, is_cut=limit is not None)
+    return Panel(by, title, [plot], heads, cells, names_original=bool(original))
+
+
+def _means(found: Sequence[Losses]) -> list[float]:
+    return [loss.mean for losses in found for loss in losses.values()]
+
+
+def _retrieval(comparison: Comparison) -> Panel | None:
+    """Recall and reciprocal rank of each method and of the original."""
+    asked = [
+        (number, row.method, row.final.evaluation.retrieval)
+        for number, row in enumerate(comparison.rows)
+        if row.final.evaluation.retrieval is not None
+    ]
+    if not asked:
+        return None
+    first = asked[0][2]
+    ways = [(number, method, read.ways[MODEL]) for number, method, read in asked if MODEL in read.ways]
+    own = [(None, f"original, {name}", way) for name, way in first.ways.items() if name != MODEL]
+    ranks: list[Named] = []
+    recalls: list[Named] = []
+    for number, name, way in (*ways, *own):
+        ranks.append((number, name, Estimate(way.reciprocal_rank, way.reciprocal_rank_error, 0)))
+        recalls.append((number, name, Estimate(way.recall, way.recall_error, 0)))
+    plots = [
+        _bars("Retrieval: mean reciprocal rank", "mean reciprocal rank", ranks),
+        _bars("Retrieval: recall@1", "recall@1", recalls),
+    ]
+    cells = [
+        [name, NUMBERS.estimate(rank), NUMBERS.estimate(recall)]
+        for (_, name, rank), (*_, recall) in zip(ranks, recalls, strict=True)
+    ]
+    return Panel("retrieval", "Retrieval", plots, ["method", "reciprocal rank", "recall@1"], cells, first)
+
+
+def _norms(comparison: Comparison) -> Panel | None:
+    """The norms of each method's rows over those of the model's own."""
+    drawn = [(number, row.method, row.norms) for number, row in enumerate(comparison.rows) if row.norms]
+    if not drawn:
+        return None
+    tables = [("the model's own", comparison.norms), *((method, norms) for _, method, norms in drawn)]
+    norms = sorted(norm for _, norms in tables for norm in norms if math.isfinite(norm)) or [1.0]
+    limit = upper_limit([0.0, *norms], [0.0, *norms[: int(USUAL * (len(norms) - 1)) + 1]])
+    top, before = limit or 1.1 * norms[-1] or 1.0, comparison.max_len_before
+    plots = []
+    for number, method, after in drawn:
+        colour = _look(number)["color"]
+        draw = partial(figures.draw_row_norms, before=comparison.norms, after=after, colour=colour, top=top)
+        plots.append(Plot(method, draw, SMALL, number, is_cut=limit is not None))
+    cells = []
+    for name, rows in tables:
+        finite = [norm for norm in rows if math.isfinite(norm)] or [math.nan]
+        means = [math.fsum(part) / len(part) if part else math.nan for part in (rows[:before], rows[before:])]
+        values = (min(finite), max(finite), *means)
+        cells.append([name, *("-" if math.isnan(value) else f"{value:.4g}" for value in values)])
+    heads = ["method", "lowest", "highest", f"mean of 0{EN_DASH}{before - 1:,}", f"mean from {before:,} on"]
+    return Panel("norms", "Norms of the table's rows, before and after", plots, heads, cells)
+
+
+def _passkeys(comparison: Comparison) -> Panel | None:
+    """A heat map of what each method found."""
+    found = [(number, row.method, row.final.evaluation.passkey) for number, row in enumerate(comparison.rows)]
+    asked = [(number, method, passkey) for number, method, passkey in found if passkey is not None and passkey.lengths]
+    if not asked:
+        return None
+    first, learned = asked[0][2], comparison.max_len_before
+    plots = [
+        Plot(method, partial(figures.draw_passkey, passkey=passkey, label="", learned=learned), SMALL, number)
+        for number, method, passkey in asked
+    ]
+    heads = ["method", "depth, %", *(f"{length:,}" for length in first.lengths)]
+    cells = [
+        [method, f"{100 * depth:.3g}", *(figures.percent(shares[place]) for shares in passkey.found)]
+        for _, method, passkey in asked
+        for place, depth in enumerate(passkey.depths)
+    ]
+    return Panel("passkey", "Passkeys", plots, heads, cells, first)
+
+
 def _svg(plot: Plot, key: str) -> Any:
     """Return a picture as SVG inside HTML: its text is text, and its colours are variables of the page's style.
 
-    Args:
-        plot: What is drawn.
-        key: Stands before every id in it, since ids are those of the whole page.
+    `key` stands before every id in it, since ids are those of the whole page.
     """
     from markupsafe import Markup
     from matplotlib.figure import Figure
@@ -105,12 +327,12 @@ def _svg(plot: Plot, key: str) -> Any:
             axes.set(xlabel="", ylabel="")
         return figure
 
-    text = render(make, ".svg", svg_fonttype="none").decode()
+    text = figures.render(make, ".svg", svg_fonttype="none").decode()
     text = text[text.index("<svg") :]
     for pattern, replacement in SVG_IN_HTML:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{key}-", text)
-    for name, colour in THEME.items():
+    for name, colour in figures.THEME.items():
         text = text.replace(colour, f"var(--{name})")
     return Markup(text)
 
@@ -118,9 +340,8 @@ def _svg(plot: Plot, key: str) -> Any:
 # The ranking
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell: its text, a mark beside it, and the number it is sorted by; None stands last."""
+class Cell(NamedTuple):
+    """A cell of the ranking: its text, the number it is sorted by, and a mark beside it."""
 
     text: str
     value: float | None = None
@@ -128,86 +349,51 @@ class Cell:
 
     @property
     def sort_key(self) -> str | None:
-        """The number as the page's script reads it."""
+        """The number as the page's script reads it; a cell without one stands last."""
         return None if self.value is None or not math.isfinite(self.value) else repr(float(self.value))
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column: its head, what that means, its cell of each method, and what the original has in it."""
+class Column(NamedTuple):
+    """A column of the ranking: its head, its cell of each method, and what the original has in it."""
 
     head: str
-    meaning: str
     cells: Sequence[Cell]
     original: str = ""
 
 
 def _columns(comparison: Comparison) -> list[Column]:
     """Return the columns that hold anything."""
-    rows, before = comparison.rows, comparison.max_len_before
+    rows, is_loss = comparison.rows, comparison.metric == LOSS
     finals = [row.final for row in rows]
-    original = comparison.original
-    own_score = NUMBERS.estimate(original) if original else ""
-    scores = [Cell(NUMBERS.estimate(one.score), one.score.mean) for one in finals]
-    score_text = NUMBERS.perplexity if comparison.metric == LOSS else NUMBERS.estimate
-    if comparison.metric == LOSS:
-        perplexities = [Cell(NUMBERS.perplexity(one.score), one.score.mean) for one in finals]
-        own_perplexity = NUMBERS.perplexity(original) if original else ""
-        meaning = "mean loss over all positions, in nats per token, ± 2 standard errors"
-        columns = [
-            Column("perplexity", "e to the power of the loss, ± 2 standard errors", perplexities, own_perplexity),
-            Column("loss", meaning, scores, own_score),
-        ]
+    text = NUMBERS.perplexity if is_loss else NUMBERS.estimate
+
+    def scores(head: str, text: Callable[[Estimate], str]) -> Column:
+        own = text(comparison.original) if comparison.original else ""
+        return Column(head, [Cell(text(one.score), one.score.mean) for one in finals], own)
+
+    def changes(head: str, found: Sequence[Estimate | None]) -> Column:
+        return Column(head, [Cell(_change(one), one.mean if one else None) for one in found])
+
+    if is_loss:
+        columns = [scores("perplexity", NUMBERS.perplexity), scores("loss", NUMBERS.estimate)]
     else:
-        ways = [one.evaluation.retrieval.ways if one.evaluation.retrieval else {} for one in finals]
-        recalls = [
-            (found[MODEL].recall, found[MODEL].recall_error) if MODEL in found else (None, None) for found in ways
-        ]
-        percents = [Cell(NUMBERS.percent(*recall), recall[0]) for recall in recalls]
-        meaning = "mean of 1 / rank of the document that a query was cut from, ± 2 standard errors; more is better"
-        columns = [
-            Column("reciprocal rank", meaning, scores, own_score),
-            Column("recall@1, %", "share of queries whose own document came first, ± 2 standard errors", percents),
-        ]
+        recalls = []
+        for one in finals:
+            way = one.evaluation.retrieval.ways.get(MODEL) if one.evaluation.retrieval else None
+            recalls.append(Cell(NUMBERS.percent(way.recall, way.recall_error), way.recall) if way else Cell("-"))
+        columns = [scores("reciprocal rank", NUMBERS.estimate), Column("recall@1, %", recalls)]
+    behind = [Cell(_change(one.behind), one.behind.mean if one.behind else 0.0, _mark(one)) for one in finals]
+    before = [row.untrained if row.trained else None for row in rows]
+    untrained = [Cell(text(one.score), one.score.mean, _mark(one)) if one else Cell("") for one in before]
+    kept = [Cell("kept" if row.keeps_learned_rows else "moved", float(not row.keeps_learned_rows)) for row in rows]
     columns += [
-        Column(
-            "behind the best",
-            "how much worse than the best, paired by window or query, ± 2 standard errors; level: within them",
-            [Cell(signed_text(one.behind), one.behind.mean if one.behind else 0.0, _mark(one)) for one in finals],
-        ),
-        Column(
-            "against the original",
-            f"loss minus that of the original in pieces of {before:,} tokens that overlap by half, paired by token, "
-            "± 2 standard errors; below 0 is better",
-            [_change(_against_original(one)) for one in finals],
-        ),
-        Column(
-            "short texts",
-            f"loss minus the original's on texts that it can read at once ({before:,} tokens), paired, ± 2 standard "
-            "errors: what texts pay that fitted before",
-            [_change(one.short) for one in finals],
-        ),
-        Column(
-            "untrained",
-            "the same without any training",
-            [
-                Cell(score_text(row.untrained.score), row.untrained.score.mean, _mark(row.untrained))
-                if row.trained
-                else Cell("")
-                for row in rows
-            ],
-        ),
-        Column(
-            "learned rows",
-            "whether every learned row stays as it is before any training",
-            [Cell("kept" if row.keeps_learned_rows else "moved", float(not row.keeps_learned_rows)) for row in rows],
-        ),
+        Column("behind the best", behind),
+        changes("against the original", [_against_original(one) for one in finals]),
+        changes("short texts", [one.short for one in finals]),
+        Column("untrained", untrained),
+        Column("learned rows", kept),
     ]
     return [column for column in columns if any(cell.text or cell.mark for cell in column.cells)]
-
-
-def _change(difference: Estimate | None) -> Cell:
-    return Cell(signed_text(difference), difference.mean if difference else None)
 
 
 def _mark(outcome: Outcome) -> str:
@@ -231,14 +417,15 @@ def verdict(comparison: Comparison) -> str:
     rows, after = comparison.rows, comparison.max_len_after
     if not rows:
         return "No method was measured."
-    best, is_loss = rows[0], comparison.metric == LOSS
-    if not math.isfinite(best.final.score.mean):
+    best, is_loss = rows[0].final, comparison.metric == LOSS
+    if not math.isfinite(best.score.mean):
         return f"No method has a finite loss at {after:,} tokens."
     names = ["`{}`".format(row.method.replace("`", "'")) for row in rows]
     text = NUMBERS.perplexity if is_loss else NUMBERS.estimate
-    score = f"a {'perplexity' if is_loss else 'mean reciprocal rank'} of {text(best.final.score)}"
-    parts = [f"{names[0]} has {score} at {after:,} tokens"]
-    if len(rows) > 1:
+    score = f"a {'perplexity' if is_loss else 'mean reciprocal rank'} of {text(best.score)}"
+    if len(rows) == 1:
+        parts = [f"{names[0]} has {score} at {after:,} tokens"]
+    else:
         parts = [f"{names[0]} is the best of {len(rows)} methods at {after:,} tokens, with {score}"]
         level = [name for name, row in zip(names[1:], rows[1:], strict=True) if row.final.is_level]
         if level:
@@ -249,34 +436,24 @@ def verdict(comparison: Comparison) -> str:
     if comparison.original is not None:
         read = "the same text in pieces" if is_loss else "the same documents in chunks"
         pieces = f"the original, which reads {read} of {comparison.max_len_before:,} tokens,"
-        change = _against_original(best.final)
-        against = "" if change is None else f", so that {names[0]} is {_compared(change)}"
-        parts.append(f"{pieces} has {text(comparison.original)}{against}")
-    return f"{trained_words(comparison)}{'; '.join(parts)}."
+        parts.append(f"{pieces} has {text(comparison.original)}")
+        if (change := _against_original(best)) is not None:
+            amount = NUMBERS.number(abs(change.mean), change.error)
+            which = {
+                -1: f"better by {amount} nats a token",
+                0: f"not surely different ({_change(change)} nats a token)",
+                1: f"worse by {amount} nats a token",
+            }[significant_sign(change.mean, change.error)]
+            parts[-1] += f", so that {names[0]} is {which}"
+    return f"{_trained(comparison)}{'; '.join(parts)}."
 
 
-def _compared(change: Estimate) -> str:
-    which = significant_sign(change.mean, change.error)
-    if not which:
-        return f"not surely different ({signed_text(change)} nats a token)"
-    amount = NUMBERS.estimate(Estimate(abs(change.mean), change.error, change.tokens))
-    return f"{'better' if which < 0 else 'worse'} by {amount} nats a token"
+def _trained(comparison: Comparison) -> str:
+    """Return after what the ranking is, as the beginning of a sentence; nothing where nothing was trained."""
+    if not comparison.steps:
+        return ""
+    return f"After {comparison.steps:,} step{'s' * (comparison.steps != 1)} of training {_trainable(comparison)}, "
 
 
-def _facts(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return what was measured and how, each with its label."""
-    before, after = comparison.max_len_before, comparison.max_len_after
-    training = "none: every method as it is made"
-    if comparison.steps:
-        what = TRAINABLE.get(comparison.trainable, comparison.trainable)
-        reach = "" if comparison.seq_len is None else f", by sequences over {comparison.seq_len:,} positions"
-        training = f"{comparison.steps:,} step{'s' * (comparison.steps != 1)} of {what}{reach}"
-    documents = f"{comparison.documents:,} document{'s' * (comparison.documents != 1)}"
-    return [
-        ("Model", f"{comparison.source} ({comparison.family}), {KINDS.get(comparison.kind, comparison.kind)}"),
-        ("Table", comparison.table),
-        ("Length", f"{before:,} → {after:,} tokens ({after / before:.3g}\u00d7)"),
-        ("Text", f"{documents}, {comparison.tokens:,} tokens"),
-        ("Training", training),
-        ("Run", f"seed {comparison.seed}, in {comparison.precision}, {comparison.seconds:,.0f} s"),
-    ]
+def _trainable(comparison: Comparison) -> str:
+    return TRAINABLE.get(comparison.trainable, comparison.trainable)

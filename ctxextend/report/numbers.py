@@ -13,15 +13,10 @@ LARGE = 1e6
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How numbers with standard errors are written.
+    """How numbers with standard errors are written."""
 
-    Attributes:
-        unicode: Whether ± may stand between the two.
-        errors: How many standard errors are written behind it.
-    """
-
-    unicode: bool
-    errors: float = 1.0
+    unicode: bool  # whether ± may stand between the two
+    errors: float = 1.0  # how many standard errors are written behind it
 
     def number(self, value: float | None, error: float | None, *, signed: bool = False) -> str:
         """Return a number, to the second digit of its standard error, or in three digits; ``-`` for what is none."""
@@ -68,9 +63,9 @@ class NumberFormat:
 
     def found_more(self, recall: Recall) -> str:
         """Say what a difference of recall means."""
-        change = self.percent(recall.change, recall.change_error, signed=True)
         sure = significant_sign(recall.change, recall.change_error)
         if not sure:
+            change = self.percent(recall.change, recall.change_error, signed=True)
             return f"no sure difference from their starts alone ({change} points)"
         amount = self.percent(abs(recall.change or 0.0), recall.change_error)
         return f"finds {'more' if sure > 0 else 'fewer'} documents than their starts alone, by {amount} points"
@@ -96,5 +91,4 @@ def _places(step: float) -> int:
 def _written(value: float, places: int, sign: str) -> str:
     if abs(value) >= LARGE:
         return f"{value:{sign}.3g}"
-    rounded = round(value, places) + 0.0  # a minus sign in front of zero says nothing
-    return f"{rounded:{sign},.{places}f}"
+    return f"{round(value, places) + 0.0:{sign},.{places}f}"  # + 0.0: a minus sign in front of zero says nothing

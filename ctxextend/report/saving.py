@@ -16,23 +16,15 @@ from ctxextend.errors import OutputError
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file: what such files are called, their endings, the libraries they need, and what to say without."""
+    """A kind of file: what such files are called, their endings, and the libraries that make them."""
 
     plural: str
     formats: tuple[str, ...]
     libraries: tuple[str, ...]
-    missing: str
 
 
-FIGURE = FileKind(
-    "figures", (".png", ".svg", ".pdf"), ("matplotlib",), "Figures are drawn by matplotlib, which is not installed."
-)
-REPORT = FileKind(
-    "pages",
-    (".html", ".htm"),
-    ("matplotlib", "jinja2"),
-    "Reports are made by matplotlib and Jinja2, which are not installed.",
-)
+FIGURE = FileKind("figures", (".png", ".svg", ".pdf"), ("matplotlib",))
+REPORT = FileKind("pages", (".html", ".htm"), ("matplotlib", "jinja2"))
 
 
 def is_installed(kind: FileKind) -> bool:
@@ -41,49 +33,33 @@ def is_installed(kind: FileKind) -> bool:
 
 
 def check_format(path: Path, kind: FileKind) -> None:
-    """Refuse a name whose ending is no format of a kind of file.
-
-    Raises:
-        OutputError: It is none, and which there are.
-    """
+    """Refuse a name whose ending is no format of a kind of file."""
     if path.suffix.lower() not in kind.formats:
         message = f"{path} does not end in a format that {kind.plural} have."
         raise OutputError(message, f"Let it end in {', '.join(kind.formats)}.")
 
 
 def check_file(path: Path, kind: FileKind) -> None:
-    """Refuse a file that cannot be made or has no place to go, before there is any work in it.
-
-    Raises:
-        OutputError: What is in the way, and what to do.
-    """
+    """Refuse a file that cannot be made or has no place to go, before there is any work in it."""
     check_format(path, kind)
-    if not is_installed(kind):
-        raise OutputError(kind.missing, "pip install 'ctxextend[plot]'")
-    folder = path.absolute().parent
-    with os_errors_as_output_error(path, hint=_elsewhere(path)):
-        if path.is_dir():
-            raise OutputError(f"{path} is a folder.", "Name a file in it.")
+    if missing := [name for name in kind.libraries if not importlib.util.find_spec(name)]:
+        message = f"{kind.plural.capitalize()} need {' and '.join(missing)}, not installed here."
+        raise OutputError(message, "pip install 'ctxextend[plot]'")
+    folder, hint = path.absolute().parent, f"Choose another place for {path.name}."
+    with os_errors_as_output_error(path, hint=hint):
         if path.exists() and not path.is_file():
-            raise OutputError(f"{path} is no regular file.", _elsewhere(path))
+            raise OutputError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}.", hint)
         if not folder.is_dir():
-            raise OutputError(f"There is no folder {folder}.", f"Make it, or choose another place for {path.name}.")
+            raise OutputError(f"There is no folder {folder}.", "Make it first.")
         check_writable(folder)
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write a file whole, replacing what is there, or leave what is there as it is.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a file whole, replacing what is there, or leave what is there as it is."""
     files = {path.name: len(data)}
-    with os_errors_as_output_error(path, files, _elsewhere(path)), atomic_file(path) as staged:
+    hint = f"Choose another place for {path.name}."
+    with os_errors_as_output_error(path, files, hint), atomic_file(path) as staged:
         check_disk_space(staged.parent, files)
         with staged.open("wb", buffering=0) as file:
             write_all(file, memoryview(data))
             sync_file(file)
-
-
-def _elsewhere(path: Path) -> str:
-    return f"Choose another place for {path.name}."

@@ -20,7 +20,7 @@ from ctxextend.plan.plan import ResizePlan, plan_recipe, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
 from ctxextend.recipe_file import REF_KEYS, TABLE_KEYS
-from ctxextend.report.figures import plot_training
+from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.devices import open_devices
 from ctxextend.training.objectives import LanguageModeling
@@ -342,7 +342,8 @@ def _curve(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:
     if find_spec("matplotlib") is None:
         return {}
     path = folder.path / CURVE_FILE
-    plot_training(result.log, f"{result.output.name}: {result.trainable} trained at {result.seq_len}", path)
+    title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
+    write_figure(path, lambda: training_figure(result.log, title))
     return {CURVE_FILE: path.read_bytes()}
 
 
