@@ -15,6 +15,7 @@ Anything else that escapes is a bug and keeps its traceback.
 """
 
 import re
+from collections.abc import Iterable
 
 # Tokens of the Hub.
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
@@ -80,6 +81,19 @@ class TrainingError(CtxextendError):
 
 class VerificationError(CtxextendError):
     """An output is not what it should be."""
+
+
+def refuse(faults: Iterable[ResizeError]) -> None:
+    """Raise the first of the faults, which carries the others."""
+    found = tuple(faults)
+    if found:
+        found[0].others = found[1:]
+        raise found[0]
+
+
+def flag_name(name: str) -> str:
+    """Return the flag of a field of settings."""
+    return f"--{name.replace('_', '-')}"
 
 
 def without_tokens(text: str) -> str:

@@ -167,9 +167,7 @@ def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, 
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
     if not rows or not all(reserved_rows < count <= most for counts in rows for count in counts):
         return None
-    steps = [
-        (after - reserved_rows, resize.settings.options) for (_, after), resize in zip(rows, oldest_first, strict=True)
-    ]
+    steps = [(after - reserved_rows, resize.settings) for (_, after), resize in zip(rows, oldest_first, strict=True)]
     try:
         return still_learned(rows[0][0] - reserved_rows, steps)
     except ResizeError:  # no such resize was ever made

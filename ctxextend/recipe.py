@@ -1,36 +1,29 @@
 """Everything that a user can ask for, as dataclasses: flags build them, and recipe files hold them."""
 
 import math
-import operator
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ctxextend.errors import ResizeError
+from ctxextend.errors import ResizeError, flag_name, refuse
 from ctxextend.tables.apply import OWN_FLAGS, MethodOptions
-
-DEFAULT_METHOD = "copy"
-
-# More rows than any file holds: a longer number may even be one that Python refuses to print.
-MOST_POSITIONS = 2**63
 
 # What lies beside every output.
 RECIPE_FILE = "ctxextend.yaml"
-
 # What shortened tables are said to be made by.
 TRUNCATE = "truncate"
-
-
 # What `evaluate` measures: loss by position, loss by available context, numbers found again, documents found.
 MEASURES = ("position", "context", "passkey", "retrieval")
-
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-
 # What is trained: new rows, whole tables, or everything.
 TRAINABLE = ("new", "positions", "all")
-
 # A window of fewer tokens holds no text to speak of.
 LEAST_LENGTH = 8
+# The fields of `CheckpointRef` by the names that flags, the library and recipe files give them.
+REF_KEYS = {
+    **{key: key for key in ("source", "revision", "subfolder", "variant", "table", "config_key")},
+    **{"family": "model_type", "offset": "reserved_rows"},
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,6 @@ class CheckpointRef:
     reserved_rows: int = 0  # the table's rows before position 0; goes with `table`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reserved_rows", _whole(self.reserved_rows))
         if self.table is None and (self.config_key is not None or self.reserved_rows):
             raise ResizeError(
                 "--offset and --config-key describe the table that --table names.", "Add --table, or leave them out."
@@ -63,28 +55,15 @@ class CheckpointRef:
             )
 
 
-@dataclass(frozen=True)
-class Resize:
-    """What to make of a position table.
+@dataclass(frozen=True, kw_only=True)
+class Resize(MethodOptions):
+    """What to make of a position table: how long, and how its new rows are made.
 
     Raises:
         ResizeError: A value that no checkpoint could serve.
     """
 
-    to: int  # usable token positions wanted, ≥ 1; offset rows come on top
-    method: str | None = None  # how new rows are made; None is `copy`, and all that a shorter table allows
-    # Positions at the start that the method neither reads nor changes; None is the method's default.
-    keep_first: int | None = None
-    drop_last: int = 0  # positions at the end that are no source for new rows
-    # For `sinusoidal`: ``new`` rows or ``all``; None is the method's default, as of the next two.
-    scope: str | None = None
-    alpha: float | None = None  # for `hierarchical`: the weight of the first digit, above 0, below 1 and not 0.5
-    seed: int | None = None  # for `random`: the seed of what is drawn, ≥ 0
-    # For `bands`: rows of the Gaussian that parts slow from fast, ≥ 0; None is chosen, as the next two.
-    sigma: float | None = None
-    # For `bands`: the first of the rows that repeat, and one behind the last, offset rows not counted.
-    repeat: tuple[int, int] | None = None
-    gain: float | None = None  # for `bands`: by how much rows are moved away from their mean, above 0
+    to: int = field(kw_only=False)  # usable token positions wanted, ≥ 1; reserved rows come on top
     # Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
     part: str | None = None
     # Whether config, tokenizer and side files must state the table's length even where it stays, and whatever they
@@ -92,43 +71,24 @@ class Resize:
     mend_limits: bool = False
     keep_code: bool = False  # whether code that lies in the folder is copied, and not left out
 
-    def __post_init__(self) -> None:
-        for name in ("to", "keep_first", "drop_last", "seed"):
-            object.__setattr__(self, name, _whole(getattr(self, name)))
-        for name in ("alpha", "sigma", "gain"):
-            object.__setattr__(self, name, _number(getattr(self, name)))
-        if self.repeat is not None:
-            object.__setattr__(self, "repeat", _span(self.repeat))
-        faults = []
-        if isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 1:
-            hint = "Give a whole number of token positions, 1 or more."
-            faults.append(ResizeError(f"--to {self.to!r} is no length.", hint))
-        elif self.to >= MOST_POSITIONS:
-            faults.append(ResizeError("--to is more positions than any table can have.", "Give a smaller --to."))
-        try:
-            _ = self.options
-        except ResizeError as error:
-            faults.append(error)
-        _refuse(faults)
-
-    @property
-    def options(self) -> MethodOptions:
-        """The method and its flags, checked."""
-        flags = {field.name: getattr(self, field.name) for field in fields(MethodOptions)}
-        return MethodOptions(**flags | {"method": self.method or DEFAULT_METHOD})
+    def faults(self) -> Iterator[ResizeError]:
+        """Yield everything that is wrong."""
+        if type(self.to) is not int or not 1 <= self.to < 2**63:
+            yield ResizeError(f"--to must be a whole number, 1 or more and below 2**63, not {self.to!r}.")
+        yield from super().faults()
 
     @property
     def typed(self) -> tuple[str, ...]:
         """The command and the flags that ask for the same, as they are typed behind ``ctxextend``."""
-        return ("resize", *flag_words({"to": self.to, "method": self.method, **self.options.typed}))
+        return ("resize", *flag_words({"to": self.to, "method": self.method, **self.typed_flags}))
 
     @property
     def method_flags(self) -> tuple[str, ...]:
         """The flags that were given and mean something only where new rows are made."""
-        names = ("method", "keep_first", "drop_last", *OWN_FLAGS)
-        values = {name: getattr(self, name) for name in names}
-        given = [name for name, value in values.items() if value or (value is not None and name in OWN_FLAGS)]
-        return tuple(map(_flag, given))
+        values = {name: getattr(self, name) for name in ("method", "keep_first", "drop_last", *OWN_FLAGS)}
+        return tuple(
+            flag_name(name) for name, value in values.items() if value or (value is not None and name in OWN_FLAGS)
+        )
 
 
 @dataclass(frozen=True)
@@ -153,19 +113,16 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         faults = [
-            *(_wrong_count("length", value, LEAST_LENGTH) for value in self.length),
-            *(_wrong_count(name, getattr(self, name), 1) for name in ("tokens", "batch_size")),
-            _wrong_count("seed", self.seed, 0),
-            _wrong_name("precision", self.precision, PRECISIONS),
-            *(_wrong_name("measure", name, MEASURES) for name in self.measure),
+            *_wrong_counts(self, LEAST_LENGTH, "length"),
+            *_wrong_counts(self, 1, "tokens", "batch_size"),
+            *_wrong_counts(self, 0, "seed"),
+            *_wrong_names("precision", self.precision, PRECISIONS),
+            *_wrong_names("measure", self.measure, MEASURES),
         ]
-        if self.alone and self.original is not None:
-            why = "--alone leaves out the original that --original names."
-            faults.append(ResizeError(why, "Leave one of them out."))
-        if self.alone and "retrieval" in self.measure:
-            why = "--alone leaves out the original that --measure retrieval needs."
-            faults.append(ResizeError(why, "Leave one of them out."))
-        _refuse(faults)
+        if self.alone and (self.original is not None or "retrieval" in self.measure):
+            flag = "--original names" if self.original is not None else "--measure retrieval needs"
+            faults.append(ResizeError(f"--alone leaves out the original that {flag}.", "Leave one of them out."))
+        refuse(faults)
 
 
 @dataclass(frozen=True)
@@ -203,35 +160,32 @@ class Train:
     keep_code: bool = False  # as in `Resize`
 
     def __post_init__(self) -> None:
-        counts = ("steps", "batch_size", "micro_batch", "eval_every", "save_every")
         faults = [
-            None if self.data else ResizeError("No text to train on was named.", "Name some: --data book.txt."),
-            *(_wrong_count(name, getattr(self, name), LEAST_LENGTH) for name in ("seq_len", "window")),
-            *(_wrong_count(name, getattr(self, name), 1) for name in counts),
-            _wrong_count("seed", self.seed, 0),
-            _wrong_rate("lr", self.lr, above=True),
-            _wrong_rate("weight_decay", self.weight_decay, above=False),
-            _wrong_name("trainable", self.trainable, TRAINABLE),
-            _wrong_name("precision", self.precision, PRECISIONS),
-            _wrong_name("dtype", self.dtype, PRECISIONS[1:]),
+            *_wrong_counts(self, LEAST_LENGTH, "seq_len", "window"),
+            *_wrong_counts(self, 1, "steps", "batch_size", "micro_batch", "eval_every", "save_every"),
+            *_wrong_counts(self, 0, "seed"),
+            *_wrong_names("trainable", self.trainable, TRAINABLE),
+            *_wrong_names("precision", self.precision, PRECISIONS),
+            *_wrong_names("dtype", self.dtype, PRECISIONS[1:]),
         ]
-        if not any(faults):
-            faults = self._conflicts()
-        _refuse(faults)
+        if not self.data:
+            faults.append(ResizeError("No text to train on was named.", "Name some: --data book.txt."))
+        for name, value, least in (("lr", self.lr, math.ulp(0.0)), ("weight_decay", self.weight_decay, 0.0)):
+            if value is not None and not least <= value < math.inf:
+                told = f"{flag_name(name)} must be {'above' if least else 'at least'} 0, not {value!r}."
+                faults.append(ResizeError(told, "0.001 is a usual choice."))
+        refuse(faults or self._conflicts())
 
-    def _conflicts(self) -> list[ResizeError | None]:
-        """Return what is wrong with several values together, each of which may be right."""
-        conflicts = list[ResizeError | None]()
+    def _conflicts(self) -> Iterator[ResizeError]:
+        """Yield what is wrong with several values together, each of which may be right."""
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
             why = f"--window {self.window} is more than the {self.seq_len} positions of --seq-len."
-            conflicts.append(ResizeError(why, "Make the window shorter, or leave it out."))
+            yield ResizeError(why, "Make the window shorter, or leave it out.")
         if self.window_skip and self.window is None:
-            why = "--window-skip says how a window is cut, and --window is not given."
-            conflicts.append(ResizeError(why, "Add --window."))
+            yield ResizeError("--window-skip says how a window is cut, and --window is not given.", "Add --window.")
         if self.micro_batch is not None and self.batch_size % self.micro_batch:
             why = f"--batch-size {self.batch_size} is no multiple of --micro-batch {self.micro_batch}."
-            conflicts.append(ResizeError(why, "Make it one: a step takes whole micro-batches."))
-        return conflicts
+            yield ResizeError(why, "Make it one: a step takes whole micro-batches.")
 
 
 @dataclass(frozen=True)
@@ -268,57 +222,16 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
     return [word for flag, value in values.items() if value is not None for word in (f"--{flag}", str(value))]
 
 
-def _whole(value: Any) -> Any:
-    """Return numpy's whole numbers as Python's; anything else as it is."""
-    return value if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+def _wrong_counts(settings: Any, least: int, *names: str) -> Iterator[ResizeError]:
+    """Yield what is wrong with fields that hold whole numbers, or several of them, or None."""
+    for name in names:
+        value = getattr(settings, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and (type(number) is not int or number < least):
+                yield ResizeError(f"{flag_name(name)} must be a whole number, {least} or more, not {number!r}.")
 
 
-def _number(value: Any) -> Any:
-    """Return whatever is a number, numpy's too, as Python's; anything else as it is."""
-    try:
-        return float(value) if hasattr(value, "__float__") and not isinstance(value, bool) else value
-    except OverflowError:
-        return math.inf
-
-
-def _span(value: Any) -> tuple[int, int]:
-    """Return two whole numbers.
-
-    Raises:
-        ResizeError: It is something else.
-    """
-    found = tuple(map(_whole, value)) if isinstance(value, list | tuple) else ()
-    if len(found) != 2 or not all(type(end) is int for end in found):
-        raise ResizeError(f"--repeat {value!r} is no stretch of rows.", "Give A:B for rows A to B-1.")
-    return found
-
-
-def _wrong_count(name: str, value: Any, least: int) -> ResizeError | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
-        return None
-    return ResizeError(f"{_flag(name)} {value!r} is no count.", f"Give a whole number, {least} or more.")
-
-
-def _wrong_rate(name: str, value: Any, *, above: bool) -> ResizeError | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if value is None or (is_number and (value > 0 or (value == 0 and not above))):
-        return None
-    return ResizeError(f"{_flag(name)} {value!r} is no rate.", "Give a number above 0, such as 0.001.")
-
-
-def _wrong_name(name: str, value: str | None, known: tuple[str, ...]) -> ResizeError | None:
-    if value is None or value in known:
-        return None
-    return ResizeError(f"There is no {_flag(name)} {value}.", f"There are {', '.join(known)}.")
-
-
-def _refuse(faults: Iterable[ResizeError | None]) -> None:
-    """Raise the first of the faults, which carries the others."""
-    found = [fault for fault in faults if fault is not None]
-    if found:
-        found[0].others = tuple(found[1:])
-        raise found[0]
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _wrong_names(name: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> Iterator[ResizeError]:
+    for one in (given,) if isinstance(given, str) else given or ():
+        if one not in known:
+            yield ResizeError(f"There is no {flag_name(name)} {one}.", f"There are {', '.join(known)}.")

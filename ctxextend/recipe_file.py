@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, get_args, get_origin
 import yaml
 
 from ctxextend.errors import RecipeError, ResizeError
+from ctxextend.recipe import REF_KEYS as ALL_REF_KEYS
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
-# The keys that name the checkpoint, with the fields of `CheckpointRef`: those of a whole file, and those in `resize`.
-REF_KEYS = {key: key for key in ("source", "revision", "subfolder", "variant")} | {"family": "model_type"}
-TABLE_KEYS = {"table": "table", "config_key": "config_key", "offset": "reserved_rows"}
+# Keys that name the table of a checkpoint stand in `resize`, those that name the checkpoint in the file itself.
+TABLE_KEYS = {key: ALL_REF_KEYS[key] for key in ("table", "config_key", "offset")}
+REF_KEYS = {key: name for key, name in ALL_REF_KEYS.items() if key not in TABLE_KEYS}
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
 
 # Stand in for what must be given and is wrong, so that the rest can be checked all the same.
@@ -296,8 +297,8 @@ def recipe_values(recipe: Recipe, *, makes_rows: bool = True) -> dict[str, Any]:
     ref = _given(recipe.checkpoint)
     content = {key: ref[name] for key, name in REF_KEYS.items() if name in ref}
     if recipe.resize is not None:
-        given, options = _given(recipe.resize), recipe.resize.options
-        method = {"method": options.method, "keep_first": options.kept_first, "drop_last": options.drop_last}
+        given, options = _given(recipe.resize), recipe.resize
+        method = {"method": options.facts.name, "keep_first": options.kept_first, "drop_last": options.drop_last}
         given |= {key: ref[name] for key, name in TABLE_KEYS.items() if name in ref}
         content["resize"] = {
             "to": recipe.resize.to,

@@ -177,7 +177,7 @@ def test_default_gain_grows_with_each_doubling_and_has_a_bound() -> None:
 @pytest.mark.parametrize("kept", [1, 20, 100, 128])
 def test_bands_keeps_first_rows_and_goes_on_from_them(kept: int) -> None:
     table = TWO_BANDS.astype(np.float32)
-    made = resize_table(table, 300, MethodOptions("bands", keep_first=kept, gain=1.0))
+    made = resize_table(table, 300, MethodOptions(method="bands", keep_first=kept, gain=1.0))
     assert made[:kept].tobytes() == table[:kept].tobytes()
     steps = np.linalg.norm(np.diff(made, axis=0), axis=1)
     assert steps[kept - 1] < 2 * np.median(steps)  # there is no seam
@@ -208,11 +208,11 @@ def test_bands_spoils_no_more_rows_than_linear_where_one_is_no_number(method: st
     table = TWO_BANDS.copy()
     table[40, 3] = value
     bad = [
-        int((~np.isfinite(resize_table(table, 512, MethodOptions(name))).all(axis=1)).sum())
+        int((~np.isfinite(resize_table(table, 512, MethodOptions(method=name))).all(axis=1)).sum())
         for name in (method, "linear")
     ]
     assert 1 <= bad[0] <= bad[1] + 2
-    assert "no numbers" in str(explain_choice(table, 512, MethodOptions("bands")))
+    assert "no numbers" in str(explain_choice(table, 512, MethodOptions(method="bands")))
     assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
 
 
@@ -253,11 +253,11 @@ def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: in
 
 def test_resize_table_refuses_to_repeat_rows_that_are_not_there() -> None:
     with pytest.raises(ResizeError, match="beyond the 128 rows"):
-        resize_table(TWO_BANDS, 300, MethodOptions("bands", repeat=(20, 129)))
+        resize_table(TWO_BANDS, 300, MethodOptions(method="bands", repeat=(20, 129)))
     with pytest.raises(ResizeError, match="parts a table of 32 rows or more, and 20 are read"):
-        resize_table(TWO_BANDS[:20], 300, MethodOptions("bands", sigma=4.0))
+        resize_table(TWO_BANDS[:20], 300, MethodOptions(method="bands", sigma=4.0))
     with pytest.raises(ResizeError, match="beyond the 118 rows"):
-        resize_table(TWO_BANDS, 300, MethodOptions("bands", repeat=(20, 120), drop_last=10))
+        resize_table(TWO_BANDS, 300, MethodOptions(method="bands", repeat=(20, 120), drop_last=10))
 
 
 @pytest.mark.parametrize(
@@ -274,14 +274,14 @@ def test_resize_table_refuses_to_repeat_rows_that_are_not_there() -> None:
 )
 def test_method_options_refuse_what_bands_cannot_be(flags: dict[str, float], told: str) -> None:
     with pytest.raises(ResizeError, match=told):
-        MethodOptions("bands", **flags)  # type: ignore[arg-type]
+        MethodOptions(method="bands", **flags)  # type: ignore[arg-type]
 
 
 def test_method_options_refuse_flags_of_bands_elsewhere() -> None:
     with pytest.raises(ResizeError, match="--sigma has no meaning for --method copy"):
-        MethodOptions("copy", sigma=3.0)
+        MethodOptions(method="copy", sigma=3.0)
     with pytest.raises(ResizeError, match="--gain has no meaning for --method auto"):
-        MethodOptions("auto", gain=1.2)
+        MethodOptions(method="auto", gain=1.2)
 
 
 def test_auto_is_bands_and_for_short_tables_linear() -> None:

@@ -246,7 +246,7 @@ def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make, tmp_path: Pat
     ("flags", "error", "message"),
     [
         ({"length": [256]}, ResizeError, "--length 256 is more than the 128 tokens.*resize tiny-gpt2 --to 256"),
-        ({"length": [4]}, ResizeError, "--length 4 is no count.*8 or more"),
+        ({"length": [4]}, ResizeError, "--length must be a whole number, 8 or more, not 4"),
         ({"tokens": 0}, ResizeError, "--tokens 0"),
         ({"tokens": True}, ResizeError, "--tokens True"),
         ({"batch_size": -1}, ResizeError, "--batch-size -1"),

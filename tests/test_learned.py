@@ -34,21 +34,21 @@ def test_learned_rows_compares_bits() -> None:
 
 @given(st.sampled_from(sorted(METHODS)), st.integers(8, 12), st.integers(13, 36))
 def test_still_learned_is_what_a_comparison_finds_in_any_table(method: str, before: int, after: int) -> None:
-    options = MethodOptions(method, keep_first=None if METHODS[method].keep_first is None else 2)
+    options = MethodOptions(method=method, keep_first=None if METHODS[method].keep_first is None else 2)
     table = np.random.default_rng(1).normal(size=(before, 6)).astype(np.float32)
     expected = learned_rows(table, resize_table(table, after, options))
     assert still_learned(before, [(after, options)]).tolist() == expected.tolist()
 
 
 def test_still_learned_follows_rows_through_several_resizes() -> None:
-    steps = [(6, MethodOptions("stretch", keep_first=0)), (8, MethodOptions("copy"))]
+    steps = [(6, MethodOptions(method="stretch", keep_first=0)), (8, MethodOptions(method="copy"))]
     assert still_learned(3, steps).tolist() == [True, False, True, False, True, False, False, False]
     assert still_learned(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
 
 
 def written(before: int, after: int, method: str = "copy") -> Provenance:
     tables = [{"name": "wpe", "rows_before": before, "rows_after": after}]
-    return Provenance(CheckpointRef("x"), Resize(after - 2, method), values={"provenance": {"tables": tables}})
+    return Provenance(CheckpointRef("x"), Resize(after - 2, method=method), values={"provenance": {"tables": tables}})
 
 
 def test_learned_by_reads_recipes_the_oldest_first() -> None:

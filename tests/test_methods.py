@@ -296,10 +296,10 @@ def test_linear_stays_within_the_learned_values(table: Any, extra: int) -> None:
         ({"method": "hierarchical", "alpha": 0.0}, "--alpha must be above 0"),
         ({"method": "hierarchical", "alpha": 1.0}, "--alpha must be above 0 and below 1"),
         ({"method": "hierarchical", "alpha": math.nan}, "--alpha must be above 0"),
-        ({"method": "hierarchical", "alpha": 0.5}, "--alpha 0.5 gives two positions one row"),
+        ({"method": "hierarchical", "alpha": 0.5}, "0.5 gives two positions one row"),
         ({"method": "random", "seed": -1}, "--seed must be 0 or more"),
         ({"method": "random", "seed": True}, "--seed must be 0 or more"),
-        ({"method": "random", "seed": 2**63}, "--seed must be below"),
+        ({"method": "random", "seed": 2**63}, "below 2"),
         ({"method": "linear", "scope": "all"}, "no meaning for --method linear"),
         ({"method": "sinusoidal", "scope": "some"}, "no scope 'some'"),
         ({"method": "sinusoidal", "scope": "all", "drop_last": 2}, "no meaning with --scope all"),
@@ -314,27 +314,27 @@ def test_method_options_refuses_what_has_no_meaning(options: dict[str, Any], mes
 @pytest.mark.parametrize("name", METHODS)
 def test_method_options_takes_only_the_flags_of_the_method(name: str, flag: str, value: Any) -> None:
     if flag in METHODS[name].flags:
-        options = MethodOptions(name, **{flag: value})
+        options = MethodOptions(method=name, **{flag: value})
         assert options.flags == {flag: value}
-        assert options.typed[flag] == value
+        assert options.typed_flags[flag] == value
     else:
         with pytest.raises(ResizeError, match=f"--{flag} has no meaning for --method {name}"):
-            MethodOptions(name, **{flag: value})
+            MethodOptions(method=name, **{flag: value})
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_method_options_fill_in_the_methods_defaults(name: str) -> None:
-    options = MethodOptions(name)
+    options = MethodOptions(method=name)
     assert options.kept_first == (20 if name == "stretch" else 0)
     assert options.flags == METHODS[name].flags
-    assert options.typed["keep-first"] == (20 if name == "stretch" else None)
-    assert MethodOptions(name, 0).kept_first == 0
+    assert options.typed_flags["keep-first"] == (20 if name == "stretch" else None)
+    assert MethodOptions(method=name, keep_first=0).kept_first == 0
 
 
 def test_method_options_keeps_learned_rows_says_no_under_scope_all() -> None:
-    assert MethodOptions("sinusoidal").keeps_learned_rows
-    assert not MethodOptions("sinusoidal", scope="all").keeps_learned_rows
-    assert not MethodOptions("linear").keeps_learned_rows
+    assert MethodOptions(method="sinusoidal").keeps_learned_rows
+    assert not MethodOptions(method="sinusoidal", scope="all").keeps_learned_rows
+    assert not MethodOptions(method="linear").keeps_learned_rows
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -345,7 +345,7 @@ def test_method_source_is_read_from_the_docstring(name: str) -> None:
 
 def test_list_methods_returns_every_named_method_with_the_default_first() -> None:
     assert tuple(method.name for method in list_methods()) == tuple(METHODS) == METHOD_NAMES
-    assert list_methods()[0].name == MethodOptions().method
+    assert list_methods()[0].name == MethodOptions().facts.name
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -48,7 +48,7 @@ def faults(text: str, *changes: str) -> list[str]:
 def test_parse_recipe_reads_every_section() -> None:
     assert read(WHOLE) == Recipe(
         CheckpointRef("owner/name", revision="main"),
-        Resize(1024, "stretch", keep_first=4),
+        Resize(1024, method="stretch", keep_first=4),
         Train(("book.txt",), 20, lr=1e-4, weight_decay=0.0, eval_data=("one.txt", "two.txt")),
         Evaluate(("book.txt",), length=(512,), measure=("position", "context")),
         "longer",
@@ -71,7 +71,13 @@ def test_recipe_beside_an_output_is_read_by_both_readers_alike(tmp_path: Path) -
         st.just("~"),
         revision=st.none() | st.sampled_from(["main", "1e5", "0123", "no", "2020-01-01"]),
     ),
-    st.builds(Resize, st.integers(1, 99), st.just("stretch"), st.integers(0, 9), st.integers(0, 9)),
+    st.builds(
+        Resize,
+        st.integers(1, 99),
+        method=st.just("stretch"),
+        keep_first=st.integers(0, 9),
+        drop_last=st.integers(0, 9),
+    ),
     st.none() | st.builds(Train, st.just(("a.txt", "b")), st.integers(1), lr=st.floats(1e-9, 1), seed=st.integers(0)),
     st.none() | st.builds(Evaluate, st.just(("null", "c: d")), length=st.just((8, 9)), alone=st.booleans()),
 )
@@ -108,15 +114,15 @@ to: 4
     begin = [
         "recipe.yaml: source is missing",
         "recipe.yaml, line 1: there is no key sorce; did you mean source?",
-        "recipe.yaml, line 3: --to 0 is no length.",
+        "recipe.yaml, line 3: --to must be a whole number, 1 or more",
         "recipe.yaml, line 4: There is no method 'magic'. Methods: copy",
         "recipe.yaml, line 5: there is no key resize.kep_first; did you mean resize.keep_first?",
         "recipe.yaml, line 6: train.data is missing",
         "recipe.yaml, line 7: there is no key train.setps; did you mean train.steps?",
         "recipe.yaml, line 8: train.steps is text, and should be a whole number",
-        "recipe.yaml, line 9: --lr -1.0 is no rate.",
+        "recipe.yaml, line 9: --lr must be above 0, not -1.0.",
         "recipe.yaml, line 12: evaluate.data is missing",
-        "recipe.yaml, line 13: --length 3 is no count.",
+        "recipe.yaml, line 13: --length must be a whole number, 8 or more, not 3.",
         "recipe.yaml, line 14: there is no key to; did you mean resize.to?",
     ]
     assert len(found) == len(begin)
@@ -135,12 +141,12 @@ to: 4
         ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
         ("to: 64\n  part: no", "resize.part is true or false, and should be text: put it in quotes"),
         ("to: 64\n  alpha: high\n  method: hierarchical", "resize.alpha is text, and should be a number"),
-        ("to: 64\n  alpha: .nan\n  method: hierarchical", "--alpha must be above 0 and below 1, not nan."),
+        ("to: 64\n  alpha: .nan\n  method: hierarchical", "--alpha must be above 0 and below 1, not nan"),
         ("to: 64\n  alpha: 0.3", "--alpha has no meaning for --method copy."),
         ("to: 64\n  to: 65", "resize.to stands there twice"),
         ("to: 64\n  keep-first: 0\n  keep_first: 0", "resize.keep_first stands there twice"),
         ("to: 64\n  offset: 2", "--offset and --config-key describe the table that --table names."),
-        ("to: 64\n  beta: 2", "there is no key resize.beta; there are resize.to, resize.method"),
+        ("to: 64\n  beta: 2", "there is no key resize.beta; there are resize.method, resize.keep_first"),
         ("to: 64\n  steps: 2", "there is no key resize.steps; did you mean train.steps?"),
     ],
 )
@@ -193,7 +199,7 @@ def test_parse_recipe_says_of_a_combination_what_is_wrong_but_not_what_follows_f
         ),
         (
             ["resize.keep-first=2", "resize.method=stretch", "train=null", "evaluate=null"],
-            Recipe(CheckpointRef("a"), resize=Resize(64, "stretch", 2)),
+            Recipe(CheckpointRef("a"), resize=Resize(64, method="stretch", keep_first=2)),
         ),
         (
             ["train=null", "evaluate=null", "evaluate.data=[b, c=d]"],

@@ -37,28 +37,28 @@ def test_resize_table_copy_repeats_the_rows() -> None:
 
 
 def test_resize_table_copy_keep_first_is_left_out_of_the_repetition() -> None:
-    made = resize_table(column(9, 1, 2, 3), 9, MethodOptions("copy", keep_first=1))
+    made = resize_table(column(9, 1, 2, 3), 9, MethodOptions(method="copy", keep_first=1))
     assert made[:, 0].tolist() == [9, 1, 2, 3, 1, 2, 3, 1, 2]
 
 
 def test_resize_table_copy_drop_last_stays_in_place_and_is_no_source() -> None:
-    made = resize_table(column(1, 2, 3, 9, 8), 9, MethodOptions("copy", drop_last=2))
+    made = resize_table(column(1, 2, 3, 9, 8), 9, MethodOptions(method="copy", drop_last=2))
     assert made[:, 0].tolist() == [1, 2, 3, 9, 8, 3, 1, 2, 3]
 
 
 def test_resize_table_linear_keep_first_stays_and_the_rest_is_stretched() -> None:
-    made = resize_table(column(9, 0, 2, 4), 6, MethodOptions("linear", keep_first=1))
+    made = resize_table(column(9, 0, 2, 4), 6, MethodOptions(method="linear", keep_first=1))
     assert made[:, 0].tolist() == [9, 0, 1, 2, 3, 4]
 
 
 def test_resize_table_linear_drop_last_ends_with_the_last_row_that_is_kept() -> None:
-    made = resize_table(column(0, 2, 4, 99), 5, MethodOptions("linear", drop_last=1))
+    made = resize_table(column(0, 2, 4, 99), 5, MethodOptions(method="linear", drop_last=1))
     assert made[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
-    made = resize_table(table, 7, MethodOptions("sinusoidal", keep_first=1, drop_last=1))
+    made = resize_table(table, 7, MethodOptions(method="sinusoidal", keep_first=1, drop_last=1))
     assert np.array_equal(made[:4], table)
     without_last = METHODS["sinusoidal"].function(table[1:3].astype(float), 6, start=1)
     assert np.array_equal(made[4:], without_last[3:].astype(np.float32))
@@ -66,7 +66,7 @@ def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
 
 def test_resize_table_sinusoidal_all_counts_positions_from_the_tables_start() -> None:
     table = np.full((4, 2), 7, dtype=np.float64)
-    made = resize_table(table, 6, MethodOptions("sinusoidal", keep_first=2, scope="all"))
+    made = resize_table(table, 6, MethodOptions(method="sinusoidal", keep_first=2, scope="all"))
     assert np.array_equal(made[:2], table[:2])
     np.testing.assert_allclose(made[2:], [[np.sin(t), np.cos(t)] for t in range(2, 6)])
 
@@ -75,13 +75,13 @@ def test_resize_table_sinusoidal_all_counts_positions_from_the_tables_start() ->
 def test_resize_table_shorter_and_equal_are_the_first_rows(method: str) -> None:
     table = np.arange(8, dtype=np.float16).reshape(4, 2)
     for rows in (1, 3, 4):
-        assert np.array_equal(resize_table(table, rows, MethodOptions(method)), table[:rows])
+        assert np.array_equal(resize_table(table, rows, MethodOptions(method=method)), table[:rows])
 
 
 @pytest.mark.parametrize(("keep_first", "drop_last"), [(3, 0), (0, 3), (2, 1), (7, 0)])
 def test_resize_table_refuses_to_learn_from_no_row(keep_first: int, drop_last: int) -> None:
     with pytest.raises(ResizeError, match="learned positions"):
-        resize_table(column(1, 2, 3), 5, MethodOptions("copy", keep_first, drop_last))
+        resize_table(column(1, 2, 3), 5, MethodOptions(method="copy", keep_first=keep_first, drop_last=drop_last))
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -91,7 +91,7 @@ def test_resize_table_keeps_the_bits_of_rows_that_stay(name: str, method: str) -
     bits = np.random.default_rng(0).integers(0, 256, (6, 4 * dtype.itemsize), dtype=np.uint8)
     table = bits.view(dtype)  # NaN with payloads and signed zeros among them
     with np.errstate(all="ignore"):
-        made = resize_table(table, 9, MethodOptions(method, keep_first=kept_by(method, 2)))
+        made = resize_table(table, 9, MethodOptions(method=method, keep_first=kept_by(method, 2)))
     kept = 6 if METHODS[method].keeps_learned_rows else 2
     assert made.dtype == dtype
     assert made[:kept].tobytes() == table[:kept].tobytes()
@@ -99,25 +99,27 @@ def test_resize_table_keeps_the_bits_of_rows_that_stay(name: str, method: str) -
 
 def test_resize_table_stretch_keeps_20_rows_unless_told() -> None:
     table = np.random.default_rng(0).normal(size=(22, 2))
-    made = resize_table(table, 24, MethodOptions("stretch"))
+    made = resize_table(table, 24, MethodOptions(method="stretch"))
     assert np.array_equal(made[:20], table[:20])
     np.testing.assert_allclose(made[20:], methods.stretch(table[20:], 4))
-    assert np.array_equal(resize_table(table, 24, MethodOptions("stretch", 0)), methods.stretch(table, 24))
+    assert np.array_equal(
+        resize_table(table, 24, MethodOptions(method="stretch", keep_first=0)), methods.stretch(table, 24)
+    )
 
 
 @pytest.mark.parametrize("learned", [1, 2, 20])
 def test_resize_table_stretch_says_what_to_type_where_it_keeps_all_rows(learned: int) -> None:
     with pytest.raises(ResizeError) as refusal:
-        resize_table(np.ones((learned, 2)), 40, MethodOptions("stretch"))
+        resize_table(np.ones((learned, 2)), 40, MethodOptions(method="stretch"))
     assert "keeps the first 20 positions" in str(refusal.value)
     assert f"--keep-first {learned // 2}" in str(refusal.value)
-    made = resize_table(np.ones((learned, 2)), 40, MethodOptions("stretch", learned // 2))
+    made = resize_table(np.ones((learned, 2)), 40, MethodOptions(method="stretch", keep_first=learned // 2))
     assert np.array_equal(made, np.ones((40, 2)))
 
 
 def test_resize_table_hierarchical_ends_at_the_square_of_the_source_rows() -> None:
     table = np.random.default_rng(0).normal(size=(6, 2))
-    options = MethodOptions("hierarchical", keep_first=1, drop_last=1)
+    options = MethodOptions(method="hierarchical", keep_first=1, drop_last=1)
     assert len(resize_table(table, 17, options)) == 17
     with pytest.raises(ResizeError, match=r"makes 16 positions of 4 .*, and 18 are wanted.*--to 17 or fewer"):
         resize_table(table, 18, options)
@@ -128,7 +130,7 @@ def test_resize_table_hierarchical_ends_at_the_square_of_the_source_rows() -> No
 def test_resize_table_of_any_floats_gives_rows_and_no_traceback(method: str, value: float) -> None:
     table = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
     table[7, 2] = value
-    assert resize_table(table, 70, MethodOptions(method)).shape == (70, 4)
+    assert resize_table(table, 70, MethodOptions(method=method)).shape == (70, 4)
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -153,7 +155,7 @@ def test_resize_table_keep_first_is_always_in_place(rows: int, keep: int, drop: 
     rows = min(rows, (12 - keep - drop) ** 2 + keep - 12) if method == "hierarchical" else rows
     if rows < 1:
         return
-    made = resize_table(table, 12 + rows, MethodOptions(method, keep, drop))
+    made = resize_table(table, 12 + rows, MethodOptions(method=method, keep_first=keep, drop_last=drop))
     assert made.shape == (12 + rows, 3)
     assert np.array_equal(made[:keep], table[:keep])
     if METHODS[method].keeps_learned_rows:
@@ -174,13 +176,13 @@ def test_resize_table_by_methods_that_repeat_rows_gives_rows_bit_for_bit(method:
     table = stored.view(numpy_dtype(dtype))  # with what is no number among them
     known = {row.tobytes() for row in table}
     for keep in {None, None if METHODS[method].keep_first is None else 2}:
-        resized = resize_table(table, 19, MethodOptions(method, keep_first=keep))
+        resized = resize_table(table, 19, MethodOptions(method=method, keep_first=keep))
         assert resized.dtype == table.dtype
         assert {row.tobytes() for row in resized} <= known
 
 
 def test_resize_table_by_linear_makes_rows_of_its_own() -> None:
     table = np.arange(12.0).reshape(4, 3) ** 2
-    assert not {row.tobytes() for row in resize_table(table, 9, MethodOptions("linear"))} <= {
+    assert not {row.tobytes() for row in resize_table(table, 9, MethodOptions(method="linear"))} <= {
         r.tobytes() for r in table
     }

@@ -39,7 +39,7 @@ def sinusoids(rows: int, width: int) -> Floats:
 
 
 def resized(table: Floats, rows: int, method: str, **flags: Any) -> Floats:
-    options = MethodOptions(method, **flags)
+    options = MethodOptions(method=method, **flags)
     return resize_with_reserved(table.astype(np.float32), 0, rows, options).astype(np.float64)
 
 

@@ -103,8 +103,8 @@ def test_resize_leaves_other_axes_alone(
 def test_resize_luke_gives_both_tables_what_the_one_key_says(save: Save, tmp_path: Path) -> None:
     source = save("LukeModel", {"max_position_embeddings": 18})
     found = tables(source)
-    assert (found["text"].rows_after, found["text"].max_len_after, found["text"].offset) == (42, NEW, 2)
-    assert (found["entity"].rows_after, found["entity"].max_len_after, found["entity"].offset) == (42, 42, 0)
+    assert (found["text"].rows_after, found["text"].max_len_after, found["text"].reserved_rows) == (42, NEW, 2)
+    assert (found["entity"].rows_after, found["entity"].max_len_after, found["entity"].reserved_rows) == (42, 42, 0)
     values = to_json(plan_resize(source.folder, to=NEW))
     assert (values["max_len_before"], values["max_len_after"]) == (None, None)
     assert edits(source) == {"max_position_embeddings": [18, 42]}

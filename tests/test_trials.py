@@ -14,7 +14,7 @@ from tests.test_bands import TWO_BANDS
 
 Values = NDArray[np.float64]
 
-ASKED = Resize(256, "bands")
+ASKED = Resize(256, method="bands")
 WINDOWS = 16
 
 

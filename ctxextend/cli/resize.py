@@ -275,7 +275,7 @@ def _plan_text(plan: "ResizePlan", output: Path) -> str:
     """Return a plan, a line for each thing that it does."""
     from ctxextend.plan.output_files import CARD_FILE
 
-    typed = plan.settings.options.typed
+    typed = plan.settings.typed_flags
     given = "".join(f", --{flag} {value}" for flag, value in typed.items() if value is not None)
     lines = [
         ("source", f"{plan.ref.source} ({plan.family})"),
@@ -283,7 +283,7 @@ def _plan_text(plan: "ResizePlan", output: Path) -> str:
         ("method", plan.method + given * plan.makes_rows),
     ]
     for table in plan.tables:
-        offset = f", {table.offset} rows in front of position 0" if table.offset else ""
+        offset = f", {table.reserved_rows} rows in front of position 0" if table.reserved_rows else ""
         part = f" ({table.part})" if table.part else ""
         lines += [
             ("table", f"{table.name}{part} in {table.file}, {table.dtype}, {table.hidden_size} wide"),

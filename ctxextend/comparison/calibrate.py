@@ -107,8 +107,7 @@ def check_calibrated(settings: Resize) -> None:
     """
     if settings.method != CALIBRATED:
         raise ResizeError(
-            f"--calibrate chooses the numbers of --method {CALIBRATED}, and has no meaning for "
-            f"{settings.options.method}.",
+            f"--calibrate chooses the numbers of --method {CALIBRATED}, and has no meaning for {settings.facts.name}.",
             f"Add --method {CALIBRATED}, or leave it out.",
         )
     if settings.gain is not None and (settings.sigma == 0 or None not in (settings.sigma, settings.repeat)):
@@ -146,9 +145,9 @@ def calibrate_model(
     metric = metric_of(run)
     trials = Trials(_measure(plan, resized, run, progress), 1 if metric == LOSS else -1)
     # The numbers are counted in the rows of the first table.
-    rows = resized.learned[table.name][table.offset :]
+    rows = resized.learned[table.name][table.reserved_rows :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
-    before, after = search(Choices(source, table.rows_after - table.offset, settings), trials)
+    before, after = search(Choices(source, table.rows_after - table.reserved_rows, settings), trials)
     mean = estimate_loss if metric == LOSS else estimate
     tried = {
         choice: Trial(choice.sigma, choice.repeat, choice.gain, mean(scores)) for choice, scores in trials.found.items()
@@ -245,7 +244,7 @@ class Choices:
 
     @property
     def _keep(self) -> int:
-        return self.typed.options.kept_first
+        return self.typed.kept_first
 
     def _split(self, sigma: float | None) -> BandSplit:
         return choose_split(self.table, keep=self._keep, sigma=sigma, repeat=self.typed.repeat)

@@ -364,7 +364,7 @@ def _recipe(plan: ResizePlan, settings: Compare) -> str:
 
 def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
     """Return the norms of a table's rows from position 0 on."""
-    rows = table[plan.tables[0].offset :].astype(np.float64)
+    rows = table[plan.tables[0].reserved_rows :].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         return tuple(np.linalg.norm(rows, axis=1).tolist())
 

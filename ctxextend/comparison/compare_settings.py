@@ -134,7 +134,7 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
     found: dict[str, MethodSpec] = {}
     for text in typed or [ALL]:
         if text.strip() == ALL:
-            specs = [MethodSpec(name, Resize(to, name), is_named=False) for name in METHODS if name != CHOICE]
+            specs = [MethodSpec(name, Resize(to, method=name), is_named=False) for name in METHODS if name != CHOICE]
         else:
             specs = [_read_method(text, to)]
         for spec in specs:
@@ -160,4 +160,4 @@ def _read_method(text: str, to: int) -> MethodSpec:
             given[field] = FLAGS[field](value)
         except ValueError:
             raise ResizeError(f"--{flag} {value} is no number.", EXAMPLE) from None
-    return MethodSpec(" ".join([name, *flag_words(typed)]), Resize(to, name, **given), is_named=True)
+    return MethodSpec(" ".join([name, *flag_words(typed)]), Resize(to, method=name, **given), is_named=True)

@@ -183,8 +183,8 @@ def _new_rows(plan: ResizePlan) -> NDArray[np.bool_]:
     """Return which rows of the table are new, shape (rows,); reserved ones are not."""
     table = plan.tables[0]
     rows = np.zeros(table.rows_after, np.bool_)
-    behind = (table.rows_after - table.offset, plan.settings.options)
-    rows[table.offset :] = ~still_learned(table.rows_before - table.offset, [behind])
+    behind = (table.rows_after - table.reserved_rows, plan.settings)
+    rows[table.reserved_rows :] = ~still_learned(table.rows_before - table.reserved_rows, [behind])
     return rows
 
 

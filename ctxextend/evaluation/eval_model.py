@@ -115,7 +115,7 @@ class ModelFiles:
     @property
     def max_len(self) -> int:
         """Tokens that it reads at once, special tokens included."""
-        return self.opened.tables[0].place.positions(self.rows)
+        return self.opened.tables[0].location.positions(self.rows)
 
     @property
     def reserved_rows(self) -> int:

@@ -157,5 +157,5 @@ def _new_rows(table: StoredTable, recipe: Provenance | None) -> tuple[tuple[RowR
         return None, None
     if after <= before:
         return (), None
-    start = offset + recipe.settings.options.kept_of(before - offset)
+    start = offset + recipe.settings.kept_of(before - offset)
     return (((start, table.rows),), table.place.positions(before)) if start < table.rows else (None, None)

@@ -41,7 +41,7 @@ def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, *
         CheckpointError: The model holds no such table, or its config disagrees with it.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    asked = Resize(to, method, **settings)
+    asked = Resize(to, method=method, **settings)
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         raise CheckpointError(f"A {type(model).__name__} holds no transformers config.", ITSELF)
@@ -57,8 +57,8 @@ def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, *
     weights = {}
     for table in tables:
         weight = model.get_parameter(table.name)
-        positions = table.rows_after - table.offset
-        resized = resize_with_reserved(_to_numpy(weight.detach()), table.offset, positions, asked.options)
+        positions = table.rows_after - table.reserved_rows
+        resized = resize_with_reserved(_to_numpy(weight.detach()), table.reserved_rows, positions, asked)
         weights[table.name] = to_tensor(resized).to(weight.device)
     lengthen(model, weights, config_changes(stated, architecture, tables))
 

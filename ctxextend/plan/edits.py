@@ -13,7 +13,7 @@ from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.schema import Pin
-from ctxextend.json_output import not_in_json
+from ctxextend.json_output import json_key, not_in_json
 from ctxextend.plan.find_tables import (
     FoundTable,
     OpenedModel,
@@ -23,8 +23,9 @@ from ctxextend.plan.find_tables import (
     of_part,
     tables_below,
 )
-from ctxextend.recipe import DEFAULT_METHOD, TRUNCATE, Resize
+from ctxextend.recipe import TRUNCATE, Resize
 from ctxextend.tables.apply import check_source_rows
+from ctxextend.tables.method_facts import METHOD_NAMES
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ class TablePlan:
         config_key: The key of config.json that states its length, with dots where configs are nested.
         max_len_before: Usable positions now.
         max_len_after: Usable positions wanted.
-        rows_before: Rows now: offset + max_len_before, and in few families some behind the last position.
+        rows_before: Rows now: reserved_rows + max_len_before, and in few families some behind the last position.
         rows_after: Rows wanted.
-        offset: Reserved rows before position 0, which stay as they are.
+        reserved_rows: Rows before position 0, which stay as they are.
         hidden_size: Columns.
         dtype: As safetensors spells it.
-        place: Where the registry has it.
+        location: Where the registry has it.
         fixes_limits: Whether what follows its length must state it even where that stays.
     """
 
@@ -55,10 +56,10 @@ class TablePlan:
     max_len_after: int
     rows_before: int
     rows_after: int
-    offset: int
+    reserved_rows: int = field(metadata=json_key("offset"))
     hidden_size: int
     dtype: str
-    place: TableLocation = field(metadata=not_in_json)
+    location: TableLocation = field(metadata=not_in_json)
     fixes_limits: bool = field(default=False, metadata=not_in_json)
 
     @property
@@ -75,8 +76,8 @@ def makes_rows(tables: Sequence[TablePlan]) -> bool:
 def method_name(settings: Resize, tables: Sequence[TablePlan]) -> str:
     """Return what makes the tables: the method, `truncate` for shorter ones, `copy` for those that stay."""
     if makes_rows(tables):
-        return settings.options.method
-    return TRUNCATE if any(table.is_changed for table in tables) else DEFAULT_METHOD
+        return settings.facts.name
+    return TRUNCATE if any(table.is_changed for table in tables) else METHOD_NAMES[0]
 
 
 def plan_tables(model: OpenedModel, settings: Resize) -> tuple[TablePlan, ...]:
@@ -134,17 +135,17 @@ def plan_found(
                 max_len_after=place.positions(after),
                 rows_before=rows,
                 rows_after=after,
-                offset=place.reserved_rows,
+                reserved_rows=place.reserved_rows,
                 hidden_size=hidden_size,
                 dtype=dtype,
-                place=place,
+                location=place,
                 fixes_limits=settings.mend_limits,
             )
         )
     longer = next((plan for plan in plans if plan.rows_after > plan.rows_before), None)
     shorter = next((plan for plan in plans if plan.rows_after < plan.rows_before), None)
     if longer and shorter:
-        parts = [f"--part {_free_part(found, plan.place) or '…'}" for plan in (longer, shorter)]
+        parts = [f"--part {_free_part(found, plan.location) or '…'}" for plan in (longer, shorter)]
         raise ResizeError(
             f"{settings.to} positions are more than the {longer.max_len_before} of {longer.name} and fewer than the "
             f"{shorter.max_len_before} of {shorter.name}.",
@@ -158,7 +159,7 @@ def plan_found(
 def _tied(found: Sequence[FoundTable], chosen: Sequence[FoundTable]) -> list[FoundTable]:
     """Return the tables that were not chosen and have their length by the key of one that was."""
     keys = {place.config_key for place, _ in chosen}
-    return [table for table in found if table.place.config_key in keys and table not in chosen]
+    return [table for table in found if table.location.config_key in keys and table not in chosen]
 
 
 def _free_part(found: Sequence[FoundTable], place: TableLocation) -> str:
@@ -178,12 +179,12 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
             "Leave it out.",
         )
     if wanted > learned:
-        check_source_rows(learned, wanted, settings.options)
-    step = _step(plan.place)
+        check_source_rows(learned, wanted, settings)
+    step = _step(plan.location)
     if plan.is_changed and wanted % step:
         below, above = wanted // step * step, (wanted // step + 1) * step
         raise ResizeError(
-            f"{plan.name}: texts are padded to multiples of {step} ({plan.place.table.multiple_of}), which {wanted} "
+            f"{plan.name}: texts are padded to multiples of {step} ({plan.location.table.multiple_of}), which {wanted} "
             "positions are not.",
             f"Use --to {f'{below} or {above}' if below else above}.",
         )
@@ -210,7 +211,7 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     # A tokenizer's limits follow the first table that reads its texts.
     first = {place.tokenizer: name for place, name in reversed(model.tables) if place.tokenizer is not None}
     for table in tables:
-        tokenizer = table.place.tokenizer
+        tokenizer = table.location.tokenizer
         if tokenizer is not None and first[tokenizer] == table.name:
             lengths = table.max_len_before, table.max_len_after
             edits += limit_edits(checkpoint, *lengths, tokenizer, mend=table.fixes_limits)
@@ -237,7 +238,7 @@ def config_changes(
     """Return the values that a config must state for the tables' new lengths, by their paths of keys."""
     changes: dict[tuple[str, ...], Any] = {}
     for table in tables:
-        lengths = dict.fromkeys(table.place.length_paths, table.place.key_value(table.max_len_after))
+        lengths = dict.fromkeys(table.location.length_paths, table.location.key_value(table.max_len_after))
         if table.is_changed:
             changes |= lengths | _pinned(table)
             for key in architecture.family.raised:
@@ -254,7 +255,7 @@ def _fixed(
     config: Mapping[str, Any], architecture: Architecture, table: TablePlan, lengths: dict[tuple[str, ...], int]
 ) -> dict[tuple[str, ...], Any]:
     """Return what makes a config agree with a table that stays: what it leaves out may stay out."""
-    place, stated = table.place, dict(lengths)
+    place, stated = table.location, dict(lengths)
     stated |= {(key,): table.max_len_after for key in architecture.family.raised}
     wrong = {path: value for path, value in stated.items() if nested(config, path) not in (None, value)}
     is_default = place.family.defaults.get(place.obeyed_key) == place.key_value(table.max_len_after)
@@ -263,7 +264,7 @@ def _fixed(
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
     """Return the values of keys that depend on the length, such that the model computes what it did."""
-    place, changes = table.place, dict[tuple[str, ...], Any]()
+    place, changes = table.location, dict[tuple[str, ...], Any]()
     for pin in place.family.pins:
         if pin.condition is None or place.stated(pin.condition):
             value = _blocks_a_row(pin, table) if pin.keeps == "blocks" else _old_length(pin, table)
@@ -272,16 +273,16 @@ def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
 
 
 def _old_length(pin: Pin, table: TablePlan) -> int | None:
-    stated = table.place.stated(pin.key)
+    stated = table.location.stated(pin.key)
     is_length = not isinstance(stated, int) or stated < 1
-    return table.place.key_value(table.max_len_before) if is_length else None
+    return table.location.key_value(table.max_len_before) if is_length else None
 
 
 def _blocks_a_row(pin: Pin, table: TablePlan) -> int | None:
     """Return how many blocks a row of blocks must have; None where no whole number keeps their sum."""
-    before, after = (table.place.key_value(length) for length in (table.max_len_before, table.max_len_after))
+    before, after = (table.location.key_value(length) for length in (table.max_len_before, table.max_len_after))
     rows, wanted = before // pin.block_size, after // pin.block_size
-    blocks = min(rows * table.place.value(pin.key), rows**2)
+    blocks = min(rows * table.location.value(pin.key), rows**2)
     return blocks // wanted if wanted and blocks and blocks % wanted == 0 else None
 
 
@@ -308,7 +309,9 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
     dropped, plans = list[str](), list[BufferPlan]()
     changed = [table for table in tables if table.is_changed or table.fixes_limits]
     for name in checkpoint.names:
-        table, buffer = next(((table, found) for table in changed if (found := table.place.buffer(name))), (None, None))
+        table, buffer = next(
+            ((table, found) for table in changed if (found := table.location.buffer(name))), (None, None)
+        )
         if table is None or buffer is None:
             continue
         if not buffer.is_kept:
@@ -321,8 +324,8 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
             message = f"{name} is {entry.dtype} {list(entry.shape)}, which no such buffer can be."
             raise CheckpointError(message, "Save the model again.")
         for axis in axes:
-            shape[axis] = table.place.key_value(table.max_len_after)
-        start = 0 if table.place.table.reserved.inside_key else table.offset
+            shape[axis] = table.location.key_value(table.max_len_after)
+        start = 0 if table.location.table.reserved.inside_key else table.reserved_rows
         plans.append(BufferPlan(name, buffer.content, tuple(shape), entry.dtype, start))
     return tuple(dropped), tuple(plans)
 

@@ -38,7 +38,7 @@ TableShape = tuple[tuple[int, int], str, str]
 class FoundTable(NamedTuple):
     """A position table that a model holds."""
 
-    place: TableLocation  # where the registry has it
+    location: TableLocation  # where the registry has it
     name: str  # its tensor in the model
 
 
@@ -180,7 +180,7 @@ def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
 
 def tables_below(found: Sequence[FoundTable], part: str) -> list[FoundTable]:
     """Return the tables that are called as a part is, or stand below it."""
-    return [table for table in found if table.place.part == part or table.place.part.startswith(f"{part}.")]
+    return [table for table in found if table.location.part == part or table.location.part.startswith(f"{part}.")]
 
 
 def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:

@@ -196,12 +196,12 @@ def _is_mapping(text: str) -> bool:
 
 def consequences(settings: Resize, tables: Sequence[TablePlan]) -> str:
     """Say in a sentence what the new length is worth before any training."""
-    after, options = settings.to, settings.options
+    after, options = settings.to, settings
     if not any(table.is_changed for table in tables):
         return "Its table is the old one, row for row."
     if not makes_rows(tables):
         return f"Texts of up to {after} tokens give exactly what they gave; longer ones no longer fit."
-    method = METHODS[options.method]
+    method = options.facts
     but = f" but for the first {options.kept_first}" if options.kept_first else ""
     short = f"{method.short_inputs}{but}"
     if all(options.kept_of(table.max_len_before) == table.max_len_before for table in tables):
@@ -209,8 +209,7 @@ def consequences(settings: Resize, tables: Sequence[TablePlan]) -> str:
     if method.keeps_learned_rows and not options.keeps_learned_rows:
         short = f"nothing that it had learned of positions is left{but}, so short texts change too"
     return (
-        f"{UNTRAINED.format(after)} with {options.method}, {short}; beyond {_old_lengths(tables)}, "
-        f"{method.long_inputs}."
+        f"{UNTRAINED.format(after)} with {method.name}, {short}; beyond {_old_lengths(tables)}, {method.long_inputs}."
     )
 
 
@@ -258,7 +257,7 @@ def plan_warnings(
         yield f"The table has {tables[0].max_len_before} positions already: the output is {what}.{ignored}"
     yield from _low_limits(settings, tables, edits)
     if not checkpoint.has_config and not checkpoint.is_adapter:
-        lengths = {table.config_key: table.place.key_value(table.max_len_after) for table in tables}
+        lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in tables}
         keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
         yield f"There is no config.json: the one that transformers will need must state {keys}."
     if checkpoint.is_adapter and is_changed:

@@ -44,7 +44,7 @@ from ctxextend.plan.output_files import (
     plan_warnings,
 )
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize
+from ctxextend.recipe import RECIPE_FILE, REF_KEYS, CheckpointRef, Recipe, Resize
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_with_reserved
 from ctxextend.tables.methods import METHODS
 
@@ -108,7 +108,7 @@ class ResizePlan:
     @property
     def flags(self) -> SimpleNamespace:
         """The method's flags with their values; None for those that it does not take."""
-        options = self.settings.options
+        options = self.settings
         given = {"keep_first": options.kept_first, "drop_last": options.drop_last}
         return SimpleNamespace(**given | dict.fromkeys(OWN_FLAGS) | options.flags)
 
@@ -144,7 +144,7 @@ class ResizePlan:
     @property
     def keeps_learned_rows(self) -> bool:
         """Whether every learned row that a longer table begins with stays as it is, bit for bit."""
-        options = self.settings.options
+        options = self.settings
         return all(options.kept_of(table.max_len_before) == table.max_len_before for table in self.tables)
 
     @property
@@ -160,7 +160,7 @@ class ResizePlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What needs saying of how the reference was understood, and of the family."""
-        families = {table.place.family.model_type: table.place.family.note for table in self.tables}
+        families = {table.location.family.model_type: table.location.family.note for table in self.tables}
         particular = (f"Of {model_type}: {note}." for model_type, note in families.items() if note)
         return (*self.checkpoint.source.notes, *self.checkpoint.stored.notes, *particular)
 
@@ -339,7 +339,7 @@ class ResizePlan:
     def _choice(self, table: TablePlan, before: NDArray[Any]) -> Iterator[str]:
         """Yield what a method that goes by a table's figures made of them."""
         if table.rows_after > table.rows_before:
-            said = explain_choice(before[table.offset :], table.max_len_after, self.settings.options)
+            said = explain_choice(before[table.reserved_rows :], table.max_len_after, self.settings)
             yield from [f"{table.name}: {said}"] if said else []
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
@@ -356,7 +356,9 @@ class ResizePlan:
             ResizeError: It does not fit in memory.
         """
         try:
-            return resize_with_reserved(before, table.offset, table.rows_after - table.offset, self.settings.options)
+            return resize_with_reserved(
+                before, table.reserved_rows, table.rows_after - table.reserved_rows, self.settings
+            )
         except MemoryError:
             raise ResizeError(
                 f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",
@@ -394,55 +396,21 @@ class ResizeResult:
     }
 
 
-def plan_resize(
-    reference: str | os.PathLike[str],
-    to: int,
-    method: str | None = None,
-    *,
-    keep_first: int | None = None,
-    drop_last: int = 0,
-    scope: str | None = None,
-    alpha: float | None = None,
-    seed: int | None = None,
-    sigma: float | None = None,
-    repeat: tuple[int, int] | None = None,
-    gain: float | None = None,
-    part: str | None = None,
-    table: str | None = None,
-    config_key: str | None = None,
-    offset: int = 0,
-    mend_limits: bool = False,
-    keep_code: bool = False,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    family: str | None = None,
-) -> ResizePlan:
+def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None = None, **settings: Any) -> ResizePlan:
     """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read.
 
     Args:
         reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, which is downloaded.
         to: Usable token positions wanted, ≥ 1; offset rows come on top.
         method: The name of one of `list_methods`; None is ``copy``, and must stand where the table gets shorter.
-        keep_first: Positions at the start that the method neither reads nor changes; None is the method's own
-            default: 20 for ``stretch``, 0 for all others.
-        drop_last: Positions at the end that are no source for new rows.
-        scope: For ``sinusoidal``: ``new`` rows (the default) or ``all``.
-        alpha: For ``hierarchical``: the weight of the first digit, above 0, below 1 and not 0.5; None is 0.4.
-        seed: For ``random``: the seed of what is drawn, ≥ 0; None is 0.
-        sigma: For ``bands``: rows of the Gaussian that parts slow from fast, ≥ 0; None is chosen, as the next two.
-        repeat: For ``bands``: the first of the rows that repeat, and one behind the last, offset rows not counted.
-        gain: For ``bands``: by how much rows are moved away from their mean, above 0.
-        part: Which of a model's tables: encoder, decoder, text, …; None is all.
-        table: The whole name of the table, for a model type that is not in the registry.
-        config_key: With `table`: the key that states its length, with dots where configs are nested.
-        offset: With `table`: its rows in front of position 0.
-        mend_limits: Make config, tokenizer and side files state the table's length even where it stays.
-        keep_code: Copy code that lies in the folder too, which is left out else; nothing in it is run.
-        revision: A branch, tag or commit of the Hub.
-        subfolder: The folder below `reference` that holds the checkpoint.
-        variant: Which copy of the weights, such as ``fp16``.
-        family: The model type to take it for; None is what config.json says.
+        settings: Any of these, by their names: ``keep_first`` and ``drop_last`` (positions at the start and the end
+            that the method does not read), the method's own ``scope``, ``alpha``, ``seed``, ``sigma``, ``repeat`` and
+            ``gain`` (see `list_methods`), ``part`` (which of several tables: encoder, decoder, text, …),
+            ``mend_limits`` (make all files state the table's length even where it stays), ``keep_code`` (copy code in
+            the folder too; nothing in it is run), ``revision``, ``subfolder`` and ``variant`` (which copy of the
+            checkpoint), ``family`` (the model type to take it for), and for a model type that is not in the registry
+            ``table`` (its tensor), ``config_key`` (the key that states its length) and ``offset`` (its rows before
+            position 0).
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -450,23 +418,8 @@ def plan_resize(
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    settings = Resize(
-        to=to,
-        method=method,
-        keep_first=keep_first,
-        drop_last=drop_last,
-        scope=scope,
-        alpha=alpha,
-        seed=seed,
-        sigma=sigma,
-        repeat=repeat,
-        gain=gain,
-        part=part,
-        mend_limits=mend_limits,
-        keep_code=keep_code,
-    )
-    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family, table, config_key, offset)
-    return plan_recipe(Recipe(ref, settings))
+    ref = {REF_KEYS[key]: settings.pop(key) for key in [*settings] if key in REF_KEYS}
+    return plan_recipe(Recipe(CheckpointRef(os.fspath(reference), **ref), Resize(to, method=method, **settings)))
 
 
 def plan_recipe(recipe: Recipe) -> ResizePlan:

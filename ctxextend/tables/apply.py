@@ -1,16 +1,16 @@
 """From a table as it is stored to the same table at another length, in the same dtype."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import ResizeError
+from ctxextend.errors import ResizeError, flag_name, refuse
 from ctxextend.tables.bands import SHORTEST
-from ctxextend.tables.method_facts import SCOPES
+from ctxextend.tables.method_facts import METHOD_NAMES, SCOPES, Method
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 
@@ -25,97 +25,98 @@ MIN_SIGMA = 0.5
 SAMPLE_WIDTH = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MethodOptions:
     """A method and its flags, checked against each other.
-
-    Attributes:
-        method: A key of `METHODS`.
-        keep_first: As it was given; `kept_first` is what holds.
-        drop_last: Positions at the end that are no source for new rows.
-        scope: ``new`` or ``all``, for methods that take it; None means the method's default.
-        alpha: Above 0, below 1 and not 0.5, for methods that take it; None means the method's default.
-        seed: 0 or more, for methods that take it; None means the method's default.
-        sigma: Rows, 0 or more, for methods that take it; None is chosen from the table, as the next two.
-        repeat: The first row of those that repeat and the row behind the last, for methods that take it.
-        gain: Above 0, for methods that take it.
 
     Raises:
         ResizeError: No such method, a value out of range, or a flag that has no meaning for the method.
     """
 
-    method: str = "copy"
+    method: str | None = None  # a key of `METHODS`; None is `copy`, and all that a shorter table allows
+    # Positions at the start that the method neither reads nor changes; None is the method's default.
     keep_first: int | None = None
-    drop_last: int = 0
-    scope: str | None = None
-    alpha: float | None = None
-    seed: int | None = None
-    sigma: float | None = None
+    drop_last: int = 0  # positions at the end that are no source for new rows
+    # The flags that only some methods take, see `OWN_FLAGS`; None is the method's default.
+    scope: str | None = None  # for `sinusoidal`: ``new`` rows or ``all``
+    alpha: float | None = None  # for `hierarchical`: the weight of the first digit, above 0, below 1 and not 0.5
+    seed: int | None = None  # for `random`: the seed of what is drawn, ≥ 0
+    sigma: float | None = None  # for `bands`: rows of the Gaussian that parts slow from fast, ≥ 0
+    # For `bands`: the first of the rows that repeat, and one behind the last, reserved rows not counted.
     repeat: tuple[int, int] | None = None
-    gain: float | None = None
+    gain: float | None = None  # for `bands`: by how much rows are moved away from their mean, above 0
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ResizeError(f"There is no method {self.method!r}.", f"Methods: {', '.join(METHODS)}.")
-        method = METHODS[self.method]
-        for flag, value in {"keep-first": self.keep_first, "drop-last": self.drop_last, "seed": self.seed}.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise ResizeError(f"--{flag} must be 0 or more, not {value!r}.")
-        meaningless = [flag for flag in OWN_FLAGS if getattr(self, flag) is not None and flag not in method.flags]
-        if self.keep_first and method.keep_first is None:
-            meaningless.insert(0, "keep-first")
-        for flag in meaningless:
-            raise ResizeError(f"--{flag} has no meaning for --method {self.method}.", "Leave it out.")
-        self._check_values()
+        for known in fields(self):
+            value = getattr(self, known.name)
+            value = value.item() if isinstance(value, np.generic) else value
+            if known.name in ("alpha", "sigma", "gain") and type(value) is int:
+                value = float(value)
+            object.__setattr__(self, known.name, tuple(value) if isinstance(value, list) else value)
+        refuse(self.faults())
 
-    def _check_values(self) -> None:
-        """Refuse values that a method's own flags cannot have."""
+    def faults(self) -> Iterator[ResizeError]:
+        """Yield everything that is wrong."""
+        if self.method not in (None, *METHODS):
+            yield ResizeError(f"There is no method {self.method!r}.", f"Methods: {', '.join(METHODS)}.")
+            return
+        for name in ("keep_first", "drop_last", "seed"):
+            value = getattr(self, name)
+            if value is not None and not (type(value) is int and 0 <= value < 2**63):
+                yield ResizeError(f"{flag_name(name)} must be 0 or more and below 2**63, not {value!r}.")
+        taken = (*self.facts.flags, *(("keep_first",) if self.facts.keep_first is not None else ()))
+        for name in ("keep_first", *OWN_FLAGS):
+            value = getattr(self, name)
+            if name not in taken and (value if name == "keep_first" else value is not None):
+                told = f"{flag_name(name)} has no meaning for --method {self.facts.name}."
+                yield ResizeError(told, "Leave it out.")
         if self.scope not in (None, *SCOPES):
-            raise ResizeError(f"There is no scope {self.scope!r}.", f"Scopes: {', '.join(SCOPES)}.")
+            yield ResizeError(f"There is no scope {self.scope!r}.", f"Scopes: {', '.join(SCOPES)}.")
         if self.scope == "all" and self.drop_last:
-            raise ResizeError("--drop-last has no meaning with --scope all: no learned row is read.", "Leave it out.")
-        if self.seed is not None and self.seed >= 2**63:
-            raise ResizeError(f"--seed must be below 2**63, not {self.seed}.")
-        if self.alpha is not None and not (isinstance(self.alpha, float) and 0 < self.alpha < 1):
-            raise ResizeError(f"--alpha must be above 0 and below 1, not {self.alpha!r}.", "0.4 is the usual choice.")
-        if self.alpha == 0.5:
-            raise ResizeError(
-                "--alpha 0.5 gives two positions one row: their first and second digit would count alike.",
-                "0.4 is the usual choice.",
-            )
+            yield ResizeError("--drop-last has no meaning with --scope all: no learned row is read.", "Leave it out.")
+        if self.alpha is not None and not (0 < self.alpha < 1 and self.alpha != 0.5):
+            why = f"--alpha must be above 0 and below 1, not {self.alpha!r}; 0.5 gives two positions one row."
+            yield ResizeError(why, "0.4 is the usual choice.")
         if self.sigma is not None and self.sigma != 0 and not MIN_SIGMA <= self.sigma < math.inf:
-            raise ResizeError(f"--sigma must be 0, or {MIN_SIGMA} or more, not {self.sigma!r}.", "8 is a usual choice.")
+            yield ResizeError(f"--sigma must be 0, or {MIN_SIGMA} or more, not {self.sigma!r}.", "8 is a usual choice.")
         if self.gain is not None and not 0 < self.gain < math.inf:
-            raise ResizeError(f"--gain must be above 0, not {self.gain!r}.", "1 moves nothing.")
-        if self.repeat is not None and not 0 <= self.repeat[0] < self.repeat[1]:
-            first, stop = self.repeat
-            raise ResizeError(f"--repeat {first}:{stop} holds no rows.", "Give A:B for rows A to B-1.")
-        if self.repeat is not None and self.sigma == 0:
-            raise ResizeError("--repeat has no meaning with --sigma 0: nothing is repeated.", "Leave one of them out.")
+            yield ResizeError(f"--gain must be above 0, not {self.gain!r}.", "1 moves nothing.")
+        if self.repeat is not None:
+            ends = self.repeat if isinstance(self.repeat, tuple) else ()
+            if [type(end) for end in ends] != [int, int] or not 0 <= ends[0] < ends[1]:
+                yield ResizeError(f"--repeat {self.repeat!r} holds no rows.", "Give A:B for rows A to B-1.")
+            if self.sigma == 0:
+                why = "--repeat has no meaning with --sigma 0: nothing is repeated."
+                yield ResizeError(why, "Leave one of them out.")
+
+    @property
+    def facts(self) -> Method:
+        """What is known of the method."""
+        return METHODS[self.method or METHOD_NAMES[0]]
 
     @property
     def kept_first(self) -> int:
         """Positions at the start that the method neither reads nor changes."""
-        return (METHODS[self.method].keep_first or 0) if self.keep_first is None else self.keep_first
+        return (self.facts.keep_first or 0) if self.keep_first is None else self.keep_first
 
     @property
     def flags(self) -> dict[str, Any]:
         """The method's own flags with their values."""
-        given = {flag: getattr(self, flag) for flag in METHODS[self.method].flags}
-        return {flag: METHODS[self.method].flags[flag] if value is None else value for flag, value in given.items()}
+        given = {name: getattr(self, name) for name in self.facts.flags}
+        return {name: self.facts.flags[name] if value is None else value for name, value in given.items()}
 
     @property
-    def typed(self) -> dict[str, Any]:
+    def typed_flags(self) -> dict[str, Any]:
         """The flags as they are typed, by name; None for those that were left out and make no difference."""
-        keeps = self.kept_first or METHODS[self.method].keep_first
+        keeps = self.kept_first or self.facts.keep_first
         named = {"keep-first": self.kept_first if keeps else None, "drop-last": self.drop_last or None}
-        given = {flag: getattr(self, flag) for flag in OWN_FLAGS}
+        given = {name: getattr(self, name) for name in OWN_FLAGS}
         return named | given | {"repeat": self.repeat and "{}:{}".format(*self.repeat)}
 
     @property
     def keeps_learned_rows(self) -> bool:
         """Whether every learned row stays as it is, bit for bit, whatever the table's length."""
-        return METHODS[self.method].keeps_learned_rows and self.scope != "all"
+        return self.facts.keeps_learned_rows and self.scope != "all"
 
     def kept_of(self, learned: int) -> int:
         """Return how many of a number of learned rows stay as they are, bit for bit, at the start."""
@@ -147,7 +148,7 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     if rows <= learned:
         return table[:rows].copy()
     check_source_rows(learned, rows, options)
-    first, method, flags = options.kept_first, METHODS[options.method], options.flags
+    first, method, flags = options.kept_first, options.facts, options.flags
     if method.takes_start:
         flags["start"] = first
     unread = first
@@ -192,7 +193,7 @@ def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | Non
         rows: Rows wanted, m > n.
         options: The method and its flags.
     """
-    explain = METHODS[options.method].explain
+    explain = options.facts.explain
     if explain is None:
         return None
     source = table[: len(table) - options.drop_last].astype(np.float64)
@@ -212,7 +213,7 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
         ResizeError: keep_first + drop_last ≥ n, or m is beyond the method's bound.
     """
     first, last = options.kept_first, options.drop_last
-    method = METHODS[options.method]
+    method = options.facts
     if first >= learned and options.keep_first is None:
         raise ResizeError(
             f"--method {method.name} keeps the first {first} positions as they are, and of {learned} learned ones none "

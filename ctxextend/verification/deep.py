@@ -62,7 +62,7 @@ def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs
     parameters = {name for name, _ in loaded.model.named_parameters(remove_duplicate=False)}
     for table in plan.tables:
         # A table may have another name in the model than in the file.
-        name = next((name for name in table.place.names if name in parameters), table.name)
+        name = next((name for name in table.location.names if name in parameters), table.name)
         for length in lengths:
             try:
                 found[table.name, length] = read_text(loaded.model, name, length)

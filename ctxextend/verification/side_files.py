@@ -80,7 +80,7 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
             yield f"{name} lies beside: {why}"
     known = {*plan.output_files, *base.code}
     # Weights alone want a config.json, which must state the new lengths.
-    lengths = {table.place.length_paths[0]: table.place.key_value(table.max_len_after) for table in plan.tables}
+    lengths = {table.location.length_paths[0]: table.location.key_value(table.max_len_after) for table in plan.tables}
     if not base.has_config and all(nested(resized.config, path) == length for path, length in lengths.items()):
         known.add(resized.config_file)
     for name in (*resized.copied, *resized.code):

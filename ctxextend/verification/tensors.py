@@ -118,8 +118,8 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
         wanted = expected.astype(np.float64)
         norm = np.median(np.linalg.norm(wanted, axis=1))
         is_near = np.linalg.norm(wanted - after.astype(np.float64), axis=1) <= tolerance * norm
-        kept = plan.settings.options.kept_of(min(len(before), len(after)) - table.offset)
-        is_near[: table.offset + kept] = False  # the method promises that these are the learned ones
+        kept = plan.settings.kept_of(min(len(before), len(after)) - table.reserved_rows)
+        is_near[: table.reserved_rows + kept] = False  # the method promises that these are the learned ones
         matches |= is_near
     return TableComparison(before, after, expected, matches)
 
@@ -154,10 +154,12 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
     must, method = np.ones(table.rows_after, np.bool_), expected.plan.method
     why = f"neither learned nor made by {method}"
     if expected.trainable == "new":
-        learned = learned_before(expected.chain, table.name, table.offset, table.rows_after)
-        if learned is None or len(learned) != table.rows_after - table.offset:  # the recipes do not say: the rows do
-            learned = learned_rows(compared.before[table.offset :], compared.expected[table.offset :])
-        must[table.offset :] = learned
+        learned = learned_before(expected.chain, table.name, table.reserved_rows, table.rows_after)
+        if (
+            learned is None or len(learned) != table.rows_after - table.reserved_rows
+        ):  # the recipes do not say: the rows do
+            learned = learned_rows(compared.before[table.reserved_rows :], compared.expected[table.reserved_rows :])
+        must[table.reserved_rows :] = learned
         why = f"not what {method} makes of the learned ones, though new rows alone were trained"
     elif expected.trainable is not None:
         must[:] = False

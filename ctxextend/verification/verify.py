@@ -189,7 +189,7 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
         with suppress(ResizeError):  # this method needs more rows
             matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
             if matches.all():
-                words = flag_words(plan.settings.options.typed) if plan.makes_rows else []
+                words = flag_words(plan.settings.typed_flags) if plan.makes_rows else []
                 return ExpectedResize(plan, None, " ".join(["found by trying", *words]), notes)
             if matches.sum() > most:
                 best, most = plan, matches.sum()
