@@ -21,7 +21,7 @@ EVERY = [name for name in METHODS if name != "auto"]
 
 
 def measured(*windows: list[float]) -> Measurement:
-    return Measurement(LONE, tuple(np.array(values) for values in windows), None)
+    return Measurement(LONE, tuple(np.array(values) for values in windows))
 
 
 def candidate(name: str, untrained: Measurement | None, trained: Measurement | None = None) -> Candidate:

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.compare import metric_of
-from ctxextend.comparison.comparison_result import LOSS, Calibration, Trial
-from ctxextend.comparison.in_memory import ResizedModel, open_resized
+from ctxextend.comparison.comparison_result import LOSS, METRICS, Calibration, Trial
+from ctxextend.comparison.in_memory import open_resized
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_loss
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize
 from ctxextend.tables.bands import BandSplit, choose_split, default_gain, find_repeats
@@ -25,21 +24,19 @@ from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
 
-# The method whose numbers a text can choose.
-CALIBRATED = "bands"
+CALIBRATED = "bands"  # the method whose numbers a text can choose
 
 # Windows, or documents, without which a standard error is itself a guess; and those that are read at most. A rank says
 # less than the losses of a window, and among few documents nothing.
 LEAST, WINDOWS, DOCUMENTS = 8, 16, 64
 
-
 # Beside what the table says, these are tried: rows of the Gaussian, the share of the table that it may have at most,
 # how many stretches, and factors.
 SIGMAS, MOST_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
 REPEATS = 4
+GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
 # Of a sigma the part by which another must differ for the rows to differ in anything that a text could show.
 NEARLY = 0.1
-GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
 # What the table says, no fast band, and all of the above; of stretches also the longest.
 MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
@@ -78,13 +75,9 @@ def calibrate(
         to: Usable token positions wanted, more than the model has.
         data: As in `evaluate`; at least 8 windows, or for an encoder documents, as long as the new length.
         tokens: Tokens of the text to use, at most, unless 8 windows have more.
-        precision: As in `evaluate`.
+        precision, text_field: As in `evaluate`.
         seed: What a masked model's tokens are drawn with.
-        text_field: As in `evaluate`.
-        revision: As in `plan_resize`.
-        subfolder: As in `plan_resize`.
-        variant: As in `plan_resize`.
-        family: As in `plan_resize`.
+        revision, subfolder, variant, family: As in `plan_resize`.
         progress: Told how many tokens were read since the last call, and how many there will be at most.
         flags: Others of `plan_resize`, by their names; ``sigma``, ``repeat`` and ``gain`` stay as they are given.
 
@@ -100,11 +93,7 @@ def calibrate(
 
 
 def check_calibrated(settings: Resize) -> None:
-    """Refuse settings of which a text can choose nothing.
-
-    Raises:
-        ResizeError: Another method, or every number is given.
-    """
+    """Refuse settings of which a text can choose nothing."""
     if settings.method != CALIBRATED:
         raise ResizeError(
             f"--calibrate chooses the numbers of --method {CALIBRATED}, and has no meaning for {settings.facts.name}.",
@@ -117,17 +106,7 @@ def check_calibrated(settings: Resize) -> None:
 def calibrate_model(
     opened: OpenedModel, settings: Resize, text: Evaluate, progress: Progress = no_progress
 ) -> Calibration:
-    """Choose the numbers that a resize leaves open; see `calibrate`.
-
-    Args:
-        opened: The model.
-        settings: What is asked for.
-        text: On what text, how much of it, and how it is read; what it says of lengths and measures is not read.
-        progress: As in `calibrate`.
-
-    Raises:
-        CtxextendError: As `calibrate`.
-    """
+    """Choose the numbers that a resize leaves open; see `calibrate`. Lengths and measures of `text` are not read."""
     began = time.perf_counter()
     check_calibrated(settings)
     check_paths(text.data)
@@ -142,13 +121,25 @@ def calibrate_model(
     base = load_eval_model(files, text.precision)
     resized = open_resized(base, plan)
     run = _open_run(resized.model, base, text)
-    metric = metric_of(run)
-    trials = Trials(_measure(plan, resized, run, progress), 1 if metric == LOSS else -1)
+    metric, own = METRICS[base.kind], run.tokens_to_read - run.base_tokens
+
+    def advance(tokens: int) -> None:
+        progress(tokens, run.base_tokens + MOST_TRIALS * own)
+
+    def measure(choice: Resize) -> tuple[Values, ...]:
+        resized.set_tables(replace(plan, settings=choice))
+        trial = run.fresh()
+        trial.measure(advance)
+        return trial.scores
+
+    if run.base_reader is not None:
+        run.read_base(advance)
+    mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
+    trials = Trials(measure, sign)
     # The numbers are counted in the rows of the first table.
     rows = resized.learned[table.name][table.reserved_rows :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     before, after = search(Choices(source, table.rows_after - table.reserved_rows, settings), trials)
-    mean = estimate_loss if metric == LOSS else estimate
     tried = {
         choice: Trial(choice.sigma, choice.repeat, choice.gain, mean(scores)) for choice, scores in trials.found.items()
     }
@@ -166,11 +157,7 @@ def calibrate_model(
 
 
 def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRun:
-    """Cut the text; of language models nothing but the model's own loss is measured.
-
-    Raises:
-        DataError: There is too little text.
-    """
+    """Cut the text; of language models nothing but the model's own loss is measured."""
     is_encoder, length = base.kind == ENCODER, max(model.max_len, LEAST_LENGTH)
     count = min(max(text.tokens // length, LEAST), DOCUMENTS if is_encoder else WINDOWS)
     measure = ("retrieval",) if is_encoder else ("position",)
@@ -183,27 +170,6 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRu
             "Name more, or longer, text.",
         )
     return run
-
-
-def _measure(
-    plan: ResizePlan, resized: ResizedModel, run: EvaluationRun, progress: Progress
-) -> Callable[[Resize], tuple[Values, ...]]:
-    """Return what gives the scores of settings: it makes their tables, and lets the model read with these."""
-    total = run.base_tokens + MOST_TRIALS * (run.tokens_to_read - run.base_tokens)
-
-    def advance(tokens: int) -> None:
-        progress(tokens, total)
-
-    if run.base_reader is not None:
-        run.read_base(advance)
-
-    def measure(settings: Resize) -> tuple[Values, ...]:
-        resized.set_tables(resized.tables(replace(plan, settings=settings)))
-        trial = run.fresh()
-        trial.measure(advance)
-        return trial.scores
-
-    return measure
 
 
 @dataclass(frozen=True)
@@ -233,7 +199,7 @@ class Choices:
     def repeats(self, now: Resize) -> Iterator[Resize]:
         """Yield other stretches to repeat."""
         if self.typed.repeat is None and now.sigma:
-            for repeat in find_repeats(self.table, now.sigma, REPEATS, keep=self._keep):
+            for repeat in find_repeats(self.table, now.sigma, REPEATS, keep=self.typed.kept_first):
                 yield replace(now, repeat=repeat)
 
     def gains(self, now: Resize) -> Iterator[Resize]:
@@ -242,12 +208,8 @@ class Choices:
             for gain in GAINS:
                 yield replace(now, gain=gain)
 
-    @property
-    def _keep(self) -> int:
-        return self.typed.kept_first
-
     def _split(self, sigma: float | None) -> BandSplit:
-        return choose_split(self.table, keep=self._keep, sigma=sigma, repeat=self.typed.repeat)
+        return choose_split(self.table, keep=self.typed.kept_first, sigma=sigma, repeat=self.typed.repeat)
 
     def _parted(self, split: BandSplit, gain: float | None) -> Resize:
         """Return settings in numbers; sigma stays open where it would be 0 and a stretch was typed."""

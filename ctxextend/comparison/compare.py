@@ -8,39 +8,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.compare_settings import Compare
-from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
-from ctxextend.comparison.in_memory import (
-    InMemoryTrainer,
-    ResizedModel,
-    check_training_texts,
-    open_resized,
-    open_trainer,
-)
+from ctxextend.comparison.compare_settings import Compare, read_methods
+from ctxextend.comparison.comparison_result import LOSS, METRICS, Comparison, Outcome, Row
+from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, fitting_measures, plan_evaluation
-from ctxextend.evaluation.evaluation_result import (
-    CHUNKS,
-    MODEL,
-    SLIDING,
-    Estimate,
-    Evaluation,
-    estimate,
-    estimate_loss,
-)
-from ctxextend.evaluation.retrieval import rank_documents
+from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Recipe
+from ctxextend.recipe import CheckpointRef, Recipe, Train
 from ctxextend.recipe_file import recipe_values, yaml_text
-from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
+from ctxextend.text_data import TEXT_FIELD, check_paths, check_texts, path_names, shared
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -103,15 +88,11 @@ def compare(
         eval_data: With `steps`, the text to measure on; empty is the last twentieth of what is read of `data`, which is
             then not trained on.
         length: Contexts to measure beside `to`, in tokens; empty is doublings.
-        tokens: As in `evaluate`.
+        tokens, text_field: As in `evaluate`.
         measure: Which measures to take beside what methods are ranked by; empty is all that fit.
         precision: As in `evaluate`. Where methods are trained, weights are held and measured in float32.
         seed: What masks, numbers and the order of training are drawn with.
-        text_field: As in `evaluate`.
-        revision: As in `plan_resize`.
-        subfolder: As in `plan_resize`.
-        variant: As in `plan_resize`.
-        family: As in `plan_resize`.
+        revision, subfolder, variant, family: As in `plan_resize`.
         progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
         training: With `steps`, other fields of `Train` by their names: ``lr``, ``batch_size``, ``window``, …
 
@@ -144,17 +125,7 @@ def compare(
 
 
 def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = no_progress) -> Comparison:
-    """Compare methods on a checkpoint; see `compare`.
-
-    Args:
-        opened: The model.
-        settings: How methods are compared.
-        progress: As in `compare`.
-
-    Raises:
-        CtxextendError: As `compare`.
-        ComparisonInterrupted: As `compare`.
-    """
+    """Compare methods on a checkpoint; see `compare`."""
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(opened, settings, Path(folder))
         try:
@@ -164,13 +135,11 @@ def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = n
         return run.report(complete=True)
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """What a candidate gives."""
 
     evaluation: Evaluation
     scores: tuple[NDArray[np.float64], ...]  # from `EvaluationRun.scores`
-    short: Estimate | None  # its loss minus the base's with the base's longest context; None where not measured
 
 
 @dataclass
@@ -214,46 +183,35 @@ class ComparisonRun:
         for candidate in self.candidates:
             with self._in_model(candidate):
                 candidate.untrained = self._measure_model(advance(candidate.name))
-        for candidate in self.candidates if trainer else ():
+        if trainer is None:
+            return
+        for candidate in self.candidates:
             with self._in_model(candidate):
-                self._train(candidate, advance(candidate.name))
+                try:
+                    with trainer.trained(self.resized, candidate.plan, advance(candidate.name)):
+                        candidate.trained = self._measure_model(advance(candidate.name))
+                except TrainingError as error:  # what was measured of the others is not lost
+                    self.failures.append(f"{candidate.name} was not trained to the end: {error}")
 
     @contextmanager
     def _in_model(self, candidate: Candidate) -> Iterator[None]:
         """Set a candidate's tables, and count the time until the block is done."""
         began = time.perf_counter()
-        tables = self.resized.tables(candidate.plan)
-        self.resized.set_tables(tables)
-        candidate.norms = _norms(tables[self.files.table], candidate.plan)
+        candidate.norms = _norms(self.resized.set_tables(candidate.plan)[self.files.table], candidate.plan)
         yield
         candidate.seconds += time.perf_counter() - began
-
-    def _train(self, candidate: Candidate, advance: Callable[[int], None]) -> None:
-        """Train a candidate and measure it; where that fails, what was measured of the others is not lost."""
-        if self.trainer is None:
-            return
-        try:
-            with self.trainer.trained(self.resized, candidate.plan, advance):
-                candidate.trained = self._measure_model(advance)
-        except TrainingError as error:
-            self.failures.append(f"{candidate.name} was not trained to the end: {error}")
 
     def _measure_model(self, advance: Callable[[int], None]) -> Measurement:
         """Measure the model with the tables that it has now."""
         run = self.evaluation.fresh()
         run.measure(advance)
-        short, base = None, run.base_reader.model.max_len if run.base_reader else 0
-        contexts = [window.by_context for window in run.windows]
-        if contexts and (MODEL, base) in contexts[0]:
-            short = estimate([losses[MODEL, base] - losses[SLIDING, base] for losses in contexts])
-        return Measurement(run.report(complete=True), run.scores, short)
+        return Measurement(run.report(complete=True), run.scores)
 
     def report(self, *, complete: bool) -> Comparison:
         """Return what was measured."""
-        metric, train, text = metric_of(self.evaluation), self.settings.train, self.evaluation.text
-        rows = rank(self.candidates, metric)
+        model, train, text = self.resized.model, self.settings.train, self.evaluation.text
+        rows = rank(self.candidates, METRICS[model.kind])
         found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
-        model = self.resized.model
         return Comparison(
             source=self.files.ref.source,
             family=model.family,
@@ -261,8 +219,8 @@ class ComparisonRun:
             table=self.files.table,
             max_len_before=self.files.max_len,
             max_len_after=model.max_len,
-            metric=metric,
-            original=self._base_score(),
+            metric=METRICS[model.kind],
+            original=_base_score(found[0]) if found else None,
             norms=_norms(self.resized.learned[self.files.table], self.candidates[0].plan),
             rows=rows,
             left_out=self.left_out,
@@ -279,34 +237,13 @@ class ComparisonRun:
             notes=self.evaluation.notes,
         )
 
-    def _base_score(self) -> Estimate | None:
-        """Return the score of the base, which reads the same in pieces; None where it was not measured yet."""
-        base, task = self.evaluation.base, self.evaluation.retrieval
-        if base is None:
-            return None
-        if base.windows:
-            return estimate_loss([window.by_position[SLIDING] for window in base.windows])
-        if base.vectors is None or task is None:
-            return None
-        ranks = rank_documents(base.vectors, base.vectors.documents[CHUNKS], task)
-        return estimate(list(1 / ranks[CHUNKS]))
-
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
-    """Load the model, plan every method, and cut the text.
-
-    Args:
-        opened: The model.
-        settings: How methods are compared.
-        folder: Where the text to train on goes as tokens.
-
-    Raises:
-        CtxextendError: As `compare`.
-    """
+    """Load the model, plan every method, and cut the text; that to train on goes into a folder as tokens."""
     train = settings.train
     check_paths(settings.evaluate.data)
     if train is not None:
-        check_training_texts(train)
+        _check_training_texts(train)
     files = open_files(opened)
     plans, left_out = _plans(files, settings)
     plan = next(iter(plans.values()))
@@ -318,15 +255,32 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     resized = open_resized(base, plan, shares=not trains_base)
     trainer = open_trainer(files, plan, train, base, folder) if train else None
     held_out = trainer.held_out_documents() if trainer else None
-    notes = (*base.notes, *([HELD_OUT] if held_out is not None else []))
+    notes = base.notes if held_out is None else (*base.notes, HELD_OUT)
     run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
-    if run.losses is None and run.retrieval is None:
+    if base.kind == ENCODER and run.retrieval is None:
         why = next((note for note in run.notes if note.startswith("Retrieval")), "Retrieval cannot be measured.")
         raise DataError(
             f"Encoders as {base.name} are ranked by the documents they find. {why}", "Name more, or longer, text."
         )
-    candidates = [Candidate(name, plan, _recipe(plan, settings)) for name, plan in plans.items()]
+    if (source := opened.checkpoint.source).kind == "hub":  # a row's recipe names the files that were read
+        opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
+    candidates = [
+        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.settings, train))))
+        for name, plan in plans.items()
+    ]
     return ComparisonRun(files, settings, resized, run, trainer, candidates, left_out)
+
+
+def _check_training_texts(train: Train) -> None:
+    """Refuse text to train on that cannot be read, or that methods are measured on too."""
+    for paths in filter(None, (train.data, train.eval_data)):
+        check_texts(paths, train.text_field)
+    if train.eval_data and (both := shared(train.eval_data, train.data)):
+        raise DataError(
+            f"{', '.join(map(str, both[:3]))} is named by --data, which is trained on, and by --eval-data, which is "
+            "measured on.",
+            "Leave --eval-data out: the last twentieth of --data is then measured on, and not trained on.",
+        )
 
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
@@ -342,7 +296,7 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
             f"Compare methods at a greater length: --to {4 * longest}",
         )
     plans, left_out = dict[str, ResizePlan](), dict[str, str]()
-    for spec in settings.specs:
+    for spec in read_methods(settings.methods, settings.to):
         try:
             plans[spec.name] = plan_model(files.opened, spec.resize)
         except ResizeError as error:
@@ -354,14 +308,6 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
     return plans, left_out
 
 
-def _recipe(plan: ResizePlan, settings: Compare) -> str:
-    """Return the recipe by which `run` makes a method's checkpoint."""
-    source, ref = plan.checkpoint.source, plan.ref
-    if source.kind == "hub":
-        ref = replace(ref, revision=source.revision)
-    return yaml_text(recipe_values(Recipe(ref, plan.settings, settings.train)))
-
-
 def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
     """Return the norms of a table's rows from position 0 on."""
     rows = table[plan.tables[0].reserved_rows :].astype(np.float64)
@@ -369,32 +315,23 @@ def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
         return tuple(np.linalg.norm(rows, axis=1).tolist())
 
 
-def metric_of(run: EvaluationRun) -> str:
-    """Return what methods are ranked by."""
-    return RECIPROCAL_RANK if run.losses is None else LOSS
+def _base_score(evaluation: Evaluation) -> Estimate | None:
+    """Return what the base gives on the same text, which it reads in pieces."""
+    if evaluation.positions is not None:
+        return evaluation.positions.losses[SLIDING]
+    if evaluation.retrieval is None:
+        return None
+    found = evaluation.retrieval.ways[CHUNKS]
+    return Estimate(found.reciprocal_rank, found.reciprocal_rank_error, evaluation.retrieval.queries)
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
-    """Return the candidates that were measured, the best first; those that were not trained yet come last.
-
-    Args:
-        candidates: The methods.
-        metric: `LOSS` or `RECIPROCAL_RANK`.
-    """
-    known = [candidate for candidate in candidates if candidate.untrained is not None]
-    untrained = _outcomes([candidate.untrained for candidate in known], metric)
-    trained = _outcomes([candidate.trained for candidate in known], metric)
+    """Return the candidates that were measured, the best first; those that were not trained yet come last."""
+    untrained = _outcomes([candidate.untrained for candidate in candidates], metric)
+    trained = _outcomes([candidate.trained for candidate in candidates], metric)
     rows = [
-        Row(
-            candidate.name,
-            candidate.plan.keeps_learned_rows,
-            candidate.recipe,
-            candidate.norms,
-            before,
-            after,
-            round(candidate.seconds, 3),
-        )
-        for candidate, before, after in zip(known, untrained, trained, strict=True)
+        Row(one.name, one.plan.keeps_learned_rows, one.recipe, one.norms, before, after, round(one.seconds, 3))
+        for one, before, after in zip(candidates, untrained, trained, strict=True)
         if before is not None
     ]
     return tuple(sorted(rows, key=lambda row: (row.trained is None, _cost(row.final.score, metric))))
@@ -402,18 +339,20 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
 
 def _outcomes(measured: Sequence[Measurement | None], metric: str) -> list[Outcome | None]:
     """Return what candidates were worth at one stage, each beside the best; None for those not measured at it."""
-    mean = estimate_loss if metric == LOSS else estimate
-    scores = {id(one): mean(one.scores) for one in measured if one is not None}
-    best = min(filter(None, measured), key=lambda one: _cost(scores[id(one)], metric), default=None)
+    mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
+    known = [one for one in measured if one is not None]
+    best = min(known, key=lambda one: _cost(mean(one.scores), metric), default=None)
     found: list[Outcome | None] = []
     for one in measured:
         if one is None or best is None:
             found.append(None)
             continue
-        sign = 1 if metric == LOSS else -1
         pairs = zip(one.scores, best.scores, strict=True)
         behind = None if one is best else estimate([sign * (own - other) for own, other in pairs])
-        found.append(Outcome(scores[id(one)], behind, one.short, one.evaluation))
+        evaluation = one.evaluation
+        points = evaluation.contexts.points if evaluation.contexts else ()
+        short = [point.against_original for point in points if point.context == evaluation.original_max_len]
+        found.append(Outcome(mean(one.scores), behind, short[0] if short else None, evaluation))
     return found
 
 

@@ -3,18 +3,15 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, Train, flag_words
 from ctxextend.tables.methods import METHODS
 
-# Stands for every method of the registry with its defaults.
-ALL = "all"
-
-# Among all methods it would be one of them twice.
-CHOICE = "auto"
+ALL = "all"  # every method of the registry with its defaults
+CHOICE = "auto"  # among all methods it would be one of them twice
 
 # Flags of a measurement, and those of them that a training has too.
 MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
@@ -23,7 +20,6 @@ DEFAULTS = {known.name: known.default for known in fields(Train)}
 
 # What stands between a method, its flags and their values; a colon inside a value does not: bands:repeat=40:128.
 BETWEEN = re.compile(r":(?=-*[a-z])|=")
-
 # The flags of methods, and what reads their values.
 FLAGS: Mapping[str, Callable[[str], Any]] = {
     "keep_first": int,
@@ -38,8 +34,7 @@ FLAGS: Mapping[str, Callable[[str], Any]] = {
 EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-first=1:drop-last=2."
 
 
-@dataclass(frozen=True)
-class MethodSpec:
+class MethodSpec(NamedTuple):
     """A method that is to be compared with others."""
 
     name: str  # with its flags as `resize` takes them where any were given
@@ -51,35 +46,24 @@ class MethodSpec:
 class Compare:
     """How methods are compared.
 
-    Attributes:
-        to: Usable token positions that each method gives.
-        evaluate: On what text they are measured, and how; where `train` names no text to measure on, that which
-            training leaves out of its own is taken.
-        methods: As `read_methods` takes them; empty is all.
-        train: How each is trained then; None is not at all.
-
     Raises:
         ResizeError: A length that no window has, or is longer than the methods give, or a method that there is not.
     """
 
-    to: int
+    to: int  # usable token positions that each method gives
+    # On what text they are measured, and how; where `train` names no text to measure on, that which training leaves out
+    # of its own is taken.
     evaluate: Evaluate
-    methods: tuple[str, ...] = ()
-    train: Train | None = None
+    methods: tuple[str, ...] = ()  # as `read_methods` takes them; empty is all
+    train: Train | None = None  # how each is trained then; None is not at all
 
     @classmethod
     def from_flags(
         cls, to: int, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
     ) -> "Compare":
-        """Return how methods are compared, from flags.
+        """Return how methods are compared, from flags: those of `Evaluate` and `Train`, by their fields' names.
 
-        Args:
-            to: Usable token positions that each method gives.
-            data: Text to measure on; with steps, text to train on.
-            methods: As `read_methods` takes them.
-            steps: Optimizer steps of training; 0 for none.
-            flags: Those of `Evaluate` and `Train`, by the names of their fields; None is the default. With steps,
-                ``eval_data`` is measured on.
+        With steps, `data` is trained on and ``eval_data`` measured on. None is a flag's default.
 
         Raises:
             ResizeError: A value that nothing could have, or a flag of a training without one.
@@ -91,8 +75,7 @@ class Compare:
             raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
         training |= {name: measuring[name] for name in COMMON if name in measuring}
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
-        train = Train(tuple(data), steps, **training) if steps else None
-        return cls(to, evaluate, tuple(methods), train)
+        return cls(to, evaluate, tuple(methods), Train(tuple(data), steps, **training) if steps else None)
 
     def __post_init__(self) -> None:
         if self.to < LEAST_LENGTH:
@@ -102,12 +85,7 @@ class Compare:
         for length in self.evaluate.length:
             if length > self.to:
                 raise ResizeError(f"--length {length} is more than the {self.to} of --to.", "Give a greater --to.")
-        _ = self.specs
-
-    @property
-    def specs(self) -> tuple[MethodSpec, ...]:
-        """The methods, each once."""
-        return read_methods(self.methods, self.to)
+        read_methods(self.methods, self.to)
 
     def evaluate_for(self, kind: str) -> Evaluate:
         """Return what is measured of a model of a kind: what was asked for, and what methods are ranked by."""
@@ -121,12 +99,10 @@ class Compare:
 
 
 def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
-    """Return the methods that were asked for, each once.
+    """Return the methods that were asked for, each once, at a length of `to` positions.
 
-    Args:
-        typed: Names, each with its flags where it has any: ``linear``, ``stretch:keep-first=5``, or as for `resize`,
-            ``stretch --keep-first 5``. ``all`` is every method with its defaults, and so is nothing.
-        to: Usable token positions that each gives.
+    Each is a name with its flags where it has any, ``stretch:keep-first=5``, or as for `resize`, ``stretch
+    --keep-first 5``. ``all`` is every method with its defaults, and so is nothing.
 
     Raises:
         ResizeError: There is no such method, or a flag that it does not take.
@@ -134,19 +110,17 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
     found: dict[str, MethodSpec] = {}
     for text in typed or [ALL]:
         if text.strip() == ALL:
-            specs = [MethodSpec(name, Resize(to, method=name), is_named=False) for name in METHODS if name != CHOICE]
+            for name in METHODS:
+                if name != CHOICE:
+                    found.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:
-            specs = [_read_method(text, to)]
-        for spec in specs:
-            if spec.is_named or spec.name not in found:
-                found[spec.name] = spec
+            spec = _read_method(text, to)
+            found[spec.name] = spec
     return tuple(found.values())
 
 
 def _read_method(text: str, to: int) -> MethodSpec:
-    name, *words = BETWEEN.sub(" ", text).split() or [text]
-    if not name.strip():
-        raise ResizeError(f"{text!r} names no method.", f"Methods: {', '.join(METHODS)}.")
+    name, *words = BETWEEN.sub(" ", text).split() or [""]
     if len(words) % 2:
         raise ResizeError(f"{text!r}: a flag stands there without its value.", EXAMPLE)
     typed = {word.lstrip("-").replace("_", "-"): value for word, value in zip(words[::2], words[1::2], strict=True)}

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
 from ctxextend.json_output import not_in_json
 
 # What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
 # the document that a query was cut from, more being better.
 LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
+METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
 
 # Standard errors within which two methods are not told apart.
 ERRORS = 2.0
@@ -17,20 +19,14 @@ ERRORS = 2.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method was worth, before or after training.
+    """What a method was worth, before or after training."""
 
-    Attributes:
-        score: Loss over all positions of windows as long as the new length, in nats per token, or the mean reciprocal
-            rank; `Comparison.metric` says which.
-        behind: How much worse than the best row's at the same stage, paired by window or by query: above 0 is worse.
-            None for the best itself.
-        short: Loss minus the original's on the same tokens, with as much context as the original reads at most, paired:
-            what texts pay that fitted before. None where no loss is measured, or that context was not.
-        evaluation: All that was measured.
-    """
-
+    # Loss over all positions of windows as long as the new length, in nats per token, or the mean reciprocal rank.
     score: Estimate
+    # How much worse than the best row's at the same stage, paired by window or by query; None for the best itself.
     behind: Estimate | None
+    # Loss minus the base's on the same tokens, with as much context as the base reads at most, paired: what texts pay
+    # that fitted before. None where no loss is measured, or that context was not.
     short: Estimate | None
     evaluation: Evaluation
 
@@ -44,24 +40,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """One method.
+    """One method."""
 
-    Attributes:
-        method: Its name, with its flags as they are typed where any were given: ``linear --keep-first 20``.
-        keeps_learned_rows: Whether every learned row stays as it is, so that short texts give what they gave.
-        recipe: The recipe that makes its checkpoint, YAML.
-        norms: Norms of the rows of its table, offset rows left out, shape (m,).
-        untrained: As it is made.
-        trained: After the training; None where none was asked for.
-        seconds: How long all of it took.
-    """
-
-    method: str
-    keeps_learned_rows: bool
-    recipe: str
-    norms: tuple[float, ...]
+    method: str  # its name, with its flags as they are typed where any were given: ``linear --keep-first 20``
+    keeps_learned_rows: bool  # whether every learned row stays as it is, so that short texts give what they gave
+    recipe: str  # that makes its checkpoint, YAML
+    norms: tuple[float, ...]  # of the rows of its table from position 0 on, shape (m,)
     untrained: Outcome
-    trained: Outcome | None
+    trained: Outcome | None  # after the training; None where none was asked for
     seconds: float
 
     @property
@@ -83,7 +69,7 @@ class Comparison:
         max_len_after: Tokens that each row reads at once.
         metric: `LOSS` or `RECIPROCAL_RANK`.
         original: The same score of the model as it is, reading the same tokens in pieces that overlap by half, or
-            documents in chunks.
+            documents in chunks; None until a method was measured.
         norms: Norms of the model's own rows, offset rows left out, shape (n,).
         rows: The methods, the best first, by `Row.final`.
         left_out: Methods that were asked for and cannot be, with why not.
@@ -126,19 +112,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Trial:
-    """Numbers of `bands`, and what they give.
-
-    Attributes:
-        sigma: As in `Resize`, as the next two.
-        repeat: First and end of the rows that repeat.
-        gain: By how much rows are moved away from their mean.
-        score: Loss in nats per token, or the mean reciprocal rank.
-    """
+    """Numbers of `bands`, as in `Resize`, and what they give."""
 
     sigma: float | None
     repeat: tuple[int, int] | None
     gain: float | None
-    score: Estimate
+    score: Estimate  # loss in nats per token, or the mean reciprocal rank
 
     @property
     def flags(self) -> dict[str, Any]:

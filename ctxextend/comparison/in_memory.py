@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.errors import CheckpointError, DataError, TrainingError
+from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
+from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.models.extend import lengthen, set_tables, to_tensor
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Train
 from ctxextend.tables.apply import still_learned
-from ctxextend.text_data import check_texts, shared
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -41,16 +40,14 @@ class ResizedModel:
     learned: Mapping[str, Table]  # the tables as the files have them, by name, each of shape (rows, d)
 
     def tables(self, plan: ResizePlan) -> dict[str, Table]:
-        """Return the tables that a plan makes, in the files' dtype, as `resize` writes them.
-
-        Raises:
-            ResizeError: They do not fit in memory.
-        """
+        """Return the tables that a plan makes, in the files' dtype, as `resize` writes them."""
         return {table.name: plan.resized(table, self.learned[table.name]) for table in plan.tables}
 
-    def set_tables(self, tables: Mapping[str, Table]) -> None:
-        """Give the model other tables; nothing else changes."""
+    def set_tables(self, plan: ResizePlan) -> dict[str, Table]:
+        """Give the model the tables that a plan makes, and return them; nothing else changes."""
+        tables = self.tables(plan)
         set_tables(self.model.model, self.tensors(tables))
+        return tables
 
     def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
         """Return tables by the parameters that hold them, in the dtype in which the model was loaded."""
@@ -64,11 +61,7 @@ class ResizedModel:
 def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> ResizedModel:
     """Return a model at its new length, with the tables that a plan makes.
 
-    Args:
-        base: The model as it is.
-        plan: What makes its tables.
-        shares: Whether it may share the base's tensors; it must not where all of them are trained while the base is
-            read.
+    It may share the base's tensors, but not where all of them are trained while the base is read.
 
     Raises:
         CheckpointError: The model does not hold the tables of its files.
@@ -89,22 +82,6 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     edits = config_changes(stated, plan.architecture, plan.tables)
     lengthen(model, resized.tensors(resized.tables(plan)), edits)
     return resized
-
-
-def check_training_texts(train: Train) -> None:
-    """Refuse text to train on that cannot be read, or that methods are measured on too.
-
-    Raises:
-        DataError: What is wrong with it.
-    """
-    for paths in filter(None, (train.data, train.eval_data)):
-        check_texts(paths, train.text_field)
-    if train.eval_data and (both := shared(train.eval_data, train.data)):
-        names = ", ".join(map(str, both[:3]))
-        raise DataError(
-            f"{names} is named by --data, which is trained on, and by --eval-data, which is measured on.",
-            "Leave --eval-data out: the last twentieth of --data is then measured on, and not trained on.",
-        )
 
 
 @dataclass(frozen=True)
@@ -132,12 +109,7 @@ class InMemoryTrainer:
 
     @contextmanager
     def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:
-        """Train a model for as long as the block runs; after it, its weights are bit for bit what they were.
-
-        Args:
-            resized: The model, with the tables of a method set.
-            plan: What made the tables.
-            advance: Told the tokens of each step.
+        """Train a model with a plan's tables for as long as the block runs; then its weights are what they were.
 
         Raises:
             CtxextendError: As `ctxextend.train`.
@@ -145,19 +117,21 @@ class InMemoryTrainer:
         """
         import torch
 
-        from ctxextend.checkpoints.safetensors_file import numpy_dtype
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
 
         task, (train, held_out), model = self.task, self.texts, resized.model.model
-        task = replace(task, rows=_new_rows(plan) if task.settings.trainable == "new" else None)
+        if task.settings.trainable == "new":
+            table, rows = plan.tables[0], np.zeros(plan.tables[0].rows_after, np.bool_)
+            first = table.reserved_rows
+            rows[first:] = ~still_learned(table.rows_before - first, [(table.rows_after - first, plan.settings)])
+            task = replace(task, rows=rows)
         # The trainer measures what it holds out at both ends: one sequence does.
         setup = set_up(resized.model, resized.names, task, (train, held_out[: task.text_length]))
         before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
         tokens = self.tokens // task.settings.steps
         try:
-            # A trainer reports evaluations too.
-            outcome = run_training(
+            outcome = run_training(  # whose trainer reports evaluations too
                 setup, self.folder, self.devices, lambda step, logs: advance(tokens) if "loss" in logs else None
             )
             if outcome.stopped_by is not None:
@@ -179,24 +153,8 @@ class InMemoryTrainer:
             model.train(False)
 
 
-def _new_rows(plan: ResizePlan) -> NDArray[np.bool_]:
-    """Return which rows of the table are new, shape (rows,); reserved ones are not."""
-    table = plan.tables[0]
-    rows = np.zeros(table.rows_after, np.bool_)
-    behind = (table.rows_after - table.reserved_rows, plan.settings)
-    rows[table.reserved_rows :] = ~still_learned(table.rows_before - table.reserved_rows, [behind])
-    return rows
-
-
 def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path) -> InMemoryTrainer:
-    """Cut the text into tokens, and choose how they are trained on.
-
-    Args:
-        files: The checkpoint as it is.
-        plan: A plan of any method.
-        train: How to train.
-        base: The model as it is, from which encoders learn.
-        folder: Where the tokens go.
+    """Cut the text into tokens, which go into a folder, and choose how they are trained on; `plan` is any method's.
 
     Raises:
         DataError: There is too little text.

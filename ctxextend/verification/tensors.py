@@ -151,15 +151,13 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
 
 def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
     """Yield which rows are not as expected; of a trained table only those that were not trained count."""
-    must, method = np.ones(table.rows_after, np.bool_), expected.plan.method
+    must, method, first = np.ones(table.rows_after, np.bool_), expected.plan.method, table.reserved_rows
     why = f"neither learned nor made by {method}"
     if expected.trainable == "new":
-        learned = learned_before(expected.chain, table.name, table.reserved_rows, table.rows_after)
-        if (
-            learned is None or len(learned) != table.rows_after - table.reserved_rows
-        ):  # the recipes do not say: the rows do
-            learned = learned_rows(compared.before[table.reserved_rows :], compared.expected[table.reserved_rows :])
-        must[table.reserved_rows :] = learned
+        learned = learned_before(expected.chain, table.name, first, table.rows_after)
+        if learned is None or len(learned) != table.rows_after - first:  # the recipes do not say: the rows do
+            learned = learned_rows(compared.before[first:], compared.expected[first:])
+        must[first:] = learned
         why = f"not what {method} makes of the learned ones, though new rows alone were trained"
     elif expected.trainable is not None:
         must[:] = False
