@@ -36,80 +36,41 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration showed.
-
-    Attributes:
-        source: The bundled checkpoint's name.
-        method: How new rows were made.
-        max_len_before: Token positions of the original.
-        max_len_after: Token positions of the new checkpoint.
-        failure_before: What transformers says when the original reads one token more than it has positions.
-        same_outputs: Whether both models' logits at the old length are equal, bit for bit.
-        tokens: Tokens in the prompt and what was generated.
-        text_within: The text up to the old length, the prompt first.
-        text_beyond: The text behind it.
-        consequences: What the new length is worth before any training.
-    """
+    """What the demonstration showed."""
 
     source: str
     method: str
     max_len_before: int
     max_len_after: int
-    failure_before: str
-    same_outputs: bool
-    tokens: int
-    text_within: str
+    failure_before: str  # what transformers says to one token more than the base checkpoint has positions
+    same_outputs: bool  # whether both models' logits at the old length are equal, bit for bit
+    tokens: int  # in the prompt and what was generated
+    text_within: str  # up to the old length, the prompt first
     text_beyond: str
-    consequences: str
+    consequences: str  # what the new length is worth before any training
 
 
 def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
-    """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128.
-
-    Args:
-        output: Where the new checkpoint goes.
-        force: Replace an existing checkpoint folder.
-
-    Raises:
-        OutputError: As `ResizePlan.execute`.
-    """
+    """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128."""
     from ctxextend.models.load import continue_text, largest_difference, load, read_text
 
     plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))
     folders = plan.execute(output, force=force).output, plan.checkpoint.root
-    resized, original = (load(folder, plan.checkpoint.model_class).model for folder in folders)
+    resized, base = (load(folder, plan.checkpoint.model_class).model for folder in folders)
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
-    texts: list[Any] = [read_text(model, table, before) for model in (original, resized)]
+    texts: list[Any] = [read_text(model, table, before) for model in (base, resized)]
+    failure = "it did not fail"
     try:
-        read_text(original, table, before + 1)
-        failure = "it did not fail"
+        read_text(base, table, before + 1)
     except (IndexError, RuntimeError) as error:
         failure = f"{type(error).__name__}: {error}"
     within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
-    return Demo(
-        source=DEMO_SOURCE,
-        method=plan.method,
-        max_len_before=before,
-        max_len_after=after,
-        failure_before=failure,
-        same_outputs=largest_difference(*texts) == 0,
-        tokens=tokens,
-        text_within=within,
-        text_beyond=beyond,
-        consequences=plan.consequences,
-    )
+    is_same = largest_difference(*texts) == 0
+    return Demo(DEMO_SOURCE, plan.method, before, after, failure, is_same, tokens, within, beyond, plan.consequences)
 
 
 def compare_demo(progress: Progress = no_progress) -> Comparison:
-    """Compare every method on the bundled checkpoint at 512 positions, on documentation that it was not trained on.
-
-    Args:
-        progress: As in `compare`.
-
-    Raises:
-        CtxextendError: As `compare`.
-        ComparisonInterrupted: As `compare`.
-    """
+    """Compare every method on the bundled checkpoint at 512 positions, on documentation that it was not trained on."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")

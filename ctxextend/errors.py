@@ -1,18 +1,4 @@
-"""Every exception that ctxextend raises on purpose.
-
-    CtxextendError
-      SourceError              nothing at that reference; not reachable; not permitted
-      CheckpointError          a missing, truncated, malformed or unsafe file
-      UnsupportedModelError    no learned table, or a family that the registry does not hold
-      ResizeError              a length or method that cannot be served
-      OutputError              exists, is not writable, has no space, is the source
-      RecipeError              a recipe that cannot be read or says what no recipe says
-      DataError                text that cannot be read, or too little of it
-      TrainingError            a training that cannot be begun, gone on with, or brought to its end
-      VerificationError        an output that is not what it should be; exit 3
-
-Anything else that escapes is a bug and keeps its traceback.
-"""
+"""Every exception that ctxextend raises on purpose; anything else that escapes is a bug and keeps its traceback."""
 
 import re
 from collections.abc import Iterable
@@ -76,11 +62,11 @@ class DataError(CtxextendError):
 
 
 class TrainingError(CtxextendError):
-    """A training cannot be begun, gone on with, or brought to its end."""
+    """A training cannot be begun, resumed, or finished."""
 
 
 class VerificationError(CtxextendError):
-    """An output is not what it should be."""
+    """An output is not what it should be; exit 3."""
 
 
 def refuse(faults: Iterable[ResizeError]) -> None:

@@ -22,13 +22,7 @@ def to_json(value: Any) -> Any:
     A dataclass becomes an object of its fields, in their order, without those marked with `not_in_json`, then of the
     properties that its class names in ``json_properties``: their names, or a mapping from keys to them, with dots where
     a property has properties. Numpy values become Python's, arrays and tuples lists, paths strings. JSON has no number
-    that is not finite: those become null.
-
-    Args:
-        value: A result, or anything a result holds.
-
-    Raises:
-        TypeError: A value that has no form in JSON.
+    that is not finite: those become null. A value without a form in JSON raises TypeError.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         marked = {field.name: field.metadata.get("json", field.name) for field in dataclasses.fields(value)}

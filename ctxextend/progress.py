@@ -7,13 +7,7 @@ class Progress(Protocol):
     """Called during long work, with what was done since the last call."""
 
     def __call__(self, advance: int, total: int, label: str = "") -> None:
-        """Take a step.
-
-        Args:
-            advance: Units (bytes, or tokens) done since the last call.
-            total: Units of the whole work.
-            label: What to show beside the bar, such as the loss or the name of a candidate.
-        """
+        """Take a step of `advance` of all `total` units (bytes, or tokens); `label` is shown beside the bar."""
 
 
 def no_progress(advance: int, total: int, label: str = "") -> None:

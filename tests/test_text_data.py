@@ -62,7 +62,7 @@ def test_check_paths_takes_each_text_once_however_it_is_named(tmp_path: Path, mo
 def test_read_documents_reads_another_field(tmp_path: Path) -> None:
     lines = written(tmp_path / "b.jsonl", '{"body": "x", "text": 3}\n')
     assert list(read_documents([lines], "body")) == ["x"]
-    with pytest.raises(DataError, match=r"b.jsonl, line 1, has no text in a field 'text'; it has body, text"):
+    with pytest.raises(DataError, match=r"b.jsonl, line 1, has int in the field 'text', no text"):
         list(read_documents([lines]))
 
 
@@ -74,7 +74,7 @@ def test_read_documents_stops_at_so_many_characters_of_a_file(tmp_path: Path) ->
     ("line", "message"),
     [
         ('{"text": "a"', "line 2, is no JSON"),
-        ("[1, 2]", "line 2, has no text in a field 'text'; it has a list"),
+        ("[1, 2]", "line 2, has no field 'text'; it is a list"),
         ('{"other": 1}', "it has other"),
         ("[" * 100_000, "line 2, is no JSON"),
     ],
@@ -121,7 +121,7 @@ def test_read_documents_takes_a_byte_order_mark_and_half_a_pair_for_no_text(tmp_
     assert list(read_documents([lines], characters=1)) == ["\U0001f600"]
 
 
-@pytest.mark.parametrize(("name", "message"), [("a" * 300, "cannot be read"), (os.devnull, "neither a file nor")])
+@pytest.mark.parametrize(("name", "message"), [("a" * 300, "no file or folder"), (os.devnull, "no file or folder")])
 def test_check_paths_says_what_can_be_no_text(name: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         check_paths([name])
@@ -190,9 +190,9 @@ def test_read_documents_reads_a_column_of_parquet(kind: str, tmp_path: Path) -> 
 
 def test_read_documents_says_what_columns_a_parquet_file_has(tmp_path: Path) -> None:
     file = column(tmp_path / "a.parquet", ["one"], "body")
-    with pytest.raises(DataError, match=r"a.parquet has no column 'text'; it has body, n\..*--text-field"):
+    with pytest.raises(DataError, match=r"a.parquet has no field 'text'; it has body, n\..*--text-field"):
         list(read_documents([file]))
-    with pytest.raises(DataError, match=r"column 'n' of .*a.parquet holds int, no text"):
+    with pytest.raises(DataError, match=r"a.parquet has int in the field 'n', no text"):
         list(read_documents([file], "n"))
 
 
@@ -293,8 +293,8 @@ def test_read_data_set_streams_what_a_word_names_and_says_what_there_is_instead(
         ("pick one among the available configs: ['plain', 'other']", "hf:OWNER/NAME[/CONFIG]"),
         ("'none' not found. Available: ['plain', 'other']", "hf:OWNER/NAME[/CONFIG]"),
         ("Bad split: none. Available splits: ['train', 'test']", "[:SPLIT]"),
-        ("has no column 'body'; it has text, number", "--text-field"),
-        ("The column 'number' of hf:own/set/plain:train holds int, no text", "--text-field"),
+        ("has no field 'body'; it has text, number", "--text-field"),
+        ("hf:own/set/plain:train has int in the field 'number', no text", "--text-field"),
         ("Revision 'v9' doesn't exist", "@REVISION"),
         ("'own/none' doesn't exist on the Hub or cannot be accessed", "hf auth login"),
         ("gated", "hf auth login"),
@@ -327,7 +327,7 @@ def test_parse_splits_the_name_of_a_hub_dataset(word: str, expected: HubDataset)
 
 @pytest.mark.parametrize("word", ["hf:", "hf:name", "hf:a/b/c/d", "hf://datasets/a/b", "hf:a/b:", "hf:a/b@", "hf:a /b"])
 def test_parse_says_how_a_hub_dataset_is_spelled(word: str) -> None:
-    with pytest.raises(DataError, match=r"names no data set of the Hub.*OWNER/NAME\[/CONFIG\]"):
+    with pytest.raises(DataError, match=r"names no dataset of the Hub.*OWNER/NAME\[/CONFIG\]"):
         HubDataset.parse(word)
 
 

@@ -55,7 +55,7 @@ def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path
     ("flags", "text", "said"),
     [
         (("--data", "some.txt"), " \n ", "some.txt holds no text"),
-        (("--data", "some.jsonl"), '{"body": "w1"}', "some.jsonl, line 1, has no text in a field 'text'; it has body"),
+        (("--data", "some.jsonl"), '{"body": "w1"}', "some.jsonl, line 1, has no field 'text'; it has body"),
         (("--data", "book.txt", "--eval-data", "some.txt"), " ", "some.txt holds no text"),
     ],
 )
