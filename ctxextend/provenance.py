@@ -79,6 +79,26 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
         raise RecipeError(error.message, error.hint) from error
 
 
+@dataclass(frozen=True)
+class BaseCheckpoint:
+    """The base checkpoint of what was resized or trained."""
+
+    ref: CheckpointRef
+    hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 that its tables should have, by their names
+    chain: tuple[Provenance, ...] = ()  # what was made of it, the newest first; empty where the user named the base
+
+
+def find_base(checkpoint: Checkpoint, named: str | None = None) -> BaseCheckpoint | None:
+    """Return the base that the user named, or the first that the recipe beside a checkpoint knows; else None."""
+    if named is not None:
+        return BaseCheckpoint(CheckpointRef(named))
+    try:
+        written = read_provenance(checkpoint)
+    except RecipeError:  # a file of that name that is none of ours says nothing
+        return None
+    return None if written is None else BaseCheckpoint(written.chain[-1].base, written.chain[-1].hashes, written.chain)
+
+
 def parse_provenance(text: str, name: str) -> Provenance:
     """Read the recipe that lies beside an output. Anybody may have written it.
 

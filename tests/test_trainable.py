@@ -1,11 +1,15 @@
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from ctxextend.training.trainable import Trainable, match_parameters
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError
+from ctxextend.models.load import match_parameters
+from ctxextend.training.trainable import Trainable
 
 NEW = np.array([False, False, True, False, True])
 
@@ -66,16 +70,23 @@ def test_freeze_trains_what_it_is_told_and_counts_it() -> None:
     assert trained.count == 15 + 6 + 2
 
 
+def file_of(shapes: dict[str, tuple[int, ...]]) -> Checkpoint:
+    """As much of a checkpoint as says which tensors its file holds."""
+    entries = {name: SimpleNamespace(shape=shape) for name, shape in shapes.items()}
+    return cast(Checkpoint, SimpleNamespace(weights=[SimpleNamespace(entries=entries)], root="there"))
+
+
 def test_match_parameters_finds_names_with_and_without_the_base_and_of_old_times() -> None:
     model = Model()
     model.base["norm"] = torch.nn.LayerNorm(3)
     names = {"table.weight": (5, 3), "base.other.bias": (2,), "norm.gamma": (3,), "norm.beta": (3,)}
     others = {"base.table.weight_": (5, 3), "base.other.weight": (3, 2), "mask": (1,)}
-    assert match_parameters(model, names | others) == {
+    assert match_parameters(model, file_of(names | others), ["table.weight"]) == {
         "table.weight": "base.table.weight",
         "base.other.bias": "base.other.bias",
         "norm.gamma": "base.norm.weight",
         "norm.beta": "base.norm.bias",
     }
-    assert match_parameters(model.base, {"base.table.weight": (5, 3)}) == {}
-    assert match_parameters(model, {"head.weight": (2, 3)}) == {"head.weight": "head.weight"}
+    assert match_parameters(model, file_of({"head.weight": (2, 3)}), []) == {"head.weight": "head.weight"}
+    with pytest.raises(CheckpointError, match=r"holds no table of the shape of base\.table\.weight"):
+        match_parameters(model.base, file_of({"base.table.weight": (5, 3)}), ["base.table.weight"])

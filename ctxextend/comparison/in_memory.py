@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
-from ctxextend.errors import CheckpointError, TrainingError
+from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.models.extend import lengthen, set_tables, to_tensor
+from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Train
@@ -67,14 +68,7 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
         CheckpointError: The model does not hold the tables of its files.
         ResizeError: As `extend_model`.
     """
-    from ctxextend.training.trainable import match_parameters
-
-    shapes = {name: file.entries[name].shape for file in plan.checkpoint.weights for name in file.entries}
-    names = match_parameters(base.model, shapes)
-    if missing := [table.name for table in plan.tables if table.name not in names]:
-        raise CheckpointError(
-            f"The model of {base.name} holds no table of the shape of {missing[0]}.", "Use evaluate instead."
-        )
+    names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.tables])
     model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
     learned = {table.name: read_floats(plan.checkpoint.holder(table.name), table.name) for table in plan.tables}
     resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), names, learned)
@@ -162,7 +156,7 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
     """
     from ctxextend.training.devices import open_devices
     from ctxextend.training.run_folder import RunFolder
-    from ctxextend.training.setup import BaseCheckpoint, TrainingTask, fill_in, open_texts
+    from ctxextend.training.setup import TrainingTask, fill_in, open_texts
 
     longer, devices = replace(files, rows=plan.tables[0].rows_after), open_devices()
     settings, micro_batches = fill_in(train, files.ref.source, longer, devices)
@@ -171,6 +165,6 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
             "Methods are compared in one process, and torchrun or accelerate started several.",
             "Start it without them, or train each method by its recipe.",
         )
-    task = TrainingTask(longer, settings, micro_batches, BaseCheckpoint(files.ref, model=base))
+    task = TrainingTask(longer, settings, micro_batches, base=None, teacher=base)
     run_folder = RunFolder(folder, keeps_saves=False)
     return InMemoryTrainer(task, open_texts(task, run_folder, writes=True), run_folder, devices)

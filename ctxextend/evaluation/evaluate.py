@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import CheckpointError, CtxextendError, DataError, RecipeError, ResizeError
+from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.evaluation.embedding import Embedder, open_embedder
 from ctxextend.evaluation.eval_model import (
     CAUSAL,
@@ -40,7 +40,7 @@ from ctxextend.evaluation.scoring import Scorer, batches, open_scorer
 from ctxextend.evaluation.text_windows import TextWindows, context_lengths, cut_windows
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import read_provenance
+from ctxextend.provenance import find_base
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, read_documents
 
@@ -181,25 +181,17 @@ def _open_base(
         CtxextendError: One was named that cannot be opened.
         CheckpointError: It is another kind of model.
     """
-    if settings.original is not None:
-        found = open_eval_model(CheckpointRef(settings.original), settings.precision)
-        _check_kind(model, found)
-        return found, (), found.notes
-    if settings.alone:
-        return None, (), ()
+    base = None if settings.alone else find_base(checkpoint, settings.original)
+    if base is None:
+        hint = "No recipe says what it was made of: name that with --original to compare with it."
+        return None, (), () if settings.alone else (hint,)
     try:
-        written = read_provenance(checkpoint)
-    except RecipeError:  # a file of that name that is none of ours says nothing
-        written = None
-    if written is None:
-        return None, (), ("No recipe says what it was made of: name that with --original to compare with it.",)
-    try:
-        first = written.chain[-1]
-        found = open_eval_model(first.base, settings.precision, first.hashes)
+        found = open_eval_model(base.ref, settings.precision, base.hashes)
         _check_kind(model, found)
     except CtxextendError as error:
-        warning = f"What it was made of cannot be compared with it: {error.message} Name it with --original."
-        return None, (warning,), ()
+        if settings.original is not None:
+            raise
+        return None, (f"What it was made of cannot be compared with it: {error.message} Name it with --original.",), ()
     return found, (), found.notes
 
 

@@ -1,7 +1,7 @@
 """Checkpoints loaded in transformers and run; torch and transformers are imported when a function is called."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 # What a module may be given as a text, in the order of trying.
 TEXTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
+
+# Old checkpoints from TensorFlow call the scale and shift of a layer norm so.
+OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,27 @@ def load(folder: Path, model_class: str | None, variant: str | None = None, dtyp
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
     return Loaded(model.train(False), missing, unexpected, mismatched)
+
+
+def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
+    """Return the parameter that holds each tensor of a checkpoint's files, by the tensor's name; buffers are left out.
+
+    Raises:
+        CheckpointError: None holds a position table, one of `tables`, in its shape.
+    """
+    parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    found: dict[str, str] = {}
+    for name, entry in ((name, file.entries[name]) for file in checkpoint.weights for name in file.entries):
+        stem, _, last = name.rpartition(".")
+        for known in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
+            # Models with and without a head name the rest differently.
+            for candidate in (known, f"{prefix}{known}", known.removeprefix(prefix)):
+                if parameters.get(candidate) == entry.shape:
+                    found.setdefault(name, candidate)
+    if missing := [table for table in tables if table not in found]:
+        raise CheckpointError(f"The model in {checkpoint.root} holds no table of the shape of {missing[0]}.")
+    return found
 
 
 @contextmanager

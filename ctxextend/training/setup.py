@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, TrainingError
+from ctxextend.errors import CheckpointError, CtxextendError, TrainingError
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import (
     ENCODER,
@@ -23,8 +23,8 @@ from ctxextend.evaluation.eval_model import (
     open_eval_model,
 )
 from ctxextend.plan.find_tables import open_model
-from ctxextend.provenance import learned_before, read_provenance
-from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Train
+from ctxextend.provenance import BaseCheckpoint, learned_before
+from ctxextend.recipe import LEAST_LENGTH, Train
 from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces
 from ctxextend.training.devices import choose_precision, micro_batch_sizes
@@ -60,23 +60,6 @@ EVAL_TOKENS = 65_536
 
 
 @dataclass(frozen=True)
-class BaseCheckpoint:
-    """The base checkpoint of what is trained.
-
-    Attributes:
-        ref: The checkpoint.
-        hashes: The SHA-256 that its tables should have, by name, as far as a recipe says so.
-        learned: Which rows of the table were learned before the first resize, shape (positions,); None if unknown.
-        model: The model, if it is loaded already.
-    """
-
-    ref: CheckpointRef
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    learned: NDArray[np.bool_] | None = None
-    model: EvalModel | None = None
-
-
-@dataclass(frozen=True)
 class TrainingTask:
     """What is trained and how, before its weights are loaded.
 
@@ -93,6 +76,7 @@ class TrainingTask:
     micro_batches: list[int]
     base: BaseCheckpoint | None
     rows: NDArray[np.bool_] | None = None
+    teacher: EvalModel | None = None  # the base, where it is loaded already
 
     @property
     def span(self) -> int:
@@ -176,27 +160,6 @@ def fill_in(settings: Train, name: str, files: ModelFiles, devices: "PartialStat
 # ---- the base checkpoint and the new rows
 
 
-def find_base(settings: Train, files: ModelFiles, source: CheckpointRef | None = None) -> BaseCheckpoint | None:
-    """Return the base checkpoint: what the settings name, or what the recipe beside the checkpoint says.
-
-    Args:
-        settings: How to train.
-        files: The checkpoint.
-        source: What the run itself resized; None if it resizes nothing.
-    """
-    if settings.original is not None:
-        return BaseCheckpoint(CheckpointRef(settings.original))
-    try:
-        written = read_provenance(files.checkpoint)
-    except RecipeError:  # a file of that name that is not ours
-        return None
-    if written is None:
-        return None
-    first = written.chain[-1]
-    learned = learned_before(written.chain, files.table, files.reserved_rows, files.rows)
-    return BaseCheckpoint(source or first.base, first.hashes, learned)
-
-
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which rows of a table are new, shape (rows,); reserved rows are not.
 
@@ -229,8 +192,9 @@ def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
     """Return which rows were learned, shape (positions,): by the recipes, or by comparison with the base's."""
     if base is None:
         raise CheckpointError("No recipe lies beside it that says what it was made of.")
-    if base.learned is not None and len(base.learned) == files.max_len:
-        return base.learned
+    learned = learned_before(base.chain, files.table, files.reserved_rows, files.rows)
+    if learned is not None and len(learned) == files.max_len:
+        return learned
     opened = open_model(base.ref, typed=("train",))
     check_tables(opened.checkpoint, base.ref, base.hashes)
     name, reserved = opened.tables[0].name, files.reserved_rows
@@ -324,12 +288,14 @@ def _objective(task: TrainingTask, model: EvalModel) -> torch.nn.Module:
     placed, base = task.span > task.length, task.base
     if model.kind != ENCODER:
         return LanguageModeling.of(model, placed=placed)
-    if base is None:
+    teacher = task.teacher
+    if teacher is None and base is not None:
+        teacher = open_eval_model(base.ref, "fp32", base.hashes)
+    if teacher is None:
         raise TrainingError(
             f"{model.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
             "Name that with --original.",
         )
-    teacher = base.model or open_eval_model(base.ref, "fp32", base.hashes)
     is_sentence = (model.root / SENTENCE_MODULES).is_file()
     return Distillation.of(model, teacher, read_pooling(model.root) if is_sentence else None, placed=placed)
 

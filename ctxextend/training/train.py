@@ -14,10 +14,12 @@ from ctxextend.checkpoints.atomic_output import check_disk_space, check_output, 
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, load_eval_model, open_files
+from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.output_files import file_warnings
 from ctxextend.plan.plan import ResizePlan, plan_recipe, table_hash
 from ctxextend.progress import Progress, no_progress
+from ctxextend.provenance import find_base
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
 from ctxextend.recipe_file import REF_KEYS, TABLE_KEYS
 from ctxextend.report.figures import training_figure, write_figure
@@ -25,8 +27,7 @@ from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.devices import open_devices
 from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.run_folder import SAVE, RunFolder, open_run_folder
-from ctxextend.training.setup import TrainingSetup, TrainingTask, fill_in, find_base, find_new_rows, open_texts, set_up
-from ctxextend.training.trainable import match_parameters
+from ctxextend.training.setup import TrainingSetup, TrainingTask, fill_in, find_new_rows, open_texts, set_up
 from ctxextend.training.trained_output import TrainedWeights, output_texts, write_trained
 from ctxextend.training.trainer import TrainingOutcome, run_training
 from ctxextend.training.training_result import TrainingInterrupted, TrainResult, counted
@@ -138,11 +139,11 @@ def train_recipe(
                 trained = _open_resized(plan, folder)
                 trained = trained.with_code() if recipe.keeps_code else trained
                 table = _read_table(trained)
-            task = _open_task(trained, recipe.train, table, source.ref, devices, is_resized=plan is not None)
+            task = _open_task(trained, recipe.train, table, source.ref, devices)
             texts = open_texts(task, folder, writes=devices.is_main_process, advance=_tokenized(tell))
         model = load_eval_model(task.files, "fp32")
-        shapes = {name: entry.shape for file in trained.checkpoint.weights for name, entry in file.entries.items()}
-        setup = set_up(model, match_parameters(model.model, shapes), task, texts)
+        names = match_parameters(model.model, trained.checkpoint, [task.files.table])
+        setup = set_up(model, names, task, texts)
         weights = TrainedWeights(trained.checkpoint, setup.trainable, task.settings.dtype)
         notes = source.checkpoint.source.notes if plan is None else ()
         for text in (*notes, *_summary(setup, devices)):
@@ -230,13 +231,11 @@ def _open_task(
     table: NDArray[Any],
     source: CheckpointRef,
     devices: "PartialState",
-    *,
-    is_resized: bool,
 ) -> TrainingTask:
     """Return what is trained: a checkpoint with its position table, and how, given what was asked for."""
     files = open_files(trained)
     settings, micro_batches = fill_in(settings, source.source, files, devices)
-    base = find_base(settings, files, source if is_resized else None)
+    base = find_base(files.checkpoint, settings.original)
     rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
     return TrainingTask(files, settings, micro_batches, base, rows)
 

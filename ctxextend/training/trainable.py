@@ -1,6 +1,6 @@
 """Which parameters and rows of a model are trained; all others are frozen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError
-
-# Old checkpoints from TensorFlow call the scale and shift of a layer norm so.
-OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
 @dataclass(frozen=True)
@@ -103,10 +100,8 @@ def select_trainable(
         name: What to call the checkpoint.
 
     Raises:
-        CheckpointError: The table, or with ``all`` another parameter, is not found in the checkpoint's files.
+        CheckpointError: With ``all`` a parameter is not found in the checkpoint's files.
     """
-    if table not in found:
-        raise CheckpointError(f"The model of {name} holds no table of the shape of {table}.")
     if trainable != "all":
         return {table: found[table]}
     # A pooler is not trained: vectors of texts and language modeling do without it.
@@ -118,27 +113,4 @@ def select_trainable(
             f"{', '.join(missing[:3])} of the model {name} cannot be found in its files, nor written back.",
             "Train the table alone: --trainable positions.",
         )
-    return found
-
-
-def match_parameters(model: torch.nn.Module, shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """Find the parameters that hold the tensors of a checkpoint's files.
-
-    Args:
-        model: The model that transformers loaded from them.
-        shapes: The tensors' shapes by name.
-
-    Returns:
-        The parameter's name of each tensor that has one of its shape; buffers are left out.
-    """
-    parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    found: dict[str, str] = {}
-    for name, shape in shapes.items():
-        stem, _, last = name.rpartition(".")
-        for known in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
-            # Models with and without a head name the rest differently.
-            for candidate in (known, f"{prefix}{known}", known.removeprefix(prefix)):
-                if parameters.get(candidate) == tuple(shape):
-                    found.setdefault(name, candidate)
     return found
