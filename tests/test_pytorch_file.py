@@ -245,9 +245,9 @@ def test_old_names_of_layer_norms_are_renamed_as_transformers_does(make_pico: Ca
         ({"a": torch.ones(1), "b": 3}, "'b' is of type int"),
         ({"epoch": 3, "model": {"a": 1}}, "'epoch' is of type int"),
         ({"state_dict": {}}, "'state_dict' is of type dict"),
-        ({1: torch.ones(1)}, "names a tensor 1"),
+        ({1: torch.ones(1)}, "1 is a key that names no tensor"),
         ({"\ud800": torch.ones(1)}, "cannot be written as safetensors"),
-        ({"__metadata__": torch.ones(1)}, "keeps for itself"),
+        ({"__metadata__": torch.ones(1)}, "names no tensor"),
         ({"LayerNorm.beta": torch.ones(1), "LayerNorm.bias": torch.ones(1)}, "twice"),
     ],
 )
@@ -264,8 +264,8 @@ def test_open_torch_file_refuses_what_is_no_state_dict(content: Any, message: st
     [
         (lambda: torch.eye(2).to_sparse(), "sparse"),
         (lambda: torch.eye(2).to_sparse_csr(), "sparse"),
-        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "nested"),
-        (lambda: torch.empty(2, device="meta"), "meta tensor"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "no dense tensor"),
+        (lambda: torch.empty(2, device="meta"), "no dense tensor .*meta"),
         (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "qint8"),
         (lambda: torch.ones(2, dtype=torch.complex128), "complex128"),
         (lambda: torch.ones(1).expand(1 << 40), "expanded from 4 bytes"),
@@ -297,7 +297,7 @@ def valid() -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is empty"),
+        (b"", "no whole torch file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"junk" * 100, "no whole torch file"),
         (bytes(1000), "no whole torch file"),
@@ -394,7 +394,7 @@ def test_open_torch_file_refuses_numbers_that_no_tensor_has(tmp_path: Path) -> N
     change_records(path, lambda name, data: data, {})
     assert open_torch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
     change_records(path, lambda name, data: data, {"a/data/1": b"1234"})
-    with pytest.raises(CheckpointError, match="records of numbers that are not its tensors'"):
+    with pytest.raises(CheckpointError, match="records of numbers are not its tensors'"):
         open_torch_file(path)
 
 

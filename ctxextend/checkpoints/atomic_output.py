@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import re
 import shutil
 import signal
 import threading
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from ctxextend.checkpoints.copy import DISK_BLOCK, sync_folder
+from ctxextend.checkpoints.copy import DISK_BLOCK, sync
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS, CHECKPOINT_WEIGHTS, is_known
 from ctxextend.errors import OutputError
 
@@ -37,38 +36,26 @@ CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, er
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free some space, or use -o on another disk."
 HINTS = {
-    errno.ENOSPC: DISK_FULL_HINT,
-    errno.EDQUOT: "Your quota is used up: free some of it, or use -o on another disk.",
-    errno.EROFS: "Choose a place that can be written to with -o.",
-    errno.EACCES: "Choose a place that you may write to with -o.",
-    errno.EPERM: "Choose a place that you may write to with -o.",
-    errno.EBUSY: "Is it a mount point? Then use a folder in it with -o.",
-    errno.ELOOP: "Choose another name with -o: links lead in a circle there.",
-    errno.ENAMETOOLONG: "Choose a shorter name with -o.",
+    **dict.fromkeys(DISK_FULL, DISK_FULL_HINT),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Choose a place that you may write to with -o."),
+    **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG, errno.EBUSY), "Choose another name with -o."),
+    **dict.fromkeys(
+        (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR),
+        "Another program made it meanwhile, and nothing was replaced: choose another name with -o.",
+    ),
+    errno.EWOULDBLOCK: "Wait for it, then try again.",
 }
 
 
 @contextlib.contextmanager
 def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force: bool) -> Iterator[Path]:
-    """Give a folder to write in; when the block ends without an error it becomes the output.
+    """Give a folder to write in; when the block ends without an error it is synced and becomes the output.
 
-    The output is checked at the start and again at the end.
-
-    Args:
-        output: The folder wanted.
-        source: The checkpoint's own folder or file.
-        files: The size in bytes of every file that will be written, by its path below the output.
-        force: Whether an existing checkpoint may be replaced.
-
-    Yields:
-        A folder beside the output, with the sub-folders of `files`.
-
-    Raises:
-        OutputError: The output exists, must not be replaced, does not fit, cannot be written, or another process
-            took its name meanwhile.
+    `source` is what the output must not overlap, `files` the size in bytes of every file that will be written, by its
+    path below the output; the folder has their sub-folders. With `force` an existing checkpoint is replaced.
     """
     with os_errors_as_output_error(output, files):
-        output = _resolved(output)
+        output = Path(os.path.realpath(output))
         if aside := _moved_aside(output):
             _rename(aside, output)
         _check_place(output, source)
@@ -79,8 +66,10 @@ def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force
             for folder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
                 (staged / folder).mkdir(parents=True, exist_ok=True)
             yield staged
-            for here, _, _ in os.walk(staged, topdown=False):
-                sync_folder(Path(here))
+            # Only now: the disk has written most of it while the rest was copied.
+            for here, _, names in os.walk(staged, topdown=False):
+                for name in [*names, "."]:
+                    sync(Path(here, name))
             with _signals_held():
                 _publish(staged, output, files, force)
         remove_stale(output, "old")
@@ -88,33 +77,27 @@ def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force
 
 @contextlib.contextmanager
 def atomic_file(output: Path) -> Iterator[Path]:
-    """Give an empty file to write in; when the block ends without an error it takes the output's name.
-
-    Args:
-        output: The file wanted, which may exist.
-
-    Raises:
-        OSError: As the system gives it, from any step.
-    """
-    output = _resolved(output)
+    """Give an empty file to write in; when the block ends without an error it is synced and takes the output's name."""
+    output = Path(os.path.realpath(output))
     remove_stale(output, "new")
     with _temporary_sibling(output, lambda path: path.touch(exist_ok=False)) as staged:
         yield staged
         if output.exists():
             staged.chmod(output.stat().st_mode & 0o777)
+        sync(staged)
         with _signals_held():
             staged.replace(output)
             with contextlib.suppress(OSError):
-                sync_folder(output.parent)
+                sync(output.parent)
 
 
 # ---- checks
 
 
 def check_output(output: Path, source: Path, files: Mapping[str, int], *, force: bool) -> None:
-    """Raise OutputError where `atomic_folder` would refuse the output, without changing anything; see there."""
+    """Raise OutputError where `atomic_folder` would refuse the output, without changing anything."""
     with os_errors_as_output_error(output):
-        output = _resolved(output)
+        output = Path(os.path.realpath(output))
         _check_place(output, source)
         _check_replaceable(_moved_aside(output) or output, files, force)
         above = existing_above(output)
@@ -122,32 +105,18 @@ def check_output(output: Path, source: Path, files: Mapping[str, int], *, force:
         check_disk_space(above, files)
 
 
-def _resolved(output: Path) -> Path:
-    try:
-        return output.resolve()
-    except RuntimeError as error:  # before Python 3.13
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
-
-
 def _check_place(output: Path, source: Path) -> None:
     """Refuse an output that is not apart from the source, and places that no folder may take."""
     source = source.resolve()
-    if _same(output, source):
-        raise OutputError(f"The output {output} is the source itself.", "Choose another folder with -o.")
-    if any(_same(folder, source) for folder in output.parents):
-        raise OutputError(f"The output {output} lies inside the source {source}.", "Choose a folder outside with -o.")
-    if any(_same(folder, output) for folder in source.parents):
-        raise OutputError(f"The source {source} lies inside the output {output}.", "Choose another folder with -o.")
+    pairs = [(output, source), *((one, source) for one in output.parents), *((output, one) for one in source.parents)]
+    if any(_same(one, other) for one, other in pairs):
+        raise OutputError(f"The output {output} and the source {source} overlap.", "Choose a folder apart with -o.")
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises where there is none
-    if _same(output, home) or _same(output, Path(output.anchor)):
+    if any(_same(output, place) for place in (home, Path(output.anchor), Path())):
         raise OutputError(f"{output} is not a folder that a checkpoint may replace.", f"Use -o {output / 'NAME'}.")
-    above = next(path for path in output.parents if path.exists())
-    if not above.is_dir():
-        raise OutputError(f"The output {output} cannot be in {above}, which is a file.", "Choose another -o.")
-    if output.exists() and not output.is_dir():
-        raise OutputError(f"The output {output} is a file.", "Choose another name with -o.")
-    if _same(output, Path()):
-        raise OutputError(f"The output {output} is the current folder.", "Name a folder in it with -o NAME.")
+    found = next(path for path in (output, *output.parents) if path.exists())
+    if not found.is_dir():
+        raise OutputError(f"The output {output} cannot be made: {found} is a file.", "Choose another name with -o.")
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -178,35 +147,24 @@ def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> N
 
 
 def check_writable(folder: Path) -> None:
-    """Raise OSError where this user may not create files in a folder, or nobody may."""
-    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    """Raise OSError where this user may not create files in a folder."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
-    """Raise OutputError where files do not fit on the disk of an existing folder; see `disk_space`."""
-    needed, free = _disk_space(folder, files)
-    if needed > free:
-        raise OutputError(f"The output {disk_space(folder, files)}.", DISK_FULL_HINT)
+    """Raise OutputError where files, given by their sizes in bytes, do not fit on the disk of an existing folder."""
+    fits, words = disk_space(folder, files)
+    if not fits:
+        raise OutputError(f"The output {words}.", DISK_FULL_HINT)
 
 
-def disk_space(folder: Path, files: Mapping[str, int]) -> str:
-    """Return in words what files need on a disk and what it has, such as ``needs 4,096 bytes, and /data has 0 free``.
-
-    Args:
-        folder: An existing folder on that disk.
-        files: The size in bytes of each file, by its path below the output.
-    """
-    needed, free = _disk_space(folder, files)
-    return f"needs {needed:,} bytes, and {folder} has {free:,} free"
-
-
-def _disk_space(folder: Path, files: Mapping[str, int]) -> tuple[int, int]:
+def disk_space(folder: Path, files: Mapping[str, int]) -> tuple[bool, str]:
+    """Return whether files fit on a folder's disk, and in words what they need and it has."""
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
-    blocks = len(folders) + sum(-(-size // DISK_BLOCK) for size in files.values())
-    return blocks * DISK_BLOCK, shutil.disk_usage(folder).free
+    needed = DISK_BLOCK * (len(folders) + sum(-(-size // DISK_BLOCK) for size in files.values()))
+    free = shutil.disk_usage(folder).free
+    return needed <= free, f"needs {needed:,} bytes, and {folder} has {free:,} free"
 
 
 def existing_above(path: Path) -> Path:
@@ -219,20 +177,14 @@ def existing_above(path: Path) -> Path:
 def os_errors_as_output_error(
     output: Path, files: Mapping[str, int] | None = None, hint: str | None = None
 ) -> Iterator[None]:
-    """Turn OSErrors from writing an output into OutputErrors that say what to do next.
-
-    Args:
-        output: What is written.
-        files: The size in bytes of each of its files; None if they are not known.
-        hint: What to do next; None for what fits the error and an option ``-o``.
-    """
+    """Turn OSErrors from writing an output, or these files of it, into OutputErrors that say what to do next."""
     try:
         yield
     except OSError as error:
         message = f"{output} could not be written: {error.strerror or error}."
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
-                message += f" It {disk_space(existing_above(output), files)}."
+                message += f" It {disk_space(existing_above(output), files)[1]}."
         known = HINTS.get(error.errno or 0, "Check the disk, then run the same command again.")
         raise OutputError(message, hint or known) from error
 
@@ -249,7 +201,7 @@ def created_folders(folder: Path) -> Iterator[None]:
         yield
         for path in missing:
             with contextlib.suppress(OSError):
-                sync_folder(path.parent)
+                sync(path.parent)
     except BaseException:
         for path in missing:
             with contextlib.suppress(OSError):
@@ -261,7 +213,10 @@ def _moved_aside(output: Path) -> Path | None:
     """Return the output that a killed run had moved aside, if nothing has taken its name."""
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         return None
-    return next((aside for aside in _siblings(output, "old") if not _is_locked(aside)), None)
+    for aside in _siblings(output, "old"):
+        with contextlib.suppress(OSError), locked(aside):
+            return aside
+    return None
 
 
 def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) -> None:
@@ -269,18 +224,12 @@ def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) 
     if output.is_dir():
         _check_replaceable(output, files, force)
         staged.chmod(output.stat().st_mode & 0o7777)
-    if is_full and not _exchange(staged, output):
+    if not is_full:
+        _rename(staged, output)
+    elif not _exchange(staged, output):
         _rename_twice(staged, output)
-    elif not is_full:
-        try:
-            _rename(staged, output)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise
-            message = f"{output} was made by another program meanwhile; nothing was replaced."
-            raise OutputError(message, "Choose another -o.") from error
     with contextlib.suppress(OSError):  # it has its name: whatever the disk says now, the run did not fail
-        sync_folder(output.parent)
+        sync(output.parent)
 
 
 def _rename(folder: Path, output: Path) -> None:
@@ -307,26 +256,16 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _rename_twice(staged: Path, output: Path) -> None:
     """Replace the output by two renames; between them a killed run leaves it aside."""
-    try:
-        lock = _lock(output)
-    except BlockingIOError:
-        raise OutputError(f"Another run is replacing {output} just now.", "Wait for it, then try again.") from None
-    try:
+    with locked(output):
         aside = _sibling(output, "old")
         output.rename(aside)
         try:
             staged.rename(output)
-        except OSError as error:
-            if output.exists():
-                raise OutputError(
-                    f"Another program made {output} while it was replaced; what stood there is {aside} now.",
-                    "Move one of them away, then try again.",
-                ) from error
-            aside.rename(output)
+        except OSError:
+            if not output.exists():
+                aside.rename(output)
             raise
         _remove(aside)
-    finally:
-        _unlock(lock)
 
 
 @contextlib.contextmanager
@@ -349,7 +288,7 @@ def _signals_held() -> Iterator[None]:
         yield
 
 
-# ---- temporary siblings
+# ---- temporary siblings and locks
 
 
 Kind = Literal["new", "old"]
@@ -360,125 +299,83 @@ def _sibling(output: Path, kind: Kind) -> Path:
 
 
 def _siblings(output: Path, kind: Kind) -> list[Path]:
-    pattern = re.compile(rf"\.{re.escape(output.name)}\.ctxextend-{kind}-[0-9a-f]{{8}}")
-    if not output.parent.is_dir():
-        return []
-    return sorted(path for path in output.parent.iterdir() if pattern.fullmatch(path.name) and not path.is_symlink())
+    prefix = f".{output.name}.ctxextend-{kind}-"
+    beside = output.parent.iterdir() if output.parent.is_dir() else ()
+    found = (path for path in beside if path.name.startswith(prefix) and len(path.name) == len(prefix) + 8)
+    return sorted(path for path in found if not path.is_symlink())
 
 
 @contextlib.contextmanager
 def _temporary_sibling(output: Path, create: Callable[[Path], None]) -> Iterator[Path]:
     """Create something locked beside an output, and remove whatever has its name in the end."""
-    staged, lock = None, None
-    try:
-        while staged is None:
+    with contextlib.ExitStack() as stack:
+        while True:
             staged = _sibling(output, "new")
+            stack.callback(_remove, staged)
             create(staged)
             # Before it is locked, another run may take it for a dead one's and remove it: then try another name.
-            try:
-                lock = _lock(staged)
-            except BlockingIOError:
-                staged = None
-                continue
-            if not staged.exists():
-                _unlock(lock)
-                staged = lock = None
+            with contextlib.suppress(BlockingIOError):
+                stack.enter_context(locked(staged))
+                break
         yield staged
-    finally:
-        with _signals_held():
-            if staged is not None:
-                _remove(staged)
-            _unlock(lock)
 
 
 def remove_stale(output: Path, kind: Kind) -> None:
     """Remove what killed runs left beside an output; where nothing can be locked nobody knows which runs live."""
     for left in _siblings(output, kind):
-        with contextlib.suppress(BlockingIOError):
-            lock = _lock(left)
-            if lock is not None:
+        with contextlib.suppress(OSError), locked(left) as is_locked:
+            if is_locked:
                 _remove(left)
-                _unlock(lock)
 
 
 def remove_at_once(path: Path) -> None:
-    """Remove something that others look for by its name, so that they never find a part of it.
-
-    Raises:
-        OSError: It cannot be renamed.
-    """
+    """Remove something that others look for by its name, so that they never find a part of it."""
     if os.path.lexists(path):
         aside = _sibling(path, "old")
         path.rename(aside)
         _remove(aside)
 
 
+@_signals_held()
 def _remove(path: Path) -> None:
     for _ in range(3):  # antivirus programs and network file systems let go of a file a moment later
         if not os.path.lexists(path):
             return
-        if not path.is_dir():
+        if path.is_dir():
+            for here, _, _ in os.walk(path):
+                with contextlib.suppress(OSError):
+                    Path(here).chmod(0o700)  # an output may be read-only
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             with contextlib.suppress(OSError):
                 path.unlink()
-        for here, _, _ in os.walk(path):
-            with contextlib.suppress(OSError):
-                Path(here).chmod(Path(here).stat().st_mode | 0o700)  # an output may be read-only
-        shutil.rmtree(path, ignore_errors=True)
-
-
-# ---- locks
-
-
-def _lock(path: Path) -> int | None:
-    """Lock a file or folder until this process ends; None where the system or the file system cannot.
-
-    Raises:
-        BlockingIOError: Another process holds it.
-    """
-    if fcntl is None:
-        return None
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
-
-
-def _unlock(lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        _unlock(_lock(path))
-    except BlockingIOError:
-        return True
-    return False
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock a file or folder for this process while the block runs, where the system has such locks.
+def locked(path: Path) -> Iterator[bool]:
+    """Lock a file or folder while the block runs; gives whether the system and the file system have such locks.
 
-    Raises:
-        BlockingIOError: Another process holds it, or took it away or made it anew just now.
+    Raises BlockingIOError where another process holds it, or took it away or made it anew just now.
     """
-    lock = _lock(path)
-    try:
+    is_locked = False
+    with contextlib.ExitStack() as stack:
         try:
-            is_there = lock is None or os.path.samestat(path.stat(), os.fstat(lock))
-        except OSError:
-            is_there = False
-        if not is_there or not path.exists():
-            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), os.fspath(path))
-        yield
-    finally:
-        _unlock(lock)
+            if fcntl is not None:
+                descriptor = os.open(path, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                is_locked = _flock(descriptor)
+                if not os.path.samestat(path.stat(), os.fstat(descriptor)):
+                    raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError):
+            raise BlockingIOError(errno.EWOULDBLOCK, "another run works on it just now", os.fspath(path)) from None
+        yield is_locked
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True

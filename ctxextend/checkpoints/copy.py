@@ -1,9 +1,12 @@
-"""Read, copy and write files: bytes move inside the kernel where it can, so that disks that share blocks share them."""
+"""Read, copy and write files: bytes move inside the kernel where it can, so that disks that share blocks share them.
 
+Nothing here waits for the disk: `atomic_output` does, once everything is written.
+"""
+
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -33,24 +36,17 @@ NOT_IN_KERNEL = {
 def copy_range(
     source: FileIO, destination: BinaryIO, start: int, length: int, written: Written = lambda count: None
 ) -> None:
-    """Append a byte range of one file to another.
-
-    Args:
-        source: An unbuffered file open for reading.
-        destination: An unbuffered file open for writing; its position is where the bytes go, and moves on.
-        start: The first byte of `source` to copy.
-        length: Bytes to copy.
-        written: Called with the bytes written since the last call.
-
-    Raises:
-        CheckpointError: `source` cannot be read, or ends too early.
-        OSError: Writing failed.
-    """
+    """Append `length` bytes of one unbuffered file, from `start` on, to another at its position."""
     in_kernel = hasattr(os, "copy_file_range")
     while length:
         # Up to the start of a block first: from there on file systems can share blocks.
-        step = min(length, -start % DISK_BLOCK or CHUNK)
-        count = _copy_in_kernel(source, destination, start, step) if in_kernel else 0
+        step, count = min(length, -start % DISK_BLOCK or CHUNK), 0
+        if in_kernel:
+            try:
+                count = os.copy_file_range(source.fileno(), destination.fileno(), step, offset_src=start)
+            except OSError as error:
+                if error.errno not in NOT_IN_KERNEL:
+                    raise
         if count == 0:  # some file systems answer 0 where they cannot
             in_kernel = False
             with reading(source.name):
@@ -61,45 +57,26 @@ def copy_range(
             write_all(destination, memoryview(data))
             count = len(data)
         start, length = start + count, length - count
+        _begin_writing(destination, count)
         written(count)
 
 
-def _copy_in_kernel(source: FileIO, destination: BinaryIO, start: int, length: int) -> int:
-    try:
-        return os.copy_file_range(source.fileno(), destination.fileno(), length, offset_src=start)
-    except OSError as error:
-        if error.errno in NOT_IN_KERNEL:
-            return 0
-        raise
+def _begin_writing(file: BinaryIO, count: int) -> None:
+    """Let the disk write the last bytes of a file while more are copied, so that there is less to wait for at the end.
+
+    On Linux POSIX_FADV_DONTNEED starts that without waiting for it, and drops from memory what is on disk already.
+    """
+    if count >= BUFFER and hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
 
 
 def copy_file(source: Path, destination: Path, written: Written = lambda count: None) -> None:
-    """Copy a file's bytes and permission bits to a new file and sync it to disk.
-
-    Raises:
-        CheckpointError: `source` cannot be read, or ends too early.
-        OSError: Writing failed.
-    """
+    """Copy a file's bytes and permission bits to a new file."""
     with open_source(source) as original, destination.open("xb", buffering=0) as copy:
         status = os.fstat(original.fileno())
         copy_range(original, copy, 0, status.st_size, written)
-        sync_file(copy, status.st_mode)
-
-
-def write_file(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a new file and sync it to disk.
-
-    Args:
-        path: Must not exist.
-        data: All of its bytes.
-        mode: Permission bits; None leaves the system's default.
-
-    Raises:
-        OSError: As the system gives it.
-    """
-    with path.open("xb", buffering=0) as file:
-        write_all(file, memoryview(data))
-        sync_file(file, mode)
+    destination.chmod(status.st_mode & 0o777)
 
 
 def write_all(destination: BinaryIO, data: memoryview) -> None:
@@ -108,42 +85,28 @@ def write_all(destination: BinaryIO, data: memoryview) -> None:
         data = data[destination.write(data) :]
 
 
-def sync_file(file: BinaryIO, mode: int | None = None) -> None:
-    """Set a written file's permission bits and wait until it is on disk."""
-    if mode is not None:
-        Path(file.name).chmod(mode & 0o777)
-    os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until a folder's entries are on disk, where the system and the file system can do that."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Wait until a file's bytes, or a folder's entries, are on disk, where the file system can do that."""
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF):
             raise
-    finally:
-        os.close(descriptor)
 
 
 # ---- reading
 
 
-def read_range(path: Path, start: int, length: int) -> memoryview:
-    """Read a byte range of a source file.
-
-    Raises:
-        CheckpointError: It cannot be read, or ends too early.
-    """
-    import numpy as np  # at use: commands that only show help do without
-
-    data = np.empty(length, np.uint8).data  # not zeroed first
+def read_range(path: Path, start: int, length: int) -> bytearray:
+    """Read a byte range of a source file."""
+    data = bytearray(length)
     with open_source(path) as file, reading(path):
         file.seek(start)
-        rest = data
+        rest = memoryview(data)
         while rest:
             count = file.readinto(rest)  # at most 2 GB per call
             if not count:
@@ -153,40 +116,27 @@ def read_range(path: Path, start: int, length: int) -> memoryview:
 
 
 def first_difference(one: tuple[Path, int], other: tuple[Path, int], length: int) -> int | None:
-    """Return the first byte in which two ranges of files differ, counted from their starts; None if they are equal.
-
-    Args:
-        one: A file, and where in it the range begins.
-        other: The other.
-        length: Bytes of both.
-
-    Raises:
-        CheckpointError: A file cannot be read, or ends too early.
-    """
+    """Return the first byte in which two files differ from an offset in each on; None if `length` bytes are equal."""
     step = BUFFER // 4  # both blocks stay in the processor's cache until they are compared
     with open_source(one[0]) as ours, open_source(other[0]) as theirs, reading(f"{one[0]} or {other[0]}"):
         ours.seek(one[1])
         theirs.seek(other[1])
         for start in range(0, length, step):
-            blocks = [file.read(min(step, length - start)) for file in (ours, theirs)]
-            if len(blocks[0]) != len(blocks[1]) or not blocks[0]:
+            left, right = (file.read(min(step, length - start)) for file in (ours, theirs))
+            if len(left) != len(right) or not left:
                 raise CheckpointError(f"{one[0]} or {other[0]} became shorter.", "Run the command again.")
-            if blocks[0] != blocks[1]:
-                return start + next(i for i, (left, right) in enumerate(zip(*blocks, strict=True)) if left != right)
+            if left != right:
+                return start + next(i for i, byte in enumerate(left) if byte != right[i])
     return None
 
 
 def open_source(path: Path) -> FileIO:
-    """Open a source file for reading, unbuffered.
-
-    Raises:
-        CheckpointError: It cannot be opened.
-    """
+    """Open a source file for reading, unbuffered."""
     with reading(path):
         return path.open("rb", buffering=0)
 
 
-@contextmanager
+@contextlib.contextmanager
 def reading(path: Path | str) -> Iterator[None]:
     """Turn OSErrors from reading a source file into CheckpointErrors."""
     try:
@@ -194,9 +144,8 @@ def reading(path: Path | str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from error
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
-        ) from error
+        hint = "Check the file and its permissions."
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.", hint) from error
 
 
 def file_fingerprint(path: Path) -> Fingerprint | None:

@@ -6,14 +6,13 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serializ
 
 import json
 import re
-import reprlib
 import sys
 import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,17 +22,12 @@ from ctxextend.checkpoints.copy import Fingerprint, fingerprint_of, read_range, 
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
-# Before it, a file could run code in spite of weights_only (CVE-2025-32434).
-SAFE_SINCE = (2, 6)
 ZIP_MAGIC = b"PK\x03\x04"
 # The zip's records of numbers, and the one that states their byte order.
 NUMBERS = re.compile(r"[^/]+/data/[^/]+")
 BYTE_ORDER = re.compile(r"[^/]+/byteorder")
 
-FETCH = "Fetch or save it again."
-SAVE_TENSORS = (
-    "In the program that wrote it, save the tensors alone: torch.save(model.state_dict(), 'pytorch_model.bin')."
-)
+SAVE_TENSORS = "In the program that wrote it, save dense tensors alone: torch.save(model.state_dict(), NAME)."
 
 # Where training programs keep the model's tensors beside the optimizer's.
 NESTED = ("state_dict", "model")
@@ -58,41 +52,26 @@ DTYPES: Mapping[str, str] = {
     **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64", "bool": "BOOL"},
     **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"},
     **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
-    **{"uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64"},
-    **{"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"},
+    **{f"{kind}int{bits}": f"{kind or 'i'}{bits}".upper() for kind in ("", "u") for bits in (8, 16, 32, 64)},
 }
 
 
-@dataclass(frozen=True)
-class Unpickled:
-    """What a PyTorch file holds.
-
-    Attributes:
-        path: Where it is.
-        content: Tensors and plain values.
-        fingerprint: What identified the file before it was read.
-        mapped_at: The address at which the file is mapped into memory; None if its tensors were read.
-    """
+class Unpickled(NamedTuple):
+    """What a PyTorch file holds."""
 
     path: Path
-    content: Any
-    fingerprint: Fingerprint
-    mapped_at: int | None = None
+    content: Any  # tensors and plain values
+    fingerprint: Fingerprint  # from before it was read
+    mapped_at: int | None = None  # the address at which the file is mapped into memory; None if its tensors were read
 
 
 @dataclass(frozen=True, eq=False)
 class PytorchFile(TensorFile):
-    """A PyTorch file, seen as the safetensors file that it will be written as.
+    """A PyTorch file, seen as the safetensors file that it will be written as."""
 
-    Attributes:
-        tensors: The tensors by name, of any strides; tied ones once.
-        tied: Names that are left out, each with the name in `tensors` that has the same numbers.
-        mapped_at: As in `Unpickled`.
-    """
-
-    tensors: Mapping[str, torch.Tensor]
-    tied: Mapping[str, str]
-    mapped_at: int | None
+    tensors: Mapping[str, torch.Tensor]  # by name, of any strides; tied ones once
+    tied: Mapping[str, str]  # names that are left out, each with the name in `tensors` that has the same numbers
+    mapped_at: int | None  # as in `Unpickled`
 
     @property
     def is_in_memory(self) -> bool:
@@ -106,14 +85,7 @@ class PytorchFile(TensorFile):
         return self._mapped_offset(tensor) if is_plain else None
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
-        """Read the bytes of a tensor as safetensors stores them.
-
-        Returns:
-            Shape (size,), a copy.
-
-        Raises:
-            CheckpointError: The file cannot be read, or shrank.
-        """
+        """Read a copy of the bytes of a tensor as safetensors stores them, shape (size,)."""
         tensor = self.tensors[name]
         offset = self._mapped_offset(tensor)
         if offset is not None and tensor.numel():
@@ -130,27 +102,14 @@ class PytorchFile(TensorFile):
 
     def _mapped_offset(self, tensor: torch.Tensor) -> int | None:
         offset = tensor.data_ptr() - (self.mapped_at or 0)
-        return offset if 0 <= offset < self.size else None
+        return offset if 0 <= offset < self.fingerprint[0] else None
 
 
 def unpickle(path: Path) -> Unpickled:
-    """Load a PyTorch file; nothing but tensors and plain values is built, and nothing is run.
-
-    Raises:
-        CheckpointError: It is missing, truncated, malformed, or holds other objects; or torch is too old to be safe.
-    """
-    if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_SINCE:
-        wanted = ".".join(map(str, SAFE_SINCE))
-        raise CheckpointError(
-            f"torch {torch.__version__} can be made to run code by a file that it loads, so no torch file is read"
-            " with it.",
-            f"Upgrade it: pip install 'torch>={wanted}'",
-        )
+    """Load a PyTorch file; nothing but tensors and plain values is built, and nothing is run."""
     with reading(path), path.open("rb") as file:
         prefix = file.read(8)
         fingerprint = fingerprint_of(path.stat())
-    if not prefix:
-        raise CheckpointError(f"{path} is empty.", FETCH)
     if prefix == b"version ":
         raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", "Run `git lfs pull` in its folder.")
     addresses = set[int]()
@@ -165,12 +124,16 @@ def unpickle(path: Path) -> Unpickled:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says of odd files is in the error, or does not matter
             content = torch.load(path, map_location=note_address, weights_only=True, mmap=offsets is not None)
-        mapped_at = None if offsets is None else _mapped_at(path, addresses, offsets)
+        if offsets is None:
+            return Unpickled(path, content, fingerprint)
+        mapped_at = min(addresses, default=0) - min(offsets, default=0)
+        if {address - mapped_at for address in addresses} != offsets:
+            raise ValueError("its records of numbers are not its tensors'")
+        return Unpickled(path, content, fingerprint, mapped_at)
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files raise whatever the code that they lead to raises
         raise _refused(path, error) from error
-    return Unpickled(path, content, fingerprint, mapped_at)
 
 
 def _data_offsets(path: Path) -> set[int] | None:
@@ -179,25 +142,14 @@ def _data_offsets(path: Path) -> set[int] | None:
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:  # torch would take the compressed bytes for numbers
-                raise CheckpointError(
-                    f"{path} is a zip file whose {record.filename!r} is compressed, so torch did not write it.", FETCH
-                )
+                raise ValueError(f"{record.filename!r} in it is compressed")
             if BYTE_ORDER.fullmatch(record.filename) and archive.read(record) != sys.byteorder.encode():
                 return None
             if NUMBERS.fullmatch(record.filename) and record.file_size:
-                lengths = bytes(read_range(path, record.header_offset + 26, 4))  # of the name and of what follows it
+                lengths = read_range(path, record.header_offset + 26, 4)  # of the name and of what follows it
                 skipped = 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
                 offsets.add(record.header_offset + skipped)
     return offsets
-
-
-def _mapped_at(path: Path, addresses: set[int], offsets: set[int]) -> int:
-    """Return the address at which torch mapped a zip file, from those of its storages and their file offsets."""
-    start = min(addresses, default=0) - min(offsets, default=0)
-    if {address - start for address in addresses} != offsets:
-        message = f"{path} is a zip file with records of numbers that are not its tensors', so torch did not write it."
-        raise CheckpointError(message, FETCH)
-    return start
 
 
 def _refused(path: Path, error: Exception) -> CheckpointError:
@@ -206,36 +158,32 @@ def _refused(path: Path, error: Exception) -> CheckpointError:
             f"{path} asks for {asked[1].rstrip('.')}, which is no tensor; nothing in it was run.",
             f"Do not load it unless you know who wrote it. {SAVE_TENSORS}",
         )
-    if "legacy .tar format" in str(error):
-        message = f"{path} is no whole torch file, but perhaps a tar of before torch 0.1.10, which is not read."
-        return CheckpointError(message, SAVE_TENSORS)
-    # torch's own text begins with advice to load the file unsafely, and ends with a request to report a bug.
-    said = str(error).split("WeightsUnpickler error:")[-1].strip()
+    said = str(error)
+    if "weights_only" in said:  # advice to load the file unsafely stands in front
+        said = said.partition("WeightsUnpickler error:")[2].strip()
     first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))
-    reason = f"{type(error).__name__}: {first:.200}" if first else type(error).__name__
     return CheckpointError(
-        f"{path} is no whole torch file that holds tensors alone ({reason}).",
-        f"{FETCH} Do not load it elsewhere unless you know who wrote it.",
+        f"{path} is no whole torch file that holds tensors alone ({type(error).__name__}: {first:.200}).",
+        "Fetch or save it again. Do not load it elsewhere unless you know who wrote it.",
     )
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     """Return the model's tensors under the names that transformers gives them, in their order.
 
-    Args:
-        content: A state dict, or a training checkpoint that holds one.
-        path: Where it came from, for messages.
-
-    Returns:
-        Tensors of any shape and strides, each of a dtype that safetensors has.
-
-    Raises:
-        CheckpointError: It holds something but tensors, none at all, or one that safetensors cannot hold.
+    `content` is a state dict, or a training checkpoint that holds one, from the file at `path`. The tensors have any
+    shape and strides, and each a dtype that safetensors has.
     """
-    state = _state_dict(content, path)
-    strange = next((key for key in state if not isinstance(key, str)), None)
-    if strange is not None:
-        raise CheckpointError(f"{path} names a tensor {reprlib.repr(strange)}, which is no text.", SAVE_TENSORS)
+    state = content
+    if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
+        nested = (content.get(key) for key in NESTED)
+        states = [one for one in nested if isinstance(one, dict) and one and all(map(_is_tensor, one.values()))]
+        state = states[0] if states else content
+    if not isinstance(state, dict) or not state:
+        message = f"{path} holds no tensors by name, only an object of type {type(state).__name__}."
+        raise CheckpointError(message, SAVE_TENSORS)
+    for key, value in state.items():
+        _check_tensor(path, key, value)
     prefix = ""
     while further := [part for part in WRAPPERS if all(key.startswith(prefix + part) for key in state)]:
         prefix += further[0]
@@ -246,58 +194,37 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
             name = name.removesuffix(old) + new if name.endswith(old) else name
         if name in found:
             raise CheckpointError(f"{path} names {name!r} twice, by an old name and by a new one.", SAVE_TENSORS)
-        if name == METADATA:
-            raise CheckpointError(f"{path} names a tensor {name!r}, which safetensors keeps for itself.", SAVE_TENSORS)
-        _check_tensor(path, key, value)
         found[name] = value.detach()
     return found
-
-
-def _state_dict(content: Any, path: Path) -> Mapping[Any, Any]:
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise CheckpointError(f"{path} holds an object of type {kind}, not tensors by name.", SAVE_TENSORS)
-    if not all(map(_is_tensor, content.values())):
-        for key in NESTED:
-            inner = content.get(key)
-            if isinstance(inner, dict) and inner and all(map(_is_tensor, inner.values())):
-                return inner
-    if not content:
-        raise CheckpointError(f"{path} holds no tensors.", SAVE_TENSORS)
-    return content
 
 
 def _is_tensor(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
-def _check_tensor(path: Path, key: str, value: Any) -> None:
-    if not _is_tensor(value):
-        raise CheckpointError(f"{path}: {key!r:.200} is of type {type(value).__name__}, not a tensor.", SAVE_TENSORS)
-    kind = None
-    if value.is_meta:
-        kind = "a meta tensor, which has no numbers"
-    elif value.is_nested or value.layout != torch.strided:
-        kind = "a sparse or nested tensor, which safetensors cannot hold"
-    elif value.is_quantized or str(value.dtype).removeprefix("torch.") not in DTYPES:
-        kind = f"a tensor of {value.dtype}, which safetensors cannot hold"
+def _check_tensor(path: Path, key: Any, value: Any) -> None:
+    """Refuse what safetensors cannot hold."""
+    what = None
+    if not isinstance(key, str) or key == METADATA:
+        what = "a key that names no tensor"
+    elif not _is_tensor(value):
+        what = f"of type {type(value).__name__}, not a tensor"
+    elif value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
+        what = f"no dense tensor ({value.layout}, {value.dtype}, on {value.device})"
+    elif str(value.dtype).removeprefix("torch.") not in DTYPES:
+        what = f"a tensor of {value.dtype}, which safetensors cannot hold"
     elif value.numel() * value.element_size() > value.untyped_storage().nbytes() + MAX_EXPANSION:
-        kind = f"expanded from {value.untyped_storage().nbytes():,} bytes to the shape {tuple(value.shape)}"
-    if kind:
-        raise CheckpointError(f"{path}: {key!r:.200} is {kind}.", "Save it again as a dense tensor of a plain dtype.")
+        what = f"expanded from {value.untyped_storage().nbytes():,} bytes to the shape {tuple(value.shape)}"
+    if what:
+        raise CheckpointError(f"{path}: {key!r:.200} is {what}.", SAVE_TENSORS)
 
 
 def as_tensor_file(unpickled: Unpickled, tensors: Mapping[str, torch.Tensor], *, ties: bool) -> PytorchFile:
-    """Describe the safetensors file that tensors will be written as.
+    """Describe the safetensors file that tensors from `find_tensors` will be written as.
 
-    Args:
-        unpickled: The file that they came from.
-        tensors: By name, of any strides, from `find_tensors`.
-        ties: Whether names that share their numbers, and that transformers ties again, are written once.
-
-    Raises:
-        CheckpointError: A name cannot be written to a safetensors header.
+    With `ties`, names that share their numbers, and that transformers ties again, are written once.
     """
+    path = unpickled.path
     tied = _tied_names(tensors) if ties else {}
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(kept)}
@@ -311,10 +238,8 @@ def as_tensor_file(unpickled: Unpickled, tensors: Mapping[str, torch.Tensor], *,
     try:
         header, entries = parse_header(json.dumps(described).encode())
     except ValueError as error:
-        path = unpickled.path
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    path, fingerprint = unpickled.path, unpickled.fingerprint
-    return PytorchFile(path, header, entries, 0, fingerprint, kept, tied, unpickled.mapped_at)
+    return PytorchFile(path, header, entries, 0, unpickled.fingerprint, kept, tied, unpickled.mapped_at)
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

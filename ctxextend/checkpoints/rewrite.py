@@ -8,10 +8,10 @@ where the difference is whole blocks; elsewhere it goes last.
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,51 +24,28 @@ from ctxextend.checkpoints.copy import (
     copy_file,
     copy_range,
     open_source,
-    sync_file,
     write_all,
-    write_file,
 )
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 
 
-@dataclass(frozen=True)
-class TensorRange:
-    """A range of the new file: unchanged tensors that stand together in the old file, or one tensor.
+class TensorRange(NamedTuple):
+    """A range of the new file: unchanged tensors that stand together in the old file, or one tensor."""
 
-    Attributes:
-        name: The first tensor.
-        size: Bytes of all its tensors.
-        offset: Where the old file holds these bytes; None if they are new, or must be converted first.
-        shape: The shape of a new tensor; None for unchanged ones.
-    """
-
-    name: str
-    size: int
-    offset: int | None
-    shape: tuple[int, ...] | None = None
-
-    @property
-    def end(self) -> int | None:
-        """The old file's byte after it; None where `offset` is."""
-        return None if self.offset is None else self.offset + self.size
+    name: str  # of the first tensor
+    size: int  # bytes of all its tensors
+    offset: int | None  # where the old file holds these bytes; None if they are new, or must be converted first
+    is_new: bool
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a new file.
-
-    Attributes:
-        header: Its first bytes: length, JSON, padding.
-        ranges: The tensors that follow, in the order of their bytes.
-        shareable: Bytes in whole blocks that stand at the same place of a block as in the old file, which file systems
-            that clone need not write.
-    """
+    """The layout of a new file: its first bytes (length, JSON, padding), and the tensors that follow, in order."""
 
     header: bytes
     ranges: tuple[TensorRange, ...]
-    shareable: int
 
     @property
     def tensor_bytes(self) -> int:
@@ -79,6 +56,17 @@ class Layout:
     def size(self) -> int:
         """Size of the file in bytes."""
         return len(self.header) + self.tensor_bytes
+
+    @property
+    def shareable(self) -> int:
+        """Bytes in whole blocks that keep their place in a block, which file systems that clone need not write."""
+        found, position = 0, len(self.header)
+        for piece in self.ranges:
+            if piece.offset is not None and (position - piece.offset) % DISK_BLOCK == 0:
+                first, behind = -(-piece.offset // DISK_BLOCK), (piece.offset + piece.size) // DISK_BLOCK
+                found += max(behind - first, 0) * DISK_BLOCK
+            position += piece.size
+        return found
 
 
 def plan_layout(
@@ -94,66 +82,42 @@ def plan_layout(
         shapes: The shapes of the new tensors by name.
         dropped: Names that are left out.
         dtypes: The dtypes of new tensors where they change, as safetensors spells them.
-
-    Raises:
-        CheckpointError: The header would be longer than safetensors reads.
     """
-    entries = file.entries
-    new = {
-        name: entries[name]._replace(shape=shape, dtype=(dtypes or {}).get(name, entries[name].dtype))
-        for name, shape in shapes.items()
-    }
-    sizes = {name: entry.size for name, entry in entries.items()}
-    sizes |= {name: math.prod(entry.shape) * BITS[entry.dtype] // 8 for name, entry in new.items()}
-    last = {name for name in new if (sizes[name] - entries[name].size) % DISK_BLOCK}
-    kept = [entry for entry in entries.values() if entry.name not in dropped]
-    kept.sort(key=lambda entry: (entry.name in last, entry.start, entry.end))
+    old = file.entries
+    entries = dict(old)
+    for name, shape in shapes.items():
+        entries[name] = old[name]._replace(shape=shape, dtype=(dtypes or {}).get(name, old[name].dtype))
+    sizes = {name: entry.size for name, entry in old.items()}
+    sizes |= {name: math.prod(shape) * BITS[entries[name].dtype] // 8 for name, shape in shapes.items()}
+    last = {name for name in shapes if (sizes[name] - old[name].size) % DISK_BLOCK}
+    names = [name for name in old if name not in dropped]
+    names.sort(key=lambda name: (name in last, old[name].start, old[name].end))
 
     ranges: list[TensorRange] = []
     described: dict[str, Any] = {}
+    shifts = Counter[int]()  # bytes of unchanged tensors by how far they are off their place in a block
     position = 0
-    for name in (entry.name for entry in kept):
-        offset = None if name in new else file.offset(name)
-        if offset is not None and ranges and ranges[-1].end == offset:
-            ranges[-1] = replace(ranges[-1], size=ranges[-1].size + sizes[name])
+    for name in names:
+        size, offset = sizes[name], None if name in shapes else file.offset(name)
+        before = ranges[-1] if ranges else None
+        if before and before.offset is not None and before.offset + before.size == offset:
+            ranges[-1] = before._replace(size=before.size + size)
         else:
-            ranges.append(TensorRange(name, sizes[name], offset, new[name].shape if name in new else None))
-        entry, offsets = new.get(name, entries[name]), [position, position + sizes[name]]
+            ranges.append(TensorRange(name, size, offset, name in shapes))
+        if offset is not None:
+            shifts[(offset - position) % DISK_BLOCK] += size
+        entry, offsets = entries[name], [position, position + size]
         described[name] = {**file.header[name], "dtype": entry.dtype, "shape": entry.shape, "data_offsets": offsets}
-        position += sizes[name]
-    names = [name for name in file.header if name in described or name == METADATA]
-    header = _padded({name: described.get(name, file.header[name]) for name in names}, ranges)
-    if len(header) - 8 > MAX_HEADER_BYTES:
-        limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
-        raise CheckpointError(
-            f"{file.path}: its new header would be {len(header) - 8:,} bytes, over {limit}.",
-            "Split the checkpoint into shards.",
-        )
-    return Layout(header, tuple(ranges), _shareable(ranges, len(header)))
-
-
-def _padded(header: Mapping[str, Any], ranges: Sequence[TensorRange]) -> bytes:
-    """Return the bytes of a header, padded so that most unchanged bytes keep their place in their disk block."""
+        position += size
+    header = {name: described.get(name, value) for name, value in file.header.items() if name in {METADATA, *described}}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    shifts, position = Counter[int](), 0
-    for piece in ranges:
-        if piece.offset is not None:
-            shifts[(piece.offset - position) % DISK_BLOCK] += piece.size
-        position += piece.size
     shift = shifts.most_common(1)[0][0] if shifts else 0
     text += b" " * ((shift - 8 - len(text)) % DISK_BLOCK)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _shareable(ranges: Sequence[TensorRange], position: int) -> int:
-    """Return the bytes of whole blocks that keep their place in them, the first range going to `position`."""
-    found = 0
-    for piece in ranges:
-        if piece.offset is not None and (position - piece.offset) % DISK_BLOCK == 0:
-            first, behind = -(-piece.offset // DISK_BLOCK), (piece.offset + piece.size) // DISK_BLOCK
-            found += max(behind - first, 0) * DISK_BLOCK
-        position += piece.size
-    return found
+    if len(text) > MAX_HEADER_BYTES:
+        limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
+        message = f"{file.path}: its new header would be {len(text):,} bytes, over {limit}."
+        raise CheckpointError(message, "Split the checkpoint into shards.")
+    return Layout(len(text).to_bytes(8, "little") + text, tuple(ranges))
 
 
 def rewrite(
@@ -169,12 +133,8 @@ def rewrite(
         file: The old file.
         layout: From `plan_layout(file, …)`.
         tensors: The new tensors by name, in their file's dtype and the layout's shapes.
-        destination: Must not exist; gets the old file's permission bits and is synced to disk.
+        destination: Must not exist; gets the old file's permission bits.
         written: Called with the bytes written since the last call.
-
-    Raises:
-        CheckpointError: The old file cannot be read, or changed since its header was read.
-        OSError: Writing failed.
     """
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))
@@ -183,28 +143,19 @@ def rewrite(
             if piece.offset is not None:
                 copy_range(source, output, piece.offset, piece.size, written)
                 continue
-            if piece.shape is None:
-                data = file.read_bytes(piece.name)
-            else:
-                tensor = tensors[piece.name]
-                if (tensor.shape, tensor.nbytes) != (piece.shape, piece.size):
-                    raise ValueError(f"a new tensor of shape {tensor.shape} was given, and {piece.shape} planned")
-                data = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1)
+            tensor = tensors[piece.name] if piece.is_new else file.read_bytes(piece.name)
+            if tensor.nbytes != piece.size:
+                raise ValueError(f"{piece.name} has {tensor.nbytes} bytes, and {piece.size} were planned")
+            data = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data
             for start in range(0, piece.size, CHUNK):
-                write_all(output, data[start : start + CHUNK].data)
+                write_all(output, data[start : start + CHUNK])
                 written(min(CHUNK, piece.size - start))
-        check_unchanged(file.path, file.fingerprint)
-        sync_file(output, file.path.stat().st_mode)
+    check_unchanged(file.path, file.fingerprint)
+    destination.chmod(file.path.stat().st_mode & 0o777)
 
 
 def file_sizes(checkpoint: Checkpoint, copied: Collection[str], layouts: Mapping[str, Layout]) -> dict[str, int]:
-    """Return the sizes in bytes of an output's copied and rewritten files, by path below the output.
-
-    Args:
-        checkpoint: The source.
-        copied: Files of the source that are copied byte for byte.
-        layouts: Of each weights file that is rewritten, by its name in the output.
-    """
+    """Return the sizes in bytes of an output's copied and rewritten files, by path below the output."""
     sizes = {name: checkpoint.fingerprints[name][0] for name in copied}
     return sizes | {name: layout.size for name, layout in layouts.items()}
 
@@ -216,23 +167,13 @@ def write_rest(
     texts: Mapping[str, bytes],
     written: Written = lambda count: None,
 ) -> None:
-    """Write all files but the weights, then check that the source is unchanged.
-
-    Args:
-        checkpoint: The source.
-        folder: The new folder, from `atomic_folder`.
-        copied: Files of the source that are copied byte for byte.
-        texts: The new and edited files.
-        written: Called with the bytes written since the last call.
-
-    Raises:
-        CheckpointError: The source changed since it was opened.
-        OSError: Writing failed.
-    """
+    """Write all files but the weights, copied or from their text, then check that the source is unchanged."""
     for name in copied:
         copy_file(checkpoint.root / name, folder / name, written)
     for name, text in texts.items():
-        mode = (checkpoint.root / name).stat().st_mode if name in checkpoint.files else None
-        write_file(folder / name, text, mode)
+        with (folder / name).open("xb") as file:
+            file.write(text)
+        if name in checkpoint.files:
+            (folder / name).chmod((checkpoint.root / name).stat().st_mode & 0o777)
         written(len(text))
     checkpoint.check_unchanged()

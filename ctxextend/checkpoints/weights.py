@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctxextend.checkpoints.filenames import (
     READABLE,
@@ -25,9 +24,7 @@ from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
 from ctxextend.checkpoints.source import Source, holds
 from ctxextend.errors import CheckpointError
 
-if TYPE_CHECKING:
-    from ctxextend.checkpoints.pytorch_file import PytorchFile
-
+INDICES = ("model.safetensors.index*.json", "pytorch_model.bin.index*.json")
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
 # What other frameworks call their weights, and how transformers 4, the last that could, is told to read them.
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
@@ -35,27 +32,15 @@ FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one model folder.
+    """The weights of one model folder."""
 
-    Attributes:
-        files: Its files, in the order of their names.
-        used: The names of all of them and of their index, below the folder.
-        outputs: What each file will be called, by its name.
-        index: The index of the shards, as the output will have it; None for a single file.
-        index_name: What that is called; empty for a single file.
-        index_text: Its text where the folder has none of that name; else None.
-        config: A config.json for a file that has none of its own; else None.
-        notes: What the user should know of how they were read.
-    """
-
-    files: tuple[TensorFile, ...]
-    used: tuple[str, ...]
-    outputs: Mapping[str, str]
-    index: Mapping[str, Any] | None = None
-    index_name: str = ""
-    index_text: str | None = None
-    config: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = ()
+    files: tuple[TensorFile, ...]  # in the order of their names
+    used: tuple[str, ...]  # the names of all of them and of their index, below the folder
+    outputs: Mapping[str, str]  # what each file will be called, by its name
+    index: Mapping[str, Any] | None = None  # of the shards, as the output will have it; None for a single file
+    index_name: str = ""  # what that is called
+    index_text: str | None = None  # its text where the folder has none of that name
+    config: Mapping[str, Any] | None = None  # a config.json for a file that has none of its own
 
     @property
     def variant(self) -> str | None:
@@ -63,18 +48,25 @@ class Weights:
         found = VARIANT_FILE.fullmatch(next(iter(self.outputs.values())))
         return found["variant"] if found else None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how they were read."""
+        in_memory = [file for file in self.files if file.is_in_memory]
+        size = sum(file.fingerprint[0] for file in in_memory)
+        names = ", ".join(file.path.name for file in in_memory)
+        why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
+        notes = (f"{names} {why}: reading it takes {size:,} bytes of memory.",) if in_memory else ()
+        if self.config is None:
+            return notes
+        from ctxextend.checkpoints.nanogpt import NOTE
+
+        return (NOTE, *notes)
+
 
 def find_weights(folder: Path, config: Mapping[str, Any] | None, source: Source, variant: str | None = None) -> Weights:
     """Find a folder's weights and read their headers; safetensors win over pickles, a single file over shards.
 
-    Args:
-        folder: The model's own folder.
-        config: Its config.json, parsed; None where it has none.
-        source: Where it came from; its `file` is the one to read, where it names one.
-        variant: The variant to read, such as ``fp16``.
-
-    Raises:
-        CheckpointError: There are none, or they are missing, malformed, or lead out of the folder.
+    `folder` is the model's own, below the source's; `config` its config.json, parsed, None where it has none.
     """
     name = _index_of(folder, source) or source.file or first_weights(folder, variant)
     if name is None or not holds(source, folder / name):
@@ -83,124 +75,80 @@ def find_weights(folder: Path, config: Mapping[str, Any] | None, source: Source,
     ties = not any(value.get("tie_word_embeddings") is False for value in (config or {}, *inner))
     if fnmatch(name, "*.index*.json"):
         return _open_shards(folder, name, source, ties)
-    if name.endswith(".safetensors") or config is not None:
-        opened = _open(folder / name, ties)
-        return Weights((opened,), (name,), {name: output_name(name)}, notes=_notes((opened,)))
-    opened, made_config, notes = _open_pytorch(folder / name, ties)
-    return Weights(
-        (opened,), (name,), {name: output_name(name)}, config=made_config, notes=(*notes, *_notes((opened,)))
-    )
+    file, made = _open(folder / name, ties, has_config=config is not None)
+    return Weights((file,), (name,), {name: output_name(name)}, config=made)
 
 
 def _index_of(folder: Path, source: Source) -> str | None:
     """Return the index that lists the file that was named as one of its shards, or None."""
-    known = ("model.safetensors.index*.json", "pytorch_model.bin.index*.json")
-    indices = sorted(path.name for pattern in known for path in folder.glob(pattern)) if source.file else []
-    for name in indices:
-        weight_map = load_object(folder / name).get("weight_map") if holds(source, folder / name) else None
-        if isinstance(weight_map, dict) and source.file in weight_map.values():
-            return name
+    if source.file is not None:
+        for path in sorted(path for pattern in INDICES for path in folder.glob(pattern)):
+            weight_map = load_object(path).get("weight_map") if holds(source, path) else None
+            if isinstance(weight_map, dict) and source.file in weight_map.values():
+                return path.name
     return None
 
 
-def _open(path: Path, ties: bool) -> TensorFile:
+def _open(path: Path, ties: bool, has_config: bool = True) -> tuple[TensorFile, dict[str, Any] | None]:
+    """Open a weights file; for one of nanoGPT's also return the config that it stands for."""
     if path.suffix == ".safetensors":
-        return open_safetensors(path)
-    opened, config, _ = _open_pytorch(path, ties)
-    if config is not None:
-        raise CheckpointError(
-            f"{path} is a checkpoint of nanoGPT, which says itself what a config would, and lies beside a config.json.",
-            "Move it into a folder of its own.",
-        )
-    return opened
-
-
-def _open_pytorch(path: Path, ties: bool) -> tuple["PytorchFile", dict[str, Any] | None, tuple[str, ...]]:
-    """Read a PyTorch file; for one of nanoGPT's also return the config that it stands for, and a note."""
-    from ctxextend.checkpoints.nanogpt import NOTE, from_nanogpt, is_nanogpt
+        return open_safetensors(path), None
+    from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_tensors, unpickle
 
-    unpickled = unpickle(path)
-    if is_nanogpt(unpickled.content):
+    unpickled, config = unpickle(path), None
+    if not is_nanogpt(unpickled.content):
+        tensors = find_tensors(unpickled.content, path)
+    elif has_config:
+        message = f"{path} is a checkpoint of nanoGPT, which says itself what the config.json beside it would."
+        raise CheckpointError(message, "Move it into a folder of its own.")
+    else:
         config, tensors = from_nanogpt(unpickled)
-        return as_tensor_file(unpickled, tensors, ties=ties), config, (NOTE,)
-    return as_tensor_file(unpickled, find_tensors(unpickled.content, path), ties=ties), None, ()
-
-
-def _notes(files: tuple[TensorFile, ...]) -> tuple[str, ...]:
-    in_memory = [file for file in files if file.is_in_memory]
-    size = sum(file.size for file in in_memory)
-    names = ", ".join(file.path.name for file in in_memory)
-    why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
-    return (f"{names} {why}: reading it takes {size:,} bytes of memory.",) if in_memory else ()
+    return as_tensor_file(unpickled, tensors, ties=ties), config
 
 
 # ---- shards
 
 
 def _open_shards(folder: Path, name: str, source: Source, ties: bool) -> Weights:
-    index = load_object(folder / name)
-    names = _shard_names(folder / name, index, source)
-    files = tuple(_open(folder / shard, ties) for shard in names)
-    _check_index(folder / name, index, files)
-    outputs = {shard: shard_name(shard) for shard in names}
-    if len(set(outputs.values())) < len(outputs):
-        raise CheckpointError(
-            f"{folder / name}: {', '.join(names)} would get one name as safetensors.", "Give the shards other names."
-        )
-    if all(shard.endswith(".safetensors") for shard in names):
-        return Weights(files, (*names, name), outputs, index, name)
-    metadata = index.get("metadata")
-    total_size = sum(file.tensor_bytes for file in files)
-    weight_map = {tensor: shard for shard, file in zip(outputs.values(), files, strict=True) for tensor in file.entries}
-    index = {
-        "metadata": (metadata if isinstance(metadata, dict) else {}) | {"total_size": total_size},
-        "weight_map": dict(sorted(weight_map.items())),
-    }
-    index_name = name.replace("pytorch_model.bin", SINGLE_FILE)
-    index_text = json.dumps(index, indent=2) + "\n"
-    return Weights(files, (*names, name), outputs, index, index_name, index_text, notes=_notes(files))
-
-
-def _shard_names(path: Path, index: Mapping[str, Any], source: Source) -> list[str]:
+    path, index = folder / name, load_object(folder / name)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path} has no weight_map.", "Fetch or save the checkpoint again.")
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str) or not stays_inside(name):
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or not stays_inside(shard):
             raise CheckpointError(
-                f"{path} says that {tensor!r} is in {name!r}, which is not inside the folder.",
+                f"{path} says that {tensor!r} is in {shard!r}, which is not inside the folder.",
                 "Do not use this checkpoint before you know who wrote that.",
             )
-    names = sorted({_normal(name) for name in weight_map.values()})
-    for name in names:
-        if not holds(source, path.parent / name):
-            raise CheckpointError(f"{path} names {name}, which is missing.", "Fetch or copy that shard too.")
-    return names
-
-
-@lru_cache(1 << 14)
-def _normal(name: str) -> str:
-    return PurePosixPath(name).as_posix()
-
-
-def _check_index(path: Path, index: Mapping[str, Any], files: tuple[TensorFile, ...]) -> None:
-    by_name = {file.path.relative_to(path.parent).as_posix(): file for file in files}
-    for tensor, name in index["weight_map"].items():
-        file = by_name[_normal(name)]
+    shards = {shard: PurePosixPath(shard).as_posix() for shard in set(weight_map.values())}
+    names = sorted(set(shards.values()))
+    if missing := [shard for shard in names if not holds(source, folder / shard)]:
+        raise CheckpointError(f"{path} names {missing[0]}, which is missing.", "Fetch or copy that shard too.")
+    files = {shard: _open(folder / shard, ties)[0] for shard in names}
+    for tensor, shard in weight_map.items():
         # PyTorch files are listed by names that are tied or changed on reading; their index is made anew.
-        if tensor not in file.entries and file.path.suffix == ".safetensors":
-            raise CheckpointError(
-                f"{path} says that {tensor!r} is in {name}, where it is not.", "Fetch the index again."
-            )
-    holders: dict[str, TensorFile] = {}
-    for file in files:
+        if shard.endswith(".safetensors") and tensor not in files[shards[shard]].entries:
+            message = f"{path} says that {tensor!r} is in {shard}, where it is not."
+            raise CheckpointError(message, "Fetch the index again.")
+    outputs = {shard: shard_name(shard) for shard in names}
+    held: dict[str, str] = {}
+    for shard, file in files.items():
         for tensor in file.entries:
-            other = holders.setdefault(tensor, file)
-            if other is not file:
-                raise CheckpointError(
-                    f"{tensor!r} stands in {other.path.name} and in {file.path.name}.", "Save the checkpoint again."
-                )
+            if held.setdefault(tensor, outputs[shard]) != outputs[shard]:
+                message = f"{tensor!r} stands in {held[tensor]} and in {outputs[shard]}."
+                raise CheckpointError(message, "Save the checkpoint again.")
+    opened, used = tuple(files.values()), (*names, name)
+    if all(shard.endswith(".safetensors") for shard in names):
+        return Weights(opened, used, outputs, index, name)
+    metadata = index.get("metadata")
+    total_size = sum(file.tensor_bytes for file in opened)
+    made = {
+        "metadata": (metadata if isinstance(metadata, dict) else {}) | {"total_size": total_size},
+        "weight_map": dict(sorted(held.items())),
+    }
+    index_name = name.replace("pytorch_model.bin", SINGLE_FILE)
+    return Weights(opened, used, outputs, made, index_name, json.dumps(made, indent=2) + "\n")
 
 
 # ---- what to do where there are none
@@ -213,7 +161,6 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
         if any(fnmatch(name, pattern) for name in (*here, *elsewhere)):
             return _foreign_weights(folder, source, config, library, flag)
     others = [name for name in here if Path(name).suffix in WEIGHTS_SUFFIXES]
-    found = f", only {', '.join(others)}" if others else ""
     readable = [name for name in others if name.endswith(READABLE)]
     matches = filter(None, map(VARIANT_FILE.fullmatch, (*here, *elsewhere)))
     variants = dict.fromkeys(match["variant"] for match in matches)
@@ -225,8 +172,9 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
         hint = f"Name the file itself, {folder / readable[0]}, or fetch the missing one."
     else:
         hint = "Fetch the missing file, or load the model in transformers and save it with save_pretrained."
-    wanted = with_variant(SINGLE_FILE, variant), with_variant("pytorch_model.bin", variant)
-    return CheckpointError(f"{folder} holds neither {' nor '.join(wanted)}, nor an index of shards{found}.", hint)
+    wanted = " nor ".join(with_variant(name, variant) for name in (SINGLE_FILE, "pytorch_model.bin"))
+    found = f", only {', '.join(others)}" if others else ""
+    return CheckpointError(f"{folder} holds neither {wanted}, nor an index of shards{found}.", hint)
 
 
 def _foreign_weights(

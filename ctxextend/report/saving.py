@@ -10,7 +10,6 @@ from ctxextend.checkpoints.atomic_output import (
     check_writable,
     os_errors_as_output_error,
 )
-from ctxextend.checkpoints.copy import sync_file, write_all
 from ctxextend.errors import OutputError
 
 
@@ -60,6 +59,4 @@ def save(path: Path, data: bytes) -> None:
     hint = f"Choose another place for {path.name}."
     with os_errors_as_output_error(path, files, hint), atomic_file(path) as staged:
         check_disk_space(staged.parent, files)
-        with staged.open("wb", buffering=0) as file:
-            write_all(file, memoryview(data))
-            sync_file(file)
+        staged.write_bytes(data)

@@ -11,7 +11,6 @@ NAME.training/
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -135,10 +134,8 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
                 else:
                     path.unlink()
         noted = {**settings, BEGUN_FOR: folder.begun_for or settings["train.steps"]}
-        with atomic_file(folder.path / RUN_FILE) as staged, staged.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(noted, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with atomic_file(folder.path / RUN_FILE) as staged:
+            staged.write_text(json.dumps(noted, indent=2) + "\n", "utf-8")
         folder.saves.mkdir(exist_ok=True)
         try:
             yield folder

@@ -328,7 +328,7 @@ class RunTrainer(Trainer):
         saves, save = self.folder.saves, self.folder.save
         kept = f"the save before it, {save}, is whole" if save else "there was none before it"
         said = " ".join(str(error).split())[:200]
-        room = disk_space(saves, {SAVE: self.trainable.save_bytes})
+        _, room = disk_space(saves, {SAVE: self.trainable.save_bytes})
         return OutputError(
             f"A save in {saves} could not be written ({said}); {kept}. A save {room}.",
             "Free some space, then go on with --resume.",
