@@ -142,7 +142,7 @@ def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
     """Demand that every name under which the registry is shown is one that some class has."""
     held = frozenset[str]().union(*(one.names for one in built))
     config = built[0].config.to_dict() | {"model_type": model_type}
-    assert {place.usual_name for place in find_architecture(config).locations} <= held
+    assert {place.usual_prefix + place.table.name for place in find_architecture(config).locations} <= held
 
 
 def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> list[Any]:

@@ -179,7 +179,7 @@ def test_find_architecture_puts_parts_together() -> None:
 def test_list_families_shows_every_table() -> None:
     listed = list_families()
     assert {table.model_type for table in listed} == set(FAMILIES)
-    rules = {(table.model_type, table.part): table.offset for table in listed}
+    rules = {(table.model_type, table.part): table.reserved_rows for table in listed}
     assert rules["roberta", ""] == "pad_token_id + 1 inside the key"
     assert rules["bart", "decoder"] == "2 on top of the key"
     assert rules["luke", "entity"] == "0"

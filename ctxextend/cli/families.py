@@ -36,6 +36,8 @@ def families(
     from ctxextend.families.lookup import list_families
 
     sink, found = Output(as_json), list_families(model_types)
-    rows = [(one.model_type, one.part, one.offset, one.config_key, one.table, "; ".join(one.notes)) for one in found]
+    rows = [
+        (one.model_type, one.part, one.reserved_rows, one.config_key, one.table, "; ".join(one.notes)) for one in found
+    ]
     sink.screen(table(HEADER, rows, left=range(len(HEADER))))
     sink.result("families", {"families": to_json(found)})

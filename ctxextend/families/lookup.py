@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import Buffer, Family, PositionScheme, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.json_output import json_key
 
 Keys = tuple[str, ...]
 
@@ -28,40 +29,24 @@ FAMILIES_HINT = "`ctxextend families` lists the model types that have one."
 
 @dataclass(frozen=True)
 class TableLocation:
-    """One table of a family, and where a certain model has it.
-
-    Attributes:
-        table: The table.
-        family: Its family.
-        part: What it is called in this model, with dots where parts have parts; empty where it is the only one.
-        prefixes: The possible prefixes of its name.
-        path: The keys that lead to its config.
-        overrides: Keys that lead to configs whose values transformers prefers.
-        config: The whole config.
-        tokenizer: The folder of the tokenizer whose texts it reads; empty is the model's own, None where another part,
-            without such a table, reads those first.
-        usual_prefix: The prefix of its name in files that transformers writes of the model itself.
-    """
+    """One table of a family, and where a certain model has it."""
 
     table: PositionTable
     family: Family
-    part: str
-    prefixes: tuple[str, ...]
-    path: Keys
-    overrides: tuple[Keys, ...]
-    config: Mapping[str, Any]
+    part: str  # its name in this model, with dots where parts have parts; empty where it is the only one
+    prefixes: tuple[str, ...]  # the possible ones of its name
+    path: Keys  # to its config
+    overrides: tuple[Keys, ...]  # paths to configs whose values transformers prefers
+    config: Mapping[str, Any]  # the whole
+    # The folder of the tokenizer whose texts it reads; empty is the model's own, None where another part, without such
+    # a table, reads those first.
     tokenizer: str | None = ""
-    usual_prefix: str = ""
+    usual_prefix: str = ""  # in files that transformers writes of the model itself
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every name that the table can have in a file."""
         return tuple(dict.fromkeys(prefix + self.table.name for prefix in self.prefixes))
-
-    @property
-    def usual_name(self) -> str:
-        """The name that it has in files that transformers writes of the model itself."""
-        return self.usual_prefix + self.table.name
 
     @property
     def config_key(self) -> str:
@@ -70,11 +55,7 @@ class TableLocation:
 
     @property
     def reserved_rows(self) -> int:
-        """How many of its rows come before position 0.
-
-        Raises:
-            CheckpointError: The key that decides it is not a whole number ≥ 0.
-        """
+        """How many of its rows come before position 0."""
         rule = self.table.reserved
         return rule.rows + (self.value(rule.config_key) if rule.config_key else 0)
 
@@ -89,11 +70,7 @@ class TableLocation:
         return nested(self.config, (*self._obeyed_config, *key.split(".")))
 
     def value(self, key: str) -> int:
-        """Return the whole number that the config states for a key, or transformers' default for it.
-
-        Raises:
-            CheckpointError: It is neither stated nor known, or not a whole number ≥ 0.
-        """
+        """Return the whole number ≥ 0 that the config states for a key, or transformers' default for it."""
         value = self.stated(key)
         value = self.family.defaults.get(key) if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -117,8 +94,7 @@ class TableLocation:
 
     def paths_of(self, key: str) -> tuple[Keys, ...]:
         """Return where a key must state a new value: in its own config, and in the one that overrides it."""
-        split = tuple(key.split("."))
-        return tuple(dict.fromkeys(((*self.path, *split), (*self._obeyed_config, *split))))
+        return tuple(dict.fromkeys((*path, *key.split(".")) for path in (self.path, self._obeyed_config)))
 
     @property
     def length_paths(self) -> tuple[Keys, ...]:
@@ -154,33 +130,20 @@ class TableLocation:
 
 @dataclass(frozen=True)
 class UnsupportedPart:
-    """A model, or a model inside one, that has no learned table.
+    """A model, or a model inside one, that has no learned table."""
 
-    Attributes:
-        part: What it is called; empty for the outermost.
-        message: What it uses instead.
-        advice: What to do.
-        reads_tokens: Whether it reads texts all the same.
-    """
-
-    part: str
-    message: str
+    part: str  # its name; empty for the outermost
+    message: str  # what it uses instead
     advice: str
-    reads_tokens: bool = False
+    reads_tokens: bool = False  # whether it reads texts all the same
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the registry knows of one model.
+    """What the registry knows of one model."""
 
-    Attributes:
-        family: The family of the outermost model.
-        locations: Every table that it can have; a file need not hold all.
-        unsupported: Those of its parts that have none.
-    """
-
-    family: Family
-    locations: tuple[TableLocation, ...]
+    family: Family  # of the outermost model
+    locations: tuple[TableLocation, ...]  # every table that it can have; a file need not hold all
     unsupported: tuple[UnsupportedPart, ...] = ()
 
 
@@ -202,14 +165,7 @@ def find_architecture(
 ) -> Architecture:
     """Return what the registry knows of a model, put together from its parts' families.
 
-    Args:
-        config: The parsed config.json.
-        where: Its path, for messages.
-        model_type: The family to take it for; None is what the config says.
-
-    Raises:
-        CheckpointError: The config names no model type.
-        UnsupportedModelError: The model has no learned position table, or is not in the registry.
+    `where` is the config's path, for messages; `model_type` wins over what the config says.
     """
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
@@ -243,14 +199,9 @@ def unsupported_error(model_type: str, parts: tuple[UnsupportedPart, ...]) -> Un
 def by_hand(
     config: Mapping[str, Any], table: str, config_key: str, reserved_rows: int, inside_key: bool
 ) -> Architecture:
-    """Describe a model that the registry does not know, from what the user states about it.
+    """Describe a model that the registry does not know by the whole name of its table and the key of its length.
 
-    Args:
-        config: The parsed config.json.
-        table: The whole name of its position table.
-        config_key: The key that states its length, with dots where configs are nested.
-        reserved_rows: Rows before position 0.
-        inside_key: Whether the key counts them.
+    `inside_key` says whether the key counts the reserved rows.
     """
     *path, key = config_key.split(".")
     family = Family(str(config.get("model_type") or "unknown"))
@@ -277,7 +228,13 @@ def _search(
 ) -> Iterator[TableLocation | UnsupportedPart]:
     """Yield the tables of a model and of its parts, and the parts that have none."""
     if model_type not in FAMILIES:
-        yield _unsupported_type(model_type, outer)
+        scheme = POSITION_SCHEMES.get(model_type)
+        if scheme is None:
+            yield UnsupportedPart(outer.part, f"The model type {model_type!r} is not in ctxextend's registry.", "")
+            return
+        lacks = "position table; it uses" if scheme.reads_tokens else "table over token positions: it uses"
+        message = f"This {model_type} model has no learned {lacks} {scheme.uses}."
+        yield UnsupportedPart(outer.part, message, scheme.advice, scheme.reads_tokens and outer.tokenizer is not None)
         return
     if len(outer.path) > MAX_DEPTH:
         yield UnsupportedPart(outer.part, f"This {model_type} model is not looked for so deep in others.", "")
@@ -319,16 +276,6 @@ def _search(
         yield from _search(stated if is_stated else part.model_type, config, inner)
 
 
-def _unsupported_type(model_type: str, outer: _Surroundings) -> UnsupportedPart:
-    scheme = POSITION_SCHEMES.get(model_type)
-    if scheme is None:
-        return UnsupportedPart(outer.part, f"The model type {model_type!r} is not in ctxextend's registry.", "")
-    lacks = "position table; it uses" if scheme.reads_tokens else "table over token positions: it uses"
-    message = f"This {model_type} model has no learned {lacks} {scheme.uses}."
-    reads_tokens = scheme.reads_tokens and outer.tokenizer is not None
-    return UnsupportedPart(outer.part, message, scheme.advice, reads_tokens=reads_tokens)
-
-
 @dataclass(frozen=True)
 class FamilyTable:
     """One position table of one model type.
@@ -339,7 +286,7 @@ class FamilyTable:
         table: Its tensor; a model with a head has another prefix, and a part that may be of any family is shown as the
             one that transformers takes by default.
         config_key: The key that states its length, with dots where configs are nested.
-        offset: The rule for its reserved rows, before position 0.
+        reserved_rows: The rule for its rows before position 0.
         notes: What else is particular about it, in words.
     """
 
@@ -347,7 +294,7 @@ class FamilyTable:
     part: str
     table: str
     config_key: str
-    offset: str
+    reserved_rows: str = field(metadata=json_key("offset"))
     notes: tuple[str, ...]
 
 
@@ -366,8 +313,8 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             rule = found.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} {'inside' if rule.inside_key else 'on top of'} the key"
-            notes = tuple(_notes(FAMILIES[name], found))
-            listed.append(FamilyTable(name, found.part, found.usual_name, found.config_key, reserved, notes))
+            notes, usual_name = tuple(_notes(FAMILIES[name], found)), found.usual_prefix + found.table.name
+            listed.append(FamilyTable(name, found.part, usual_name, found.config_key, reserved, notes))
     return listed
 
 
