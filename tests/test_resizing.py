@@ -111,7 +111,7 @@ def test_resize_table_stretch_keeps_20_rows_unless_told() -> None:
 def test_resize_table_stretch_says_what_to_type_where_it_keeps_all_rows(learned: int) -> None:
     with pytest.raises(ResizeError) as refusal:
         resize_table(np.ones((learned, 2)), 40, MethodOptions(method="stretch"))
-    assert "keeps the first 20 positions" in str(refusal.value)
+    assert "--keep-first 20 by --method stretch" in str(refusal.value)
     assert f"--keep-first {learned // 2}" in str(refusal.value)
     made = resize_table(np.ones((learned, 2)), 40, MethodOptions(method="stretch", keep_first=learned // 2))
     assert np.array_equal(made, np.ones((40, 2)))

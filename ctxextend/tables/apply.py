@@ -27,11 +27,7 @@ SAMPLE_WIDTH = 8
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions:
-    """A method and its flags, checked against each other.
-
-    Raises:
-        ResizeError: No such method, a value out of range, or a flag that has no meaning for the method.
-    """
+    """A method and its flags, checked against each other."""
 
     method: str | None = None  # a key of `METHODS`; None is `copy`, and all that a shorter table allows
     # Positions at the start that the method neither reads nor changes; None is the method's default.
@@ -124,24 +120,13 @@ class MethodOptions:
 
 
 def resize_table(table: Table, rows: int, options: MethodOptions | None = None) -> Table:
-    """Return the table with another number of rows.
+    """Return a table's rows, shape (n, d), any float dtype, at another number of rows: (m, d), that dtype, a copy.
 
     A shorter table is the first rows, and an equal one the same rows: `options` is read only to create new rows.
     The method works in float64, unless it repeats rows. It sees rows [keep_first : n - drop_last] and is asked for
     rows - keep_first rows, so that row t continues the source as if the dropped rows had never been learned; learned
     rows that stay are then put back as they were stored, without a cast. Methods that read the kept rows are given
-    them too.
-
-    Args:
-        table: Learned rows, shape (n, d), any float dtype (ml_dtypes' too), reserved rows removed.
-        rows: Rows wanted, m ≥ 1.
-        options: The method and its flags; None is `copy`.
-
-    Returns:
-        Shape (m, d), `table`'s dtype, contiguous, a copy.
-
-    Raises:
-        ResizeError: As `check_source_rows`.
+    them too. Reserved rows are not among a table's rows here.
     """
     options = options or MethodOptions()
     learned = len(table)
@@ -167,32 +152,13 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
 
 
 def resize_with_reserved(table: Table, reserved_rows: int, positions: int, options: MethodOptions) -> Table:
-    """Return the table with another number of positions; its reserved rows stay as they are.
-
-    Args:
-        table: Shape (reserved_rows + n, d), any float dtype.
-        reserved_rows: Rows before position 0.
-        positions: Positions wanted, m ≥ 1.
-        options: The method and its flags.
-
-    Returns:
-        Shape (reserved_rows + m, d), `table`'s dtype, contiguous, a copy.
-
-    Raises:
-        ResizeError: As `resize_table`.
-    """
+    """Return a table with its reserved rows, shape (reserved_rows + n, d), at another number of positions."""
     resized = resize_table(table[reserved_rows:], positions, options)
     return np.concatenate([table[:reserved_rows], resized]) if reserved_rows else resized
 
 
 def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | None:
-    """Describe what a method chose by a table's own figures; None where it chooses nothing.
-
-    Args:
-        table: Learned rows, shape (n, d), any float dtype, reserved rows removed.
-        rows: Rows wanted, m > n.
-        options: The method and its flags.
-    """
+    """Describe what a method chose by a table's own figures; None where it chooses nothing."""
     explain = options.facts.explain
     if explain is None:
         return None
@@ -202,37 +168,17 @@ def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | Non
 
 
 def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
-    """Refuse flags that leave no learned row to create new ones from, and more rows than a method can create.
-
-    Args:
-        learned: Learned rows, n.
-        rows: Rows wanted, m > n.
-        options: The method and its flags.
-
-    Raises:
-        ResizeError: keep_first + drop_last ≥ n, or m is beyond the method's bound.
-    """
-    first, last = options.kept_first, options.drop_last
-    method = options.facts
-    if first >= learned and options.keep_first is None:
-        raise ResizeError(
-            f"--method {method.name} keeps the first {first} positions as they are, and of {learned} learned ones none "
-            "is left to make new rows from.",
-            f"Type how many it shall keep: --keep-first {learned // 2}, or any number up to {learned - 1}.",
-        )
+    """Refuse flags that leave no learned row to create new ones from, and more rows than a method can create."""
+    first, last, method = options.kept_first, options.drop_last, options.facts
     if method.reads_kept_rows and first <= learned:
         first = 0  # what is kept is a source too
-    for flag, value in (("--keep-first", first), ("--drop-last", last)):
-        if value >= learned:
-            raise ResizeError(
-                f"{flag} {value} takes all {learned} learned positions and leaves none to make new rows from.",
-                f"Use at most {learned if method.reads_kept_rows and flag == '--keep-first' else learned - 1}.",
-            )
-    if first + last >= learned:
+    source = learned - first - last
+    if source < 1:
+        given = {"keep-first": first, "drop-last": last}
+        flags = " and ".join(f"--{flag} {count}" for flag, count in given.items() if count)
         raise ResizeError(
-            f"--keep-first {first} and --drop-last {last} together take all {learned} "
-            "learned positions and leave none to make new rows from.",
-            "Make one of them smaller.",
+            f"{flags} by --method {method.name}: of {learned} learned positions none is left to make new rows from.",
+            f"Use --keep-first {(learned - last) // 2}." if last < learned else f"--drop-last must be below {learned}.",
         )
     if (options.repeat or options.sigma) and learned - last < SHORTEST:
         raise ResizeError(
@@ -245,7 +191,6 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             f"--repeat {options.repeat[0]}:{options.repeat[1]} goes beyond the {learned - last} rows that are read.",
             f"Let it end at {learned - last} or before.",
         )
-    source = learned - first - last
     if method.max_rows and rows > first + method.max_rows(source):
         most = first + method.max_rows(source)
         raise ResizeError(
@@ -275,19 +220,12 @@ def nonfinite_rows(table: Table) -> list[int]:
 
 
 def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mask:
-    """Return which rows of a table were learned before it was resized.
+    """Return which rows of a table, shape (m, d), were learned before it was resized from (n, d): a mask, shape (m,).
 
     A row that is in its place and unchanged is a learned one. So is the first that equals a learned row which is no
     longer in its own place: interpolation in whole steps puts row i at i times the step, and the rows in between are
     new (Zhu et al. 2024, LongEmbed, section 4.3, arXiv:2404.12096, which tunes only those). A second copy of a learned
     row is new.
-
-    Args:
-        before: The table as it was, reserved rows removed, shape (n, d).
-        after: The table as it is, in the same dtype, shape (m, d).
-
-    Returns:
-        Shape (m,), true for learned rows.
     """
     shared = min(len(before), len(after))
     bits = (np.ascontiguousarray(table[:shared]).view(np.uint8).reshape(shared, -1) for table in (before, after))
@@ -303,19 +241,9 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
 
 
 def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) -> Mask:
-    """Return which rows of a table are learned ones after it was resized, whatever their values.
+    """Return which rows of a table of `learned` rows are learned ones after resizes, each to so many rows and how.
 
     A coarse dtype can make rows between two learned ones equal to one of them; here they are new all the same.
-
-    Args:
-        learned: Its rows at first, reserved rows not counted.
-        resizes: The rows that each resize gave it, and how.
-
-    Returns:
-        Shape (m,), true for learned rows.
-
-    Raises:
-        ResizeError: A resize that cannot be.
     """
     before = table = np.random.default_rng(0).normal(size=(learned, SAMPLE_WIDTH)).astype(np.float32)
     for rows, options in resizes:

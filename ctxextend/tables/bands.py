@@ -101,22 +101,11 @@ def bands(
     The slow band S is the rows smoothed by a Gaussian of `sigma` rows (local linear, so that its ends do not bend), the
     fast band F the residual. Row t is mean + gain·(S(u) - mean + F(v)): u is where linear interpolation that keeps both
     ends reads the table, and v advances row by row, from `repeat`'s end back to its start, blended over 8 rows on
-    either side. Rows at either end that are unlike the others take no part; those at the start stay. The idea is that
-    of YaRN, which stretches slow rotations, keeps fast ones, and sharpens attention with length.
-
-    Args:
-        table: Learned rows, shape (n, d), float64.
-        rows: Rows wanted, m ≥ n.
-        keep: Rows at the start that stay as they are; the slow band is stretched from the last of them on, and held
-            where all stay.
-        sigma: Rows, ≥ 0; at 0 there is no fast band, and it is linear interpolation, widened by `gain`. None is chosen
-            from the table.
-        repeat: The source rows that repeat: the first, and the row behind the last. None is chosen from the table.
-        gain: The factor by which rows move away from their mean: longer texts have more to attend to. None is
-            1 + 0.2·log2(m / n), or where far rows are much like near ones 1 + 0.1·log2(m / n), at most 1.6.
-
-    Returns:
-        Shape (m, d), float64.
+    either side. Rows at either end that are unlike the others take no part; those at the start stay, and so do `keep`
+    rows: the slow band is stretched from the last of them on, and held where all stay. At sigma 0 there is no fast
+    band, and it is linear interpolation, widened by `gain`. The idea is that of YaRN, which stretches slow rotations,
+    keeps fast ones, and sharpens attention with length. What is None is chosen from the table; see `choose_split` and
+    `default_gain`.
 
     Source: our own; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions).
     """
@@ -189,14 +178,6 @@ def explain_auto(table: Rows, rows: int, *, keep: int = 0) -> str:
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
     """Create the new rows by `bands`, or by `linear` where a table has fewer than 32 rows, which is too few to split.
 
-    Args:
-        table: Learned rows, shape (n, d), float64.
-        rows: Rows wanted, m ≥ n.
-        keep: Rows at the start that stay as they are.
-
-    Returns:
-        Shape (m, d), float64.
-
     Source: our own.
     """
     # bands without a fast band that widens nothing is linear interpolation
@@ -206,45 +187,30 @@ def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
 
 @dataclass(frozen=True)
 class BandSplit:
-    """How a table is split into a slow and a fast band.
+    """How a table is split into a slow and a fast band."""
 
-    Attributes:
-        head: Rows at the start that are unlike the others, such as an attention sink; they stay.
-        stop: The row behind the last one that is like the others.
-        is_local: Whether rows an eighth of the table apart have less than half in common of what neighbours have.
-        sigma: Standard deviation of the Gaussian that gives the slow band, in rows; 0 where nothing is repeated.
-        noise_distance: How far the fast band is from noise: the sum, over lags of up to 32 rows, of squared differences
-            of its autocorrelation from that of noise.
-        fast_share: The fast band's share of the variance of the rows, 0 to 1.
-        repeat: The rows of the fast band that repeat: the first, and the row behind the last; none where sigma is 0.
-        match: How alike the rows around both ends of these are, -1 to 1.
-    """
-
-    head: int
-    stop: int
-    is_local: bool = False
-    sigma: float = 0.0
+    head: int  # rows at the start that are unlike the others, such as an attention sink; they stay
+    stop: int  # the row behind the last one that is like the others
+    is_local: bool = False  # rows an eighth of the table apart have less than half in common of what neighbours have
+    sigma: float = 0.0  # standard deviation of the Gaussian that gives the slow band, in rows; 0: nothing is repeated
+    # How far the fast band is from noise: the sum, over lags of up to 32 rows, of squared differences of its
+    # autocorrelation from that of noise.
     noise_distance: float = 0.0
-    fast_share: float = 0.0
-    repeat: tuple[int, int] = (0, 0)
-    match: float = 0.0
+    fast_share: float = 0.0  # of the variance of the rows, 0 to 1
+    repeat: tuple[int, int] = (0, 0)  # the first row of the fast band that repeats, and the row behind the last
+    match: float = 0.0  # how alike the rows around both ends of these are, -1 to 1
 
 
 def choose_split(
     table: Rows, *, keep: int = 0, sigma: float | None = None, repeat: tuple[int, int] | None = None
 ) -> BandSplit:
-    """Choose from a table alone how it is split.
+    """Choose from a table alone, shape (n, d), float64, how it is split; a given sigma or range is taken as it is.
 
     Sigma is where the valley begins that the spectrum of the rows has between what changes over the whole table and
     what changes from row to row. Where the fast band is little, or has the autocorrelation of noise, sigma is 0. Of the
     ranges of half the table, and up to 511 rows more, the one whose ends are most alike repeats; where they are much
-    alike, sigma is an eighth of the table, so that everything but its trend repeats.
-
-    Args:
-        table: Learned rows, shape (n, d), float64.
-        keep: Rows at the start that will stay as they are: the first repetition begins behind them.
-        sigma: Rows, ≥ 0, instead of what would be chosen.
-        repeat: The first row that repeats and the row behind the last, instead of what would be chosen.
+    alike, sigma is an eighth of the table, so that everything but its trend repeats. The first repetition begins behind
+    the `keep` rows that will stay.
     """
     split = _typical_rows(table)
     source = table[split.head : split.stop]
@@ -272,11 +238,7 @@ def choose_split(
 def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list[tuple[int, int]]:
     """Return the ranges whose ends are most alike, the best first, and last the range of all typical rows.
 
-    Args:
-        table: Learned rows, shape (n, d), float64.
-        sigma: Rows of the Gaussian that gives the slow band, above 0.
-        most: Ranges wanted; no two have nearly the same length, since those would differ in little.
-        keep: As in `choose_split`.
+    No two have nearly the same length, since those would differ in little; `sigma` and `keep` are as in `choose_split`.
     """
     split = _typical_rows(table)
     source = table[split.head : split.stop]
@@ -291,20 +253,19 @@ def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list
 
 
 def default_gain(split: BandSplit, learned: int, rows: int) -> float:
-    """Return the factor by which a table of `learned` rows is widened when it grows to `rows`."""
+    """Return the factor by which a table of `learned` rows is widened when it grows to `rows`, at most 1.6.
+
+    1 + 0.2·log2(rows / learned), or where far rows are much like near ones 1 + 0.1·log2(rows / learned): longer texts
+    have more to attend to.
+    """
     doublings = np.log2(max(rows / max(learned, 1), 1))
     return float(min(1 + (GAIN if split.is_local else FAR_GAIN) * doublings, MAX_GAIN))
 
 
 def smoothed(rows: Rows, sigma: float) -> Rows:
-    """Return rows smoothed by lines that are fitted around each by least squares, with Gaussian weights.
+    """Return rows smoothed by lines fitted around each by least squares, with Gaussian weights of `sigma` rows.
 
-    Args:
-        rows: Shape (n, d), float64.
-        sigma: Standard deviation of the Gaussian, in rows, above 0.
-
-    Returns:
-        Shape (n, d), float64. A line stays what it is, up to its ends.
+    A line stays what it is, up to its ends.
 
     Source: local linear regression, Fan & Gijbels 1996, "Local Polynomial Modelling and Its Applications", section 2.3.
     """
@@ -369,12 +330,7 @@ def _valley_sigma(rows: Rows) -> float:
 def _split_at(split: BandSplit, rows: Rows, sigma: float, least_stop: int, given: tuple[int, int] | None) -> BandSplit:
     """Return a split of typical rows at one sigma, with the figures of the fast band.
 
-    Args:
-        split: The split so far.
-        rows: Its typical rows, shape (n, d).
-        sigma: Rows of the Gaussian.
-        least_stop: The range that repeats ends at this row or later.
-        given: The range that repeats; None is the best of half the table or more.
+    The range that repeats is the given one, or the best of half the table or more that ends at `least_stop` or later.
     """
     fast = smoothed(rows, sigma)
     np.subtract(rows, fast, out=fast)
@@ -407,13 +363,7 @@ def _power(blocks: Iterable[Rows], length: int) -> Rows:
 
 
 def _autocorrelation(blocks: Iterable[Rows], count: int, most: float) -> Rows:
-    """Return the correlation of rows with those 1, 2, … behind them, -1 to 1 each, shape (lags,).
-
-    Args:
-        blocks: The rows, some columns at a time.
-        count: The number of rows.
-        most: The largest lag, as a share of them.
-    """
+    """Return the correlation of rows with those 1, 2, … behind them, -1 to 1, up to a share `most` of their count."""
     lags = np.arange(1, max(round(most * count), 1) + 1)
     power, squares = np.zeros(count + 1), np.zeros(count)
     for block in blocks:
@@ -436,12 +386,7 @@ def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
 
 
 def _best_ranges(fast: Rows, least_stop: int) -> Iterator[tuple[tuple[int, int], float]]:
-    """Yield for each length the range whose ends are most alike, and how alike they are.
-
-    Args:
-        fast: The fast band, shape (n, d).
-        least_stop: A range ends at this row or later.
-    """
+    """Yield for each length the range that ends at `least_stop` or later whose ends are most alike, and how alike."""
     shortest = max(int(MIN_REPEAT_SHARE * len(fast)), SEAM)
     lengths = range(shortest, min(shortest + LENGTHS, len(fast) - SEAM + 1))
     for length, matches in zip(lengths, _matches(fast, lengths), strict=True):

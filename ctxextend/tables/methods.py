@@ -1,7 +1,8 @@
 """The methods that create the rows of a longer position table: one function each, with its facts beside it.
 
-A method sees only the source rows, as float64, without reserved rows and without the rows that ``--keep-first`` and
-``--drop-last`` leave out, and returns as many rows as it is asked for. `bands` and `auto` have a module of their own.
+A method sees only the source rows, shape (n, d), float64, without reserved rows and without those that ``--keep-first``
+and ``--drop-last`` leave out, and returns as many rows as it is asked for, shape (m, d), float64, m ≥ n. Those that
+keep learned rows return them first, exactly. `bands` and `auto` have a module of their own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,13 +47,6 @@ ROTATION_COMPONENTS = 512
 def copy(table: Rows, rows: int) -> Rows:
     """Fill the new rows by repeating the learned ones, as Longformer's `convert_model_to_long.ipynb` does.
 
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m.
-
-    Returns:
-        Shape (m, d), float64; row t is source row t mod n, so rows [:n] equal `table` exactly.
-
     Source: Beltagy et al. 2020, Longformer, section 5, arXiv:2004.05150.
     """
     return table[np.arange(rows) % len(table)]
@@ -67,17 +61,10 @@ def copy(table: Rows, rows: int) -> Rows:
     when="long texts must work at once, and short ones may change",
 )
 def linear(table: Rows, rows: int) -> Rows:
-    """Stretch the table by linear interpolation, both ends kept.
+    """Stretch the table by linear interpolation: row t is read at source position t·(n-1)/(m-1).
 
-    Row t is read at source position t·(n-1)/(m-1): the first row stays the first and the last the last, the
-    convention that `torch.nn.functional.interpolate` calls ``align_corners=True``.
-
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m ≥ n.
-
-    Returns:
-        Shape (m, d), float64; rows 0 and m-1 equal the first and last of `table` exactly, no other row is promised.
+    The first row stays the first and the last the last, bit for bit, the convention that
+    `torch.nn.functional.interpolate` calls ``align_corners=True``.
 
     Source: Dosovitskiy et al. 2020, section 3.2, arXiv:2010.11929 (2-D),
         and Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378 (text).
@@ -99,16 +86,9 @@ def linear(table: Rows, rows: int) -> Rows:
 def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) -> Rows:
     """Continue the table with Vaswani's sinusoids, or replace it by them.
 
-    Args:
-        table: Source rows, shape (n, d), float64; odd d allowed.
-        rows: Rows wanted, m.
-        scope: ``new``: rows [:n] are `table`; row i ≥ n is mean + s·PE(t), with PE(t) the sinusoid of the absolute
-            position t = start + i, mean the source rows' mean, s = median‖pᵢ - mean‖ / ‖PE(t)‖, so that new
-            rows lie where learned ones do. ``all``: every row is PE(t), unscaled, and `table` is not read.
-        start: Absolute position of the first source row.
-
-    Returns:
-        Shape (m, d), float64.
+    ``new``: row i ≥ n is mean + s·PE(t), with PE(t) the sinusoid of the absolute position t = start + i, mean the
+    source rows' mean, s = median‖pᵢ - mean‖ / ‖PE(t)‖, so that new rows lie where learned ones do. ``all``: every row
+    is PE(t), unscaled, and `table` is not read. `start` is the absolute position of the first source row.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
@@ -132,18 +112,11 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) ->
     when="as linear, where the table is smooth and its norms must not shrink between rows",
 )
 def cubic(table: Rows, rows: int) -> Rows:
-    """Stretch the table by cubic convolution, both ends kept.
+    """Stretch the table by cubic convolution: row t is read at source position t·(n-1)/(m-1), from the four around it.
 
-    Row t is read at source position t·(n-1)/(m-1) from the four rows around it, by Keys' kernel with a = -0.75, as
-    `torch.nn.functional.interpolate` does in mode ``bicubic`` with ``align_corners=True``. Beyond its ends the table
-    goes on with its first and its last row. Between rows that differ much it overshoots them.
-
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m ≥ n.
-
-    Returns:
-        Shape (m, d), float64; rows 0 and m-1 equal the first and last of `table` exactly, no other row is promised.
+    The kernel is Keys' with a = -0.75, as of `torch.nn.functional.interpolate` in mode ``bicubic`` with
+    ``align_corners=True``: both ends stay, bit for bit. Beyond its ends the table goes on with its first and its last
+    row. Between rows that differ much it overshoots them.
 
     Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages 1153-1160.
     """
@@ -163,14 +136,7 @@ def cubic(table: Rows, rows: int) -> Rows:
     repeats_rows=True,
 )
 def nearest(table: Rows, rows: int) -> Rows:
-    """Let groups of neighbouring positions share a row.
-
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m ≥ n.
-
-    Returns:
-        Shape (m, d), float64; row t is source row floor(t·n/m): where m = s·n, each row stands s times in a row.
+    """Let groups of neighbouring positions share a row: where m = s·n, each row stands s times in a row.
 
     Source: Zhu et al. 2024, LongEmbed, grouped positions, arXiv:2404.12096.
     """
@@ -189,13 +155,6 @@ def nearest(table: Rows, rows: int) -> Rows:
 )
 def mirror(table: Rows, rows: int) -> Rows:
     """Fill the new rows by going back and forth through the learned ones, so that neighbours stay neighbours.
-
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m.
-
-    Returns:
-        Shape (m, d), float64; the source rows 0 … n-1, n-2 … 1, 0 … n-1 and so on, so rows [:n] equal `table` exactly.
 
     Source: our own, as numpy.pad does it in mode "reflect".
     """
@@ -218,13 +177,6 @@ def stretch(table: Rows, rows: int) -> Rows:
 
     Row t is read at source position t·n/m. Behind the last source row it is extrapolated along the last step.
 
-    Args:
-        table: Source rows, shape (n, d), float64: those behind the first 20, which stay.
-        rows: Rows wanted, m ≥ n.
-
-    Returns:
-        Shape (m, d), float64; row 0 equals the first of `table` exactly, no other row is promised.
-
     Source: Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378; `load_from_clip`, 77 to 248.
     """
     lower, remainder = np.divmod(np.arange(rows) * len(table), rows)
@@ -245,18 +197,8 @@ def stretch(table: Rows, rows: int) -> Rows:
 def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     """Write each position in two digits to the base n, and add a row for each digit.
 
-    Row i·n + j is a·u_i + (1-a)·u_j, with u = (p - a·p_0) / (1-a), p the source rows; so the first n rows stay.
-
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m ≤ n².
-        alpha: a, the weight of the first digit, between 0 and 1; at 0.5 the digits could not be told apart.
-
-    Returns:
-        Shape (m, d), float64; rows [:n] equal `table` exactly.
-
-    Raises:
-        IndexError: `rows` > n².
+    Row i·n + j is a·u_i + (1-a)·u_j, with u = (p - a·p_0) / (1-a), p the source rows; so the first n rows stay, and
+    there are n² at most. At a = 0.5 the digits could not be told apart.
 
     Source: Su Jianlin 2020, kexue.fm/archives/7947, and his bert4keras.
     """
@@ -282,13 +224,6 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
 def last(table: Rows, rows: int) -> Rows:
     """Fill the new rows with the last learned one.
 
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m.
-
-    Returns:
-        Shape (m, d), float64; rows [:n] equal `table` exactly.
-
     Source: our own, as numpy.pad does it in mode "edge".
     """
     return table[np.minimum(np.arange(rows), len(table) - 1)]
@@ -305,13 +240,6 @@ def last(table: Rows, rows: int) -> Rows:
 def mean(table: Rows, rows: int) -> Rows:
     """Fill the new rows with the mean of the learned ones.
 
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m.
-
-    Returns:
-        Shape (m, d), float64; rows [:n] equal `table` exactly.
-
     Source: after Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models" (for words).
     """
     return _extended(table, rows, table.mean(axis=0))
@@ -327,16 +255,9 @@ def mean(table: Rows, rows: int) -> Rows:
     when="a comparison needs a baseline, as if the new positions were trained from scratch",
 )
 def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
-    """Draw the new rows from a normal distribution with the learned rows' mean and standard deviation.
+    """Draw the new rows from a normal distribution with each column's mean and standard deviation in the learned ones.
 
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m.
-        seed: Seed of `numpy.random.default_rng`.
-
-    Returns:
-        Shape (m, d), float64; rows [:n] equal `table` exactly. Each column has its own mean and deviation, and rows are
-        drawn in order: a longer table begins with a shorter one's.
+    Rows are drawn in order: a longer table begins with a shorter one's.
 
     Source: our own, the baseline; each column's mean and deviation after Hewitt 2021, as for `mean`.
     """
@@ -364,13 +285,6 @@ def spectral(table: Rows, rows: int) -> Rows:
     The 64 leading principal components, as curves over the positions, are fitted together by a constant and up to 16
     sinusoids of common frequencies, of half a cycle per table or more, and the new rows continue the fit. The residual
     is left out. No new row is farther from the mean row than twice the farthest learned one.
-
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m.
-
-    Returns:
-        Shape (m, d), float64; rows [:n] equal `table` exactly.
 
     Source: our own; frequencies after Zechmeister & Kuerster 2009, section 2, arXiv:0901.2573.
     """
@@ -403,13 +317,6 @@ def rotation(table: Rows, rows: int) -> Rows:
     the 512 leading principal components. New row n-1+k is mean + s·(last row - mean)·R^k, with s such that it is as far
     from the mean as the median learned row.
 
-    Args:
-        table: Source rows, shape (n, d), float64.
-        rows: Rows wanted, m.
-
-    Returns:
-        Shape (m, d), float64; rows [:n] equal `table` exactly.
-
     Source: our own; R by Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 6.4.1.
     """
     found = principal_components(table, ROTATION_COMPONENTS)
@@ -430,13 +337,7 @@ def rotation(table: Rows, rows: int) -> Rows:
 
 
 def _extended(table: Rows, rows: int, fill: Rows) -> Rows:
-    """Return the learned rows followed by new ones.
-
-    Args:
-        table: Shape (n, d).
-        rows: Rows wanted, m.
-        fill: The new rows, shape (m - n, d), or one row for all of them, shape (d,).
-    """
+    """Return learned rows, shape (n, d), followed by new ones, shape (m - n, d), or one for all of them, shape (d,)."""
     result = np.empty((rows, table.shape[1]))
     result[: len(table)] = table
     result[len(table) :] = fill
@@ -460,13 +361,10 @@ def _keys(distance: Rows) -> Rows:
 def _interpolated(
     table: Rows, start: Indices, is_between: NDArray[np.bool_], steps: Sequence[tuple[Rows, Indices, Indices]]
 ) -> Rows:
-    """Return source rows, each moved by shares of the differences between others.
+    """Return source rows, each moved by shares of the differences between others; beyond its ends the table goes on.
 
-    Args:
-        table: Source rows, shape (n, d); beyond its ends it continues with its first and its last row.
-        start: The source row that each row starts from, shape (m,).
-        is_between: Whether it is moved, shape (m,): where not, no other row is read, since that may hold NaN.
-        steps: Shares, and the rows that a step leads to and from, shape (m,) each.
+    Row t starts from source row `start[t]`. Where it `is_between`, each step adds a share of the difference between the
+    rows that it leads to and from, of shape (m,) each; elsewhere no other row is read, since that may hold NaN.
     """
     result = np.empty((len(start), table.shape[1]))
     for first in range(0, len(start), BLOCK_ROWS):

@@ -29,14 +29,10 @@ MIN_GAIN = 1e-6
 
 
 def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Floats:
-    """Return PE(t) for each position: sin in the even columns, cos in the odd ones, interleaved.
+    """Return PE(t) for absolute positions t of shape (m,), shape (m, d): sin and cos interleaved.
 
-    Args:
-        positions: Absolute positions t, shape (m,).
-        width: Columns, d; with an odd d the last column is a sine without its cosine.
-
-    Returns:
-        Shape (m, d), float64: PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)).
+    PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)); with an odd d the last column is a sine
+    without its cosine.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
@@ -49,28 +45,17 @@ def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Floats:
 
 
 class PrincipalComponents(NamedTuple):
-    """A table as mean + coordinates @ directions, as far as its leading components go.
+    """A table as mean + coordinates @ directions, as far as its leading components go."""
 
-    Attributes:
-        mean: The mean row, shape (d,); NaN where a row is not finite.
-        coordinates: Shape (n, k).
-        directions: Shape (k, d).
-    """
-
-    mean: Floats
-    coordinates: Floats
-    directions: Floats
+    mean: Floats  # shape (d,); NaN where a row is not finite
+    coordinates: Floats  # shape (n, k)
+    directions: Floats  # shape (k, d)
 
 
 def principal_components(table: Floats, most: int) -> PrincipalComponents:
-    """Return the leading principal components of a table around its mean row.
+    """Return at most so many leading principal components of a table of shape (n, d) around its mean row.
 
-    Args:
-        table: Shape (n, d), float64.
-        most: The most components wanted.
-
-    Returns:
-        At most `most` components; none of a constant table or of one with a row that is not finite.
+    A constant table has none, nor has one with a row that is not finite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         mean = table.mean(axis=0)
@@ -96,15 +81,9 @@ def principal_components(table: Floats, most: int) -> PrincipalComponents:
 def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Floats]:
     """Fit a constant, a cosine and a sine to a curve by least squares, at closely spaced frequencies.
 
-    They are an eighth of a cycle per table apart, starting at half a cycle per table. A plain Fourier transform would
-    favour whole cycles.
-
-    Args:
-        positions: Where the curve is known, ascending, ≥ 0, shape (n,).
-        values: The curve there, shape (n,).
-
-    Returns:
-        The frequencies, in cycles per position, and the sum of squares that each explains, shape (f,) both.
+    The curve is known at ascending positions ≥ 0, shape (n,). Frequencies, in cycles per position, are an eighth of a
+    cycle per table apart, from half a cycle per table on: a plain Fourier transform would favour whole cycles. Returned
+    are these, and the sum of squares that each explains, shape (f,) both.
 
     Source: Zechmeister & Kürster 2009, "The generalised Lomb-Scargle periodogram", section 2, arXiv:0901.2573.
     """
@@ -135,13 +114,10 @@ def find_vertex(three: Floats) -> float:
 
 
 class SinusoidFit:
-    """Several curves over the same positions, each a constant and sinusoids of the same frequencies.
+    """Several curves over the same positions, each a constant and sinusoids of the same frequencies, fitted.
 
-    Attributes:
-        frequencies: In cycles per position, shape (f,).
-        weights: Of the constant, each cosine and each sine in each curve, shape (1 + 2f, k).
-        residual: The curves minus the fit, shape (n, k).
-        error: Its sum of squares.
+    `weights`, shape (1 + 2f, k), are of the constant, each cosine and each sine in each curve; `residual`, shape (n,
+    k), is the curves minus the fit, and `error` its sum of squares.
     """
 
     def __init__(self, curves: Floats, frequencies: Floats) -> None:
@@ -183,14 +159,11 @@ class SinusoidFit:
 
 
 def fit_sinusoids(curves: Floats, most: int) -> SinusoidFit:
-    """Fit a constant and sinusoids of common frequencies to curves.
+    """Fit a constant and sinusoids of common frequencies to finite curves, shape (n, k).
 
-    Frequencies are added one by one, each where a sinusoid explains most of the residual of all curves, and all are
-    refined after each. They are half a cycle per table or more, and far enough apart that none cancels another.
-
-    Args:
-        curves: Shape (n, k), finite.
-        most: The most frequencies; a quarter of the positions is another bound.
+    Frequencies are added one by one, at most `most` and a quarter of n, each where a sinusoid explains most of the
+    residual of all curves, and all are refined after each. They are half a cycle per table or more, and far enough
+    apart that none cancels another.
     """
     fit = SinusoidFit(curves, np.zeros(0))
     total = float(np.square(curves).sum())

@@ -47,44 +47,26 @@ LISTED_RANGES = 10
 
 @dataclass(frozen=True)
 class Component:
-    """One principal component of a table.
+    """One principal component of a table, and the sinusoid over the positions that fits it best."""
 
-    Attributes:
-        share: Its share of the variance around the mean row, 0 to 1.
-        period: The period, in positions, of the sinusoid that fits it best; one longer than the table is an
-            extrapolation.
-        fit: The share of the component's own variance that this sinusoid explains, 0 to 1.
-    """
-
-    share: float
-    period: float
-    fit: float
+    share: float  # of the variance around the mean row, 0 to 1
+    period: float  # in positions; one longer than the table is an extrapolation
+    fit: float  # the share of the component's own variance that the sinusoid explains, 0 to 1
 
 
 @dataclass(frozen=True)
 class TableStats:
-    """Figures of a table's rows, reserved rows removed.
+    """Figures of a table's rows, reserved rows removed."""
 
-    Attributes:
-        norms: Euclidean norm of each row, shape (n,), float64; NaN or infinity where the row holds one.
-        cosines: Cosine of each row to the next, shape (n - 1,), float64; NaN where either has no direction.
-        steps: Euclidean distance of each row to the next, shape (n - 1,), float64.
-        mean_norm: Distance of the mean row from zero.
-        eigenvalues: Variance along each principal component, descending, float64, of the rows that `measure` takes for
-            the spectrum.
-        components: The leading ones, with their periods.
-        nonfinite: Rows that hold a NaN or an infinity; they are left out of everything below `cosines`.
-        zeros: Rows that are zero throughout.
-    """
-
-    norms: Floats
-    cosines: Floats
-    steps: Floats
-    mean_norm: float
-    eigenvalues: Floats
-    components: tuple[Component, ...]
-    nonfinite: tuple[int, ...]
-    zeros: tuple[int, ...]
+    norms: Floats  # Euclidean, shape (n,); NaN or infinity where the row holds one
+    cosines: Floats  # of each row to the next, shape (n - 1,); NaN where either has no direction
+    steps: Floats  # Euclidean distance of each row to the next, shape (n - 1,)
+    # From here on without the rows that are not finite.
+    mean_norm: float  # distance of the mean row from zero
+    eigenvalues: Floats  # variance along each principal component, descending
+    components: tuple[Component, ...]  # the leading ones
+    nonfinite: tuple[int, ...]  # rows that hold a NaN or an infinity
+    zeros: tuple[int, ...]  # rows that are zero throughout
 
     @cached_property
     def finite_norms(self) -> Floats:
@@ -123,14 +105,10 @@ class TableStats:
 
 
 def measure(table: Table) -> TableStats:
-    """Measure a table's rows.
+    """Measure a table's rows, shape (n, d), any float dtype, reserved rows removed, in float64.
 
-    Args:
-        table: Shape (n, d), any float dtype, reserved rows removed.
-
-    Returns:
-        Its figures, computed in float64. The spectrum of more than 8,192 rows is that of 8,192 of them, evenly spaced;
-        of a table with more than 768 rows and columns, that of 512 rows.
+    The spectrum of more than 8,192 rows is that of 8,192 of them, evenly spaced; of a table with more than 768 rows and
+    columns, that of 512 rows.
     """
     norms, cosines, steps = norms_and_neighbours(table)
     finite = np.flatnonzero(np.isfinite(norms))
@@ -223,9 +201,7 @@ def _period(rows: NDArray[np.intp], values: Floats) -> tuple[float, float]:
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
     """Whether the highest norm is so far above the median that a linear scale would show little of most.
 
-    Args:
-        reserved_norms: Those of reserved rows; a padding row, which is zero, does not count.
-        norms: The others.
+    Of reserved rows a padding row, which is zero, does not count.
     """
     values = np.concatenate([reserved_norms[reserved_norms > 0], norms])
     values = values[np.isfinite(values)]
@@ -235,8 +211,9 @@ def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
 def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     """Return the rows that stand out from those around them, each with what stands out and what is usual there.
 
-    A table's norms drift and its neighbours grow apart along the way, so that a rule for the whole table flags what is
-    merely at its end. Each row is therefore compared with the 8 on either side of it. A row is an outlier where
+    Given are the norms, shape (n,), and the cosines of each row to the next, shape (n - 1,). A table's norms drift and
+    its neighbours grow apart along the way, so that a rule for the whole table flags what is merely at its end. Each
+    row is therefore compared with the 8 on either side of it. A row is an outlier where
 
     - its norm differs from their median by more than 6 standard deviations and more than 20 % of it, or
     - the better of its two cosines to its neighbours is below their median by more than 6 standard deviations and
@@ -244,10 +221,6 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
 
     the standard deviation being 1.4826 times the median absolute deviation of all rows from their local medians. Rows
     that are zero or not finite are not counted here.
-
-    Args:
-        norms: Norm of each row, shape (n,).
-        cosines: Cosine of each row to the next, shape (n - 1,).
     """
     found: dict[int, list[str]] = {}
     norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
@@ -288,19 +261,12 @@ def _local_median(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Repetition:
-    """Rows that occur more than once, byte for byte.
+    """Rows that occur more than once, byte for byte."""
 
-    Attributes:
-        period: Rows after which the table repeats itself; None where it does not.
-        start: The first row of the part that repeats.
-        stop: The row behind it.
-        groups: Other rows that are equal, each group ascending; zero rows are not among them.
-    """
-
-    period: int | None
-    start: int
-    stop: int
-    groups: tuple[tuple[int, ...], ...]
+    period: int | None  # rows after which the table repeats itself
+    start: int  # the first row of the part that repeats
+    stop: int  # the row behind it
+    groups: tuple[tuple[int, ...], ...]  # other rows that are equal, each group ascending; zero rows are not among them
 
     @property
     def copies(self) -> float:
@@ -309,11 +275,7 @@ class Repetition:
 
 
 def find_repetition(table: Table) -> Repetition:
-    """Find the rows that occur more than once.
-
-    Args:
-        table: Shape (n, d), any dtype, reserved rows removed.
-    """
+    """Find the rows of a table, reserved rows removed, that occur more than once."""
     found: dict[bytes, list[int]] = {}
     for row in range(len(table)):
         if table[row].any():
@@ -348,14 +310,9 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
     """Find the positions at which the table jumps where an older one may have ended.
 
     A jump is a step from one row to the next that is longer than the 8 on either side of it by more than 6 standard
-    deviations (as in `find_outliers`) and more than half of their median.
-
-    Args:
-        stats: The table's figures.
-        lengths: Lengths that it is known to have had; powers of two from 32 on are tried after them.
-
-    Returns:
-        By each length that it jumps at, those of its multiples at which it jumps, each position once.
+    deviations (as in `find_outliers`) and more than half of their median. The lengths that it is known to have had are
+    tried first, then powers of two from 32 on. Returned are, by each length that it jumps at, those of its multiples at
+    which it jumps, each position once.
     """
     rows, usual = len(stats.norms), _local_median(stats.steps)
     jumps = {step + 1 for step in _rows_beyond(stats.steps - usual, usual / 2, np.abs(stats.steps - usual))}
@@ -373,19 +330,12 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
 
 
 def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float, ...]) -> dict[int, float]:
-    """Find the rows that look as an initialiser left them: independent normal numbers of a known deviation.
+    """Find the rows that look as an initialiser left them, each with the given standard deviation that it fits.
 
-    Of d such numbers the norm is s·√d within s/√2, and the cosine to any other row is 0 within 1/√d, both as
-    standard errors; their mean is 0 within s/√d. A row for which all of these hold within 4.5 standard errors, the
-    cosines to both neighbours included, counts as one.
-
-    Args:
-        table: Shape (n, d), any float dtype, reserved rows removed.
-        stats: Its figures.
-        deviations: The standard deviations s that an initialiser may have had.
-
-    Returns:
-        The rows, each with the s that it fits; none of tables less than 64 wide, where chance alone would do.
+    Of d independent normal numbers of deviation s the norm is s·√d within s/√2, and the cosine to any other row is 0
+    within 1/√d, both as standard errors; their mean is 0 within s/√d. A row for which all of these hold within 4.5
+    standard errors, the cosines to both neighbours included, counts as one. Tables less than 64 wide have none: there
+    chance alone would do.
     """
     width = table.shape[1]
     if width < UNTRAINED_WIDTH:
