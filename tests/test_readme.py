@@ -63,7 +63,7 @@ def families_table() -> str:
     """Return the registry as a Markdown table, model types with one rule and key in a row."""
     rows: dict[tuple[str, str], dict[str, list[str]]] = {}
     for table in list_families():
-        parts = rows.setdefault((table.offset, table.config_key), {}).setdefault(table.model_type, [])
+        parts = rows.setdefault((table.reserved_rows, table.config_key), {}).setdefault(table.model_type, [])
         parts += [table.part] * bool(table.part)
     body = "".join(
         f"| {rule} | `{key}` | "
