@@ -15,8 +15,8 @@ from ctxextend.comparison import calibrate as calibration_module
 from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Calibration, Trial
 from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
 from ctxextend.evaluation.eval_model import load_eval_model
+from ctxextend.evaluation.evaluate import cut_windows
 from ctxextend.evaluation.evaluation_result import Estimate
-from ctxextend.evaluation.text_windows import cut_windows
 from ctxextend.json_output import to_json
 from tests import pico
 from tests.test_compare import write_texts

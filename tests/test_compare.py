@@ -164,7 +164,7 @@ def test_comparison_shares_all_tensors_but_the_table_with_the_original(tmp_path:
     source = make_source(tmp_path / "source", "gpt2")
     write_texts()
     found = run_of(source, "linear", "copy")
-    model, original = found.resized.model.model, found.evaluation.base_reader.model.model  # type: ignore[union-attr]
+    model, original = found.resized.model.model, found.evaluation.base.model  # type: ignore[union-attr]
     theirs = dict(original.named_parameters())
     apart = {name for name, value in model.named_parameters() if value is not theirs[name]}
     assert apart == {"transformer.wpe.weight"}

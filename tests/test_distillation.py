@@ -17,7 +17,7 @@ from ctxextend import resize
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states, read_pooling
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, TextTokenizer, open_eval_model
-from ctxextend.evaluation.text_windows import Span
+from ctxextend.evaluation.losses import Span
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import Distillation, plan_windows

@@ -128,7 +128,7 @@ def test_read_pooling_reads_what_sentence_transformers_saves(theirs: SentenceTra
 @pytest.mark.parametrize(
     ("kinds", "config", "said"),
     [
-        ([*OLD, "sentence_transformers.models.Dense"], {}, "sentence_transformers.models.Dense"),
+        ([*OLD, "sentence_transformers.models.Dense"], {}, "the module Dense"),
         ([OLD[0], "custom_code.Pooling"], {}, "custom_code.Pooling"),
         ([OLD[0]], None, "0 Pooling modules"),
         (OLD, {"pooling_mode": "attention"}, "'attention'"),

@@ -332,12 +332,12 @@ def test_evaluate_prints_one_json_object(extended: Path, reference: Path) -> Non
 def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(extended: Path, reference: Path) -> None:
     script = (
         "import sys, os, signal\n"
-        "from ctxextend.evaluation.losses import LossMeasure\n"
-        "read = LossMeasure.read\n"
-        "def then_stop(self, number, text):\n"
-        "    if number == 8: os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return read(self, number, text)\n"
-        "LossMeasure.read = then_stop\n"
+        "from ctxextend.evaluation.losses import LossTask\n"
+        "read = LossTask._read\n"
+        "def then_stop(self, numbers, **flags):\n"
+        "    if 8 in numbers: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return read(self, numbers, **flags)\n"
+        "LossTask._read = then_stop\n"
         "from ctxextend.cli.app import main\n"
         "main()\n"
     )

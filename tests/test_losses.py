@@ -9,7 +9,7 @@ import torch
 
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.losses import LossMeasure, plan_losses, sum_up_contexts, sum_up_positions
+from ctxextend.evaluation.losses import LossTask, plan_losses
 from ctxextend.evaluation.scoring import open_scorer
 from ctxextend.plan.plan import resize
 from ctxextend.recipe import CheckpointRef
@@ -29,8 +29,14 @@ def opened(make_pico: Make, name: str, is_framed: bool) -> tuple[EvalModel, Eval
     return model, original
 
 
-def measured(model: EvalModel, original: EvalModel, lengths: tuple[int, ...]) -> LossMeasure:
-    return plan_losses(open_scorer(model), open_scorer(original), lengths, seed=0)
+def measured(
+    model: EvalModel, original: EvalModel | None, lengths: tuple[int, ...], *texts: Any, seed: int = 0
+) -> LossTask:
+    task = plan_losses(open_scorer(model), open_scorer(original) if original else None, texts, lengths, seed)
+    told: list[int] = []
+    task.measure(told.append)
+    assert sum(told) == task.tokens + task.base_tokens
+    return task
 
 
 def loss(reader: EvalModel, ids: list[int], place: int, label: int) -> float:
@@ -46,7 +52,7 @@ def causal(reader: EvalModel, start: int, token: int) -> float:
 
 def test_loss_measure_reads_a_causal_text_whole_in_pieces_and_in_overlapping_pieces(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
-    found = measured(model, original, (8, 16, 32)).read(0, [TEXT])[0]
+    found = measured(model, original, (8, 16, 32), TEXT).windows[0]
     tokens = range(1, 32)
     assert found.positions.tolist() == list(tokens)
     starts = {
@@ -64,7 +70,7 @@ def test_loss_measure_reads_a_causal_text_whole_in_pieces_and_in_overlapping_pie
 
 def test_loss_measure_reads_the_same_causal_tokens_with_every_context(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
-    found = measured(model, original, (8, 16, 32)).read(0, [TEXT])[0]
+    found = measured(model, original, (8, 16, 32), TEXT).windows[0]
     # Of the last four tokens: pieces of 8 score one each, pieces of 16 three, and the whole all four.
     starts = {8: [21, 22, 23, 24], 16: [15, 15, 15, 18], 32: [0] * 4}
     assert set(found.by_context) == {(MODEL, 8), (MODEL, 16), (MODEL, 32), (SLIDING, 8), (SLIDING, 16)}
@@ -78,7 +84,7 @@ def test_loss_measure_reads_the_same_causal_tokens_with_every_context(make_pico:
 def test_loss_measure_masks_the_same_tokens_however_the_text_is_read(make_pico: Make) -> None:
     model, original = opened(make_pico, "bert", is_framed=True)
     text = TEXT[:30]
-    found = measured(model, original, (16, 32)).read(0, [text])[0]
+    found = measured(model, original, (16, 32), text).windows[0]
     targets = found.positions - 1  # behind [CLS]
     assert len(targets) == round(0.15 * 30)
     inputs = text.copy()
@@ -97,7 +103,7 @@ def test_loss_measure_masks_the_same_tokens_however_the_text_is_read(make_pico: 
 def test_loss_measure_centres_masked_tokens_in_every_context(make_pico: Make) -> None:
     model, original = opened(make_pico, "bert", is_framed=True)
     text = TEXT[:30]
-    found = measured(model, original, (16, 32)).read(5, [text])[0]
+    found = measured(model, original, (16, 32), text).windows[0]
     (only,) = {len(losses) for losses in found.by_context.values()}
     assert only == 1
     candidates = [
@@ -120,33 +126,36 @@ def masked(text: Any, token: int) -> list[int]:
 
 def test_loss_measure_draws_masks_by_seed_and_window(make_pico: Make) -> None:
     model, _ = opened(make_pico, "bert", is_framed=True)
-    scorer = open_scorer(model)
-    drawn = [
-        plan_losses(scorer, None, (32,), seed).read(number, [TEXT[:30]])[0].positions.tolist()
-        for seed, number in ((0, 0), (0, 0), (0, 1), (1, 0))
-    ]
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
-    assert drawn[0] != drawn[3]
+    one, same, other = (measured(model, None, (32,), *[TEXT[:30]] * 2, seed=seed).windows for seed in (0, 0, 1))
+    assert [window.positions.tolist() for window in one] == [window.positions.tolist() for window in same]
+    assert one[0].positions.tolist() != one[1].positions.tolist()
+    assert one[0].positions.tolist() != other[0].positions.tolist()
 
 
 def test_loss_measure_states_the_tokens_that_models_read(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
-    measure = measured(model, original, (8, 16, 32))
+    task = measured(model, original, (8, 16, 32), TEXT)
     read: list[int] = []
     for reader in (model, original):
         reader.model.transformer.wte.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].numel()))
-    measure.read(0, [TEXT])[0]
-    assert sum(read) == measure.tokens_to_read
+    task.measure(lambda tokens: None)
+    assert sum(read) == task.tokens + task.base_tokens
+
+
+def test_a_base_that_was_read_before_gives_the_same(make_pico: Make) -> None:
+    model, original = opened(make_pico, "gpt2", is_framed=False)
+    task, again = (measured(model, original, (8, 16, 32), TEXT, TEXT[::-1]) for _ in range(2))
+    again.read_base(lambda tokens: None)
+    told: list[int] = []
+    again.measure(told.append)
+    assert sum(told) == task.tokens
+    assert again.report() == task.report()
 
 
 def test_sum_up_pairs_losses_by_token(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
-    measure = measured(model, original, (8, 16, 32))
-    windows = [measure.read(number, [np.roll(TEXT, number)])[0] for number in range(3)]
-    positions, contexts = sum_up_positions(windows, 32), sum_up_contexts(windows, 16)
-    assert positions is not None
-    assert contexts is not None
+    task = measured(model, original, (8, 16, 32), *(np.roll(TEXT, number) for number in range(3)))
+    windows, (positions, contexts) = task.windows, task.report().values()
     for name in (TRUNCATED, SLIDING):
         differences = np.array([w.by_position[MODEL].mean() - w.by_position[name].mean() for w in windows])
         assert positions.changes[name].mean == pytest.approx(differences.mean())

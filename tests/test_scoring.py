@@ -12,7 +12,7 @@ from ctxextend import evaluate
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation import scoring
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
-from ctxextend.evaluation.scoring import ScoredWindow, Scorer, has_separate_head, open_scorer
+from ctxextend.evaluation.scoring import ScoredWindow, Scorer, open_scorer
 from ctxextend.recipe import CheckpointRef
 from tests.pico import Pico, edit_json, make_bart
 from tests.words import add_tokenizer
@@ -82,14 +82,14 @@ def check(reader: EvalModel) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])
 def test_scorer_losses_equal_transformers_logits(name: str, make_pico: Make) -> None:
     reader = reader_of(make_pico(name))
-    assert has_separate_head(reader)
+    assert open_scorer(reader).has_separate_head
     check(reader)
 
 
 @pytest.mark.parametrize("name", ["opt", "albert", "mobilebert", "esm"])
 def test_scorer_losses_equal_transformers_logits_of_unusual_heads(name: str, tmp_path: Path) -> None:
     reader = others(tmp_path, name)
-    assert has_separate_head(reader) == (name not in ("mobilebert", "esm"))
+    assert open_scorer(reader).has_separate_head == (name not in ("mobilebert", "esm"))
     check(reader)
 
 

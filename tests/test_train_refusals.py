@@ -150,7 +150,7 @@ def make_trocr(folder: Path) -> Path:
 UNTAUGHT: dict[str, tuple[Callable[[Path], Path], tuple[object, ...], str]] = {
     "an encoder of unknown origin": (make_encoder, (), "which it could learn from, is not known. Name that with"),
     "one that writes another text": (pico.make_bart, (), "reads one text and writes another"),
-    "one of texts and images": (make_clip, (), "a CLIPModel, is no model of texts alone"),
+    "one of texts and images": (make_clip, (), "gives no embeddings of a text alone"),
     "one that counts by itself": (make_trocr, ("--seq-len", 64, "--window", 16), "Leave --window out."),
 }
 

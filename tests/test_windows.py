@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.text_windows import context_lengths, cut_windows, spans
+from ctxextend.evaluation.evaluate import context_lengths, cut_windows
+from ctxextend.evaluation.losses import spans
 
 
 def texts(*lengths: int) -> list[Any]:

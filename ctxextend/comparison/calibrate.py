@@ -121,18 +121,17 @@ def calibrate_model(
     base = load_eval_model(files, text.precision)
     resized = open_resized(base, plan)
     run = _open_run(resized.model, base, text)
-    metric, own = METRICS[base.kind], run.tokens_to_read - run.base_tokens
+    metric = METRICS[base.kind]
 
     def advance(tokens: int) -> None:
-        progress(tokens, run.base_tokens + MOST_TRIALS * own)
+        progress(tokens, run.base_tokens + MOST_TRIALS * run.tokens)
 
     def measure(choice: Resize) -> tuple[Values, ...]:
         resized.set_tables(replace(plan, settings=choice))
-        trial = run.fresh()
-        trial.measure(advance)
-        return trial.scores
+        run.measure(advance)
+        return run.scores
 
-    if run.base_reader is not None:
+    if run.base is not None:
         run.read_base(advance)
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
     trials = Trials(measure, sign)

@@ -19,7 +19,6 @@ from ctxextend.evaluation.scoring import batches
 if TYPE_CHECKING:
     import torch
 
-
 # What a folder that says nothing is pooled by.
 DEFAULT = "mean"
 
@@ -33,8 +32,8 @@ FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-# sentence-transformers' own modules that leave the direction of a vector as it is.
-HARMLESS = ("Normalize", "Dropout")
+# sentence-transformers' own modules: those that make a vector, and those that leave its direction as it is.
+KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 
 
 def _weighted_mean(states: "torch.Tensor") -> "torch.Tensor":
@@ -63,19 +62,10 @@ class Embedder:
     poolings: tuple[str, ...]  # names of `POOLINGS`; the vectors of several are joined
     batch_size: int | None = None  # texts that are read at once; None is as many as hold 4,096 tokens
 
-    @property
-    def pooling(self) -> str:
-        """How it pools, for people to read."""
-        return " + ".join(self.poolings)
-
     def vectors(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Return the vectors of some texts.
+        """Return the vectors of texts, each of length 1, shape (texts, d).
 
-        Args:
-            texts: Ids without special tokens, at least one, each of shape (k,), 1 ≤ k ≤ `model.max_text`.
-
-        Returns:
-            Shape (texts, d), each of length 1, so that the product of two is their cosine.
+        Texts are ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`.
         """
         import torch
 
@@ -90,25 +80,13 @@ class Embedder:
         return np.stack([found[i] for i in range(len(texts))])
 
     def mean_of_chunks(self, text: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the mean of the vectors of a text's chunks, each of `model.max_text` tokens but for the last.
-
-        Args:
-            text: Ids without special tokens, shape (k,), however long.
-
-        Returns:
-            Shape (d,), of length 1.
-        """
+        """Return the mean of the vectors of a text's chunks of `model.max_text` tokens, of length 1, shape (d,)."""
         size = self.model.max_text
         return _unit(self.vectors([text[start : start + size] for start in range(0, len(text), size)]).mean(axis=0))
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
-    """Return an encoder's embedder, which pools as the encoder's folder says.
-
-    Raises:
-        CheckpointError: As `read_pooling`.
-        UnsupportedModelError: As `read_pooling`; or the model does not make states of a text alone.
-    """
+    """Return an encoder's embedder, which pools as the encoder's folder says; it is tried on a short text."""
     embedder = Embedder(model, read_pooling(model.root), batch_size)
     with reads_only_text(model, "vectors"):
         embedder.vectors([model.tokenizer.encode("a")])
@@ -118,16 +96,7 @@ def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
 def last_states(
     model: EvalModel, input_ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
 ) -> "torch.Tensor":
-    """Return the last hidden states of some texts' tokens, before whatever head the model has.
-
-    Args:
-        model: The model.
-        input_ids: Texts of one length, shape (b, w), int64, on the model's device.
-        position_ids: Where the tokens stand, as the model counts, shape (b, w), int64; None is at the start.
-
-    Returns:
-        Shape (b, w, d), float32.
-    """
+    """Return the last hidden states before a model's head, (b, w, d), float32; inputs are (b, w), int64."""
     # The part before a language model's head: with it there are logits, and no last states.
     output = model.model.base_model(**prepare_inputs(model.model, input_ids, position_ids))
     states: torch.Tensor = output.last_hidden_state.float()
@@ -144,30 +113,22 @@ def read_pooling(root: Path) -> tuple[str, ...]:
     """Return how a folder of sentence-transformers pools, by names of `POOLINGS`; the mean where it is none.
 
     Both spellings are read: one flag for each way, and since version 5.4 one key with the name of the way, or several.
-
-    Args:
-        root: The checkpoint's folder.
-
-    Raises:
-        CheckpointError: A file of it is missing or malformed.
-        UnsupportedModelError: It has a module that changes vectors in a way that is not known here, or a pooling.
     """
     path = root / SENTENCE_MODULES
     if not path.is_file():
         return (DEFAULT,)
-    modules = [(str(module.get("type")), str(module.get("path", ""))) for module in load_modules(path)]
-    poolings = [folder for kind, folder in modules if _own_name(kind) == "Pooling"]
-    known = ("Transformer", "Pooling", *HARMLESS)
-    other = next((kind for kind, _ in modules if _own_name(kind) not in known), None)
-    if other is not None or len(poolings) != 1:
-        what = f"the module {other}" if other is not None else f"{len(poolings)} Pooling modules"
+    modules = [(_own_name(str(module.get("type"))), str(module.get("path", ""))) for module in load_modules(path)]
+    folders = [folder for kind, folder in modules if kind == "Pooling"]
+    other = [f"the module {kind}" for kind, _ in modules if kind not in KNOWN_MODULES]
+    if other or len(folders) != 1:
         raise UnsupportedModelError(
-            f"{path} names {what}; vectors are made by a Transformer, one Pooling, and Normalize.",
+            f"{path} names {[*other, f'{len(folders)} Pooling modules'][0]}; vectors are made by a Transformer, one "
+            "Pooling, and Normalize.",
             "Measure it with sentence-transformers itself.",
         )
-    if not stays_inside(poolings[0]) or leads_out(root, root / poolings[0]):
-        raise CheckpointError(f"{path} puts its Pooling outside the folder, at {poolings[0]}.", "Fetch it again.")
-    return tuple(_modes(root / poolings[0] / "config.json"))
+    if not stays_inside(folders[0]) or leads_out(root, root / folders[0]):
+        raise CheckpointError(f"{path} puts its Pooling outside the folder, at {folders[0]}.", "Fetch it again.")
+    return tuple(_modes(root / folders[0] / "config.json"))
 
 
 def _own_name(kind: str) -> str:
@@ -191,18 +152,10 @@ def _modes(path: Path) -> Iterator[str]:
 
 
 def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return which place each query's own document takes among all, the nearest first; 1 is the first.
+    """Return the rank of each query's own document among all by cosine, from 1, shape (q,).
 
     A document that is as near as the query's own, or whose nearness is not a number, comes before it: a model to which
-    all documents are one finds none.
-
-    Args:
-        queries: Vectors of length 1, shape (q, d).
-        documents: Vectors of length 1, shape (n, d).
-        owners: The number of each query's own document, shape (q,).
-
-    Returns:
-        Shape (q,), from 1 to n.
+    all documents are one finds none. Vectors of length 1 of queries, (q, d), and documents, (n, d); owners, (q,).
     """
     wide = documents.astype(np.float64)
     found = np.empty(len(queries), np.int64)

@@ -20,7 +20,6 @@ from ctxextend.recipe import CheckpointRef
 if TYPE_CHECKING:
     import torch
 
-
 Ids = NDArray[np.int64]
 
 # What a model was trained for: the next token, a masked one, or vectors of texts.
@@ -45,20 +44,15 @@ class TextTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "TextTokenizer":
-        """Load the tokenizer of a checkpoint's folder.
-
-        Raises:
-            CheckpointError: There is none, or transformers cannot load it.
-        """
+        """Load the tokenizer of a checkpoint's folder."""
         from transformers import AutoTokenizer
 
         hint = "Put the tokenizer's files into the folder: without them no text can be read."
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:  # whatever a tokenizer of transformers raises on a folder that it cannot load
-            said = " ".join(str(error).split())[:300]
             raise CheckpointError(
-                f"transformers cannot load a tokenizer from {folder}: {type(error).__name__}: {said}", hint
+                f"transformers cannot load a tokenizer from {folder}: {_said(error)}", hint
             ) from error
         # Where there are no files, transformers makes one whose vocabulary is empty.
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
@@ -144,15 +138,7 @@ class EvalModel:
 
 
 def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
-    """Read the tokenizer of a checkpoint, and the size of the table that reads its texts.
-
-    Args:
-        opened: The checkpoint.
-        hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
-
-    Raises:
-        CheckpointError: A table is another, transformers cannot load it alone, or it has no tokenizer.
-    """
+    """Read the tokenizer of a checkpoint, and the size of the table that reads its texts; see `check_tables`."""
     checkpoint, (place, name) = opened.checkpoint, opened.tables[0]
     check_tables(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
@@ -162,51 +148,27 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
 
 
 def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
-    """Refuse a checkpoint that took the place of another since that was resized.
-
-    Args:
-        checkpoint: What is there now.
-        ref: What it is called.
-        hashes: The SHA-256 that each table had, by the table's name.
-        then: When it had them, in words.
-
-    Raises:
-        CheckpointError: A table is another, or there is none.
-    """
+    """Refuse a checkpoint whose tables do not have the SHA-256 that is known, by their names, of `then`, in words."""
     for name, known in hashes.items():
         if name not in checkpoint.names or table_hash(read_floats(checkpoint.holder(name), name)) != known:
             raise CheckpointError(f"{ref.source} is no longer what it was {then}: its table {name} is another.")
 
 
 def open_eval_model(ref: CheckpointRef, precision: str = "auto", hashes: Mapping[str, str] | None = None) -> EvalModel:
-    """Load a checkpoint with its tokenizer.
-
-    Args:
-        ref: The checkpoint.
-        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
-        hashes: The SHA-256 that its tables should have, by their names; None is whatever they have.
-
-    Raises:
-        CtxextendError: As `open_model`, `open_files` and `load_eval_model`.
-    """
+    """Load a checkpoint with its tokenizer; see `open_files` and `load_eval_model`."""
     return load_eval_model(open_files(open_model(ref, typed=("evaluate",)), hashes), precision)
 
 
 def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
-    """Load the weights of a checkpoint.
+    """Load the weights of a checkpoint; `auto` is fp32 on a CPU, and bf16 on an accelerator that has it."""
+    import torch
 
-    Args:
-        files: From `open_files`.
-        precision: As in `open_eval_model`.
-
-    Raises:
-        CheckpointError: transformers cannot load it as it is, tensors are missing or have other shapes than the config
-            says, or its tokenizer has no mask token.
-        UnsupportedModelError: It is neither a language model nor an encoder of texts.
-    """
     name, checkpoint, family = files.ref.source, files.checkpoint, files.opened.architecture.family.model_type
-    device, dtype = _device_and_dtype(precision)
-    kind, loaded = _load(checkpoint, family, dtype)
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if precision == "auto":
+        has_bfloat = device is not None and (device.type != "cuda" or torch.cuda.is_bf16_supported())
+        precision = "bf16" if has_bfloat else "fp32"
+    kind, loaded = _load(checkpoint, family, DTYPES[precision])
     if loaded.mismatched:
         raise CheckpointError(
             f"{', '.join(loaded.mismatched[:3])} of {name} is not as large as its config says.",
@@ -228,7 +190,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
         root=checkpoint.root,
         family=family,
         kind=kind,
-        model=loaded.model.to(device),
+        model=loaded.model.to(device or torch.device("cpu")),
         tokenizer=files.tokenizer,
         max_len=files.max_len,
         notes=notes,
@@ -236,64 +198,39 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
     )
 
 
-def _device_and_dtype(precision: str) -> tuple[Any, str]:
-    import torch
-
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if precision == "auto":
-        has_bfloat = device is not None and (device.type != "cuda" or torch.cuda.is_bf16_supported())
-        precision = "bf16" if has_bfloat else "fp32"
-    return device or torch.device("cpu"), DTYPES[precision]
-
-
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loaded]:
     """Load a model by a class that has a language-model head, or as an encoder where its file holds no such head."""
-    folder, variant = checkpoint.root / checkpoint.model, checkpoint.stored.variant
+    from transformers.models.auto import modeling_auto as auto
+
+    folder, variant, named = checkpoint.root / checkpoint.model, checkpoint.stored.variant, checkpoint.model_class
     if not (checkpoint.root / SENTENCE_MODULES).is_file():
-        for kind, model_class in _classes_with_head(model_type, checkpoint.model_class):
+        # A model of such a type may still be its decoder alone.
+        is_pair = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+        if is_pair and named not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+            raise UnsupportedModelError(
+                f"{named or model_type} reads one text and writes another; "
+                "decoders, masked language models and encoders are measured.",
+                "Use verify --deep to see that it runs.",
+            )
+        heads = {MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+        # The class that the config names where it has a head, else those of the type.
+        tried = [(kind, named) for kind, classes in heads.items() if named is not None and named in classes.values()]
+        tried = tried[:1] or [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
+        for kind, model_class in tried:
             loaded = load(folder, model_class, variant, dtype)
             if not loaded.missing:  # even a class that its config names may need a head that the file never had
                 return kind, loaded
     return ENCODER, load(folder, None, variant, dtype)
 
 
-def _classes_with_head(model_type: str, named: str | None) -> list[tuple[str, str]]:
-    """Return the classes with a language-model head to try: only that which the config names, where it has one.
-
-    Raises:
-        UnsupportedModelError: The class reads one text and writes another.
-    """
-    from transformers.models.auto import modeling_auto as auto
-
-    # A model of such a type may still be its decoder alone.
-    is_pair = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    if is_pair and named not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
-        raise UnsupportedModelError(
-            f"{named or model_type} reads one text and writes another; "
-            "decoders, masked language models and encoders are measured.",
-            "Use verify --deep to see that it runs.",
-        )
-    heads = {
-        MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    }
-    for kind, classes in heads.items():
-        if named is not None and named in classes.values():
-            return [(kind, named)]
-    return [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
-
-
 def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> dict[str, Any]:
-    """Return the arguments of a forward pass that reads whole texts and keeps no keys and values.
+    """Return the arguments of a forward pass of a model of transformers that reads whole texts and keeps no cache.
 
-    Args:
-        model: The model of transformers. BigBird is given back the attention that its config names, which it leaves
-            for good when it reads a text that is too short for it.
-        ids: The texts, all of one length, shape (b, w), int64, on the model's device.
-        position_ids: Where the tokens stand, as the model counts, shape (b, w), int64; None is at the start.
+    Texts and positions, as the model counts them, are of shape (b, w), int64, on its device; None is from the start.
     """
     import torch
 
+    # BigBird leaves the attention that its config names for good when it reads a text that is too short for it.
     reset_attention = getattr(model.base_model, "set_attention_type", None)
     if reset_attention is not None:
         reset_attention(model.config.attention_type)
@@ -308,39 +245,24 @@ def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor 
 
 @contextmanager
 def reads_only_text(model: EvalModel, what: str) -> Iterator[None]:
-    """Refuse a model that fails here, where it is given a text and nothing else for the first time.
-
-    Args:
-        model: The model.
-        what: What it should give of the text.
-
-    Raises:
-        UnsupportedModelError: It needs something beside a text.
-    """
+    """Refuse a model that fails here to give `what` of a text and nothing else."""
     try:
         yield
     except Exception as error:  # each class has its own way to miss what it was not given
-        said = " ".join(str(error).split())[:300]
         raise UnsupportedModelError(
-            f"{model.name} gives no {what} of a text alone: {type(error).__name__}: {said}",
-            "Name a checkpoint of a model of texts.",
+            f"{model.name} gives no {what} of a text alone: {_said(error)}",
+            "Name a checkpoint of a model of texts, such as its text part.",
         ) from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def check_vocabulary(model: EvalModel, ids: Ids) -> None:
-    """Refuse ids that a model has no embedding for.
-
-    Raises:
-        CheckpointError: The tokenizer gives tokens beyond the model's vocabulary.
-        UnsupportedModelError: It is no model of texts alone.
-    """
-    try:
+    """Refuse ids that a model has no embedding for."""
+    with reads_only_text(model, "embeddings"):
         vocab_size = getattr(model.model.get_input_embeddings(), "num_embeddings", None)
-    except NotImplementedError as error:
-        raise UnsupportedModelError(
-            f"{model.name}, a {type(model.model).__name__}, is no model of texts alone.",
-            "Name a checkpoint of a model of texts, such as its text part.",
-        ) from error
     if vocab_size is not None and ids.max(initial=0) >= vocab_size:
         raise CheckpointError(
             f"The tokenizer of {model.name} gives the token {ids.max()}, and the model knows {vocab_size:,} tokens.",
@@ -349,16 +271,7 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
 
 
 def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
-    """Refuse to compare two models token by token where their tokens are not the same.
-
-    Args:
-        model: What is compared.
-        base: What it is compared with.
-        window: Ids of the model's tokens, shape (tokens,), whose text both tokenize.
-
-    Raises:
-        CheckpointError: The two tokenizers cut a text differently, or put other special tokens around it.
-    """
+    """Refuse to compare models token by token whose tokenizers cut the text of these ids, (tokens,), differently."""
     own, other = model.tokenizer, base.tokenizer
     text = own.tokenizer.decode(window[:COMPARED])
     same_special = (own.before, own.after) == (other.before, other.after)

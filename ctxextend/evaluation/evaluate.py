@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,25 +25,19 @@ from ctxextend.evaluation.eval_model import (
     open_files,
     share_equal_tensors,
 )
-from ctxextend.evaluation.evaluation_result import MODEL, Evaluation
-from ctxextend.evaluation.losses import LossMeasure, WindowLosses, plan_losses, sum_up_contexts, sum_up_positions
-from ctxextend.evaluation.passkey import PasskeyTask, measure_passkey, plan_passkey, report_passkey
-from ctxextend.evaluation.retrieval import (
-    BaseVectors,
-    RetrievalTask,
-    embed_by_base,
-    embed_documents,
-    plan_retrieval,
-    rank_documents,
-    report_retrieval,
-)
-from ctxextend.evaluation.scoring import Scorer, batches, open_scorer
-from ctxextend.evaluation.text_windows import TextWindows, context_lengths, cut_windows
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.evaluation.losses import LossTask, plan_losses
+from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
+from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
+from ctxextend.evaluation.scoring import Scorer, open_scorer
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import find_base
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, read_documents
+
+Ids = NDArray[np.int64]
+Task = TypeVar("Task")
 
 # What each kind of model can be measured by.
 FITTING = {
@@ -52,15 +47,17 @@ FITTING = {
 }
 KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without a head"}
 
+# The shortest context measured where that leaves at least three doublings.
+SHORTEST_CONTEXT = 128
+DOUBLINGS = 3
+
 # Characters of a file that are read for each token that is wanted: words of few languages are longer.
 CHARACTERS_PER_TOKEN = 100
 # Those that are tokenized at first, which most often is enough: a tokenizer needs some 160 bytes for each.
 CHARACTERS_AT_FIRST = 8
+# Tokens that are looked through for documents as long as a window, for each token that is wanted.
+LOOKED_THROUGH = 8
 
-# With fewer windows a standard error is itself a guess.
-FEW_WINDOWS = 8
-
-NO_BASE = "Retrieval was not measured: queries are cut from what the original cannot read, and that is not known."
 WHOLE_LOGITS = "Its head cannot be parted from the model, so the logits of a window are held whole."
 ACROSS_DOCUMENTS = (
     "Few documents are as long as a window of {:,} tokens, so windows run over their ends: what stands before an end "
@@ -106,7 +103,7 @@ def evaluate(
     the same tokens in pieces, as a user would have to do without the longer context.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `plan_resize`, and so are `revision`, `subfolder`, `variant` and `family`.
         data: Files and folders that hold the text: .txt and its like are a document each, of .jsonl each line is one,
             of .parquet each row; or data sets of the Hub, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
         original: The base checkpoint; None is what the recipe beside the checkpoint says, if there is one.
@@ -118,18 +115,11 @@ def evaluate(
         seed: Random seed of masks and numbers.
         measure: Which measures to take: ``position``, ``context``, ``passkey``, ``retrieval``; empty is all that fit.
         text_field: The key of a line of .jsonl, or the column, that holds the text.
-        revision: As in `plan_resize`.
-        subfolder: As in `plan_resize`.
-        variant: As in `plan_resize`.
-        family: As in `plan_resize`.
         progress: Told how many tokens were read since the last call, and how many there are to read in all.
 
     Raises:
-        SourceError: Nothing is at that reference, or it cannot be reached.
-        CheckpointError: A file is missing or malformed, transformers cannot load it, or the base does not fit.
-        UnsupportedModelError: The model has no learned position table, or reads one text and writes another.
-        DataError: The text cannot be read, or is shorter than one window.
-        ResizeError: A length that the model does not read, or a measure that does not fit it.
+        CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
+            window, or a length or a measure does not fit the model.
         EvaluationInterrupted: Ctrl-C; it holds what was measured.
     """
     settings = Evaluate(
@@ -149,12 +139,7 @@ def evaluate(
 
 
 def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
-    """Measure a checkpoint; see `evaluate`.
-
-    Raises:
-        CtxextendError: As `evaluate`.
-        EvaluationInterrupted: As `evaluate`.
-    """
+    """Measure a checkpoint; see `evaluate`."""
     check_paths(settings.data)
     files = open_files(open_model(ref, typed=("evaluate",)))
     model = load_eval_model(files, settings.precision)
@@ -164,7 +149,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     run.warnings = (*warnings, *run.warnings)
     if base is not None:
         share_equal_tensors(model, base)
-    total = run.tokens_to_read
+    total = run.tokens + run.base_tokens
     try:
         run.measure(lambda tokens: progress(tokens, total))
     except KeyboardInterrupt:
@@ -175,19 +160,19 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
 def _open_base(
     checkpoint: Checkpoint, model: EvalModel, settings: Evaluate
 ) -> tuple[EvalModel | None, tuple[str, ...], tuple[str, ...]]:
-    """Return the base of a checkpoint, with warnings and notes; None where none is named and none can be found.
-
-    Raises:
-        CtxextendError: One was named that cannot be opened.
-        CheckpointError: It is another kind of model.
-    """
-    base = None if settings.alone else find_base(checkpoint, settings.original)
+    """Return the base of a checkpoint, with warnings and notes; None where none is named and none can be found."""
+    if settings.alone:
+        return None, (), ()
+    base = find_base(checkpoint, settings.original)
     if base is None:
-        hint = "No recipe says what it was made of: name that with --original to compare with it."
-        return None, (), () if settings.alone else (hint,)
+        return None, (), ("No recipe says what it was made of: name that with --original to compare with it.",)
     try:
         found = open_eval_model(base.ref, settings.precision, base.hashes)
-        _check_kind(model, found)
+        if found.kind != model.kind:
+            raise CheckpointError(
+                f"{found.name} is {KINDS[found.kind]}, and {model.name} is {KINDS[model.kind]}.",
+                "Name what it was made of: --original.",
+            )
     except CtxextendError as error:
         if settings.original is not None:
             raise
@@ -195,116 +180,68 @@ def _open_base(
     return found, (), found.notes
 
 
-def _check_kind(model: EvalModel, base: EvalModel) -> None:
-    if base.kind != model.kind:
-        raise CheckpointError(
-            f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}.",
-            "Name what it was made of: --original.",
-        )
-
-
 @dataclass(frozen=True)
-class BaseReadings:
-    """What a base gives, where it is read once for several models."""
+class TextWindows:
+    """Windows of one length, cut from documents."""
 
-    windows: tuple[WindowLosses, ...]  # empty where no loss is measured
-    vectors: BaseVectors | None  # None where documents are not looked for
+    windows: tuple[Ids, ...]  # each of shape (tokens,), in the order of the text
+    documents: tuple[Ids, ...]  # those that were read, each of shape (tokens of it,)
+    across_documents: bool  # whether windows run over the ends of documents
 
 
 @dataclass
 class EvaluationRun:
-    """What is to be measured, and what was so far."""
+    """What is to be measured, and what was so far; it can be measured again after the model's tables were changed."""
 
-    reader: Scorer | Embedder  # of the model
-    base_reader: Scorer | Embedder | None  # None where the base is not known
+    model: EvalModel
+    base: EvalModel | None  # None where it is not known
     settings: Evaluate
     text: TextWindows  # in windows as long as the longest context
-    losses: LossMeasure | None  # None where it is not measured, as of the next two
+    losses: LossTask | None  # None where it is not measured, as of the next two
     passkey: PasskeyTask | None
     retrieval: RetrievalTask | None
     warnings: tuple[str, ...]
-    notes: tuple[str, ...]  # and why something that was asked for is not measured
-    base: BaseReadings | None = None  # from `read_base`; None reads the base along with the model
+    notes: tuple[str, ...]  # and why something that fits the model is not measured
     started: float = field(default_factory=time.perf_counter)
-    windows: list[WindowLosses] = field(default_factory=list)
-    cells: dict[tuple[int, float], float] = field(default_factory=dict)  # of the passkey, by length and depth
-    ranks: Mapping[str, NDArray[np.int64]] | None = None  # from `rank_documents`
 
     @property
-    def tokens_to_read(self) -> int:
-        """Tokens that the model and its base read in all."""
-        losses = self.losses.tokens_to_read * len(self.text.windows) if self.losses else 0
-        passkey = self.passkey.all_tokens if self.passkey else 0
-        return losses + passkey + (2 * self.retrieval.tokens if self.retrieval else 0)
+    def tasks(self) -> list[LossTask | PasskeyTask | RetrievalTask]:
+        """All that is measured."""
+        return [task for task in (self.losses, self.passkey, self.retrieval) if task is not None]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the model reads."""
+        return sum(task.tokens for task in self.tasks)
 
     @property
     def base_tokens(self) -> int:
-        """Those of them that the base reads."""
-        losses = self.losses.only(base=True).tokens_to_read * len(self.text.windows) if self.losses else 0
-        return losses + (self.retrieval.tokens if self.retrieval else 0)
-
-    def read_base(self, advance: Callable[[int], None]) -> None:
-        """Read all that the model is compared with; `advance` is told the tokens of each step."""
-        windows = tuple(self._read(self.losses.only(base=True), advance)) if self.losses else ()
-        self.base = BaseReadings(windows, self._base_vectors(advance))
-
-    def _base_vectors(self, advance: Callable[[int], None]) -> BaseVectors | None:
-        if self.retrieval is None or not isinstance(self.base_reader, Embedder):
-            return None
-        return embed_by_base(self.base_reader, self.retrieval, advance)
-
-    def fresh(self) -> "EvaluationRun":
-        """Return the same run with nothing measured but the base."""
-        return replace(self, started=time.perf_counter(), windows=[], cells={}, ranks=None)
-
-    def measure(self, advance: Callable[[int], None]) -> None:
-        """Measure everything; what was measured is kept as it goes, and `advance` is told the tokens of each step."""
-        if self.losses:
-            losses = self.losses.only(base=False) if self.base else self.losses
-            for window in self._read(losses, advance):
-                others = self.base.windows[len(self.windows)] if self.base else window
-                self.windows.append(window.merged(others))
-        if self.passkey is not None:
-            for length, depth, share in measure_passkey(self.passkey, self.reader):
-                self.cells[length, depth] = share
-                advance(self.passkey.tokens(length))
-        by_base = self.base.vectors if self.base else self._base_vectors(advance)
-        if self.retrieval and by_base and isinstance(self.reader, Embedder):
-            vectors = embed_documents(self.reader, self.retrieval, advance)
-            self.ranks = rank_documents(by_base, vectors, self.retrieval)
-
-    def _read(self, losses: LossMeasure, advance: Callable[[int], None]) -> Iterator[WindowLosses]:
-        """Yield the losses of all windows."""
-        for batch in batches([losses.length] * len(self.text.windows), self.settings.batch_size):
-            yield from losses.read(batch[0], [self.text.windows[i] for i in batch])
-            advance(losses.tokens_to_read * len(batch))
+        """Tokens that the base reads."""
+        return sum(task.base_tokens for task in self.tasks)
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
         """What models are ranked by: losses of each window, or 1 / rank of each document's queries, each shape (k,)."""
-        if self.ranks is not None:
-            return tuple(1 / self.ranks[MODEL])
-        return tuple(window.by_position[MODEL] for window in self.windows)
+        ranking = self.losses or self.retrieval
+        return ranking.scores if ranking else ()
+
+    def read_base(self, advance: Callable[[int], None]) -> None:
+        """Read all that the model is compared with, once for all that follows."""
+        for task in self.tasks:
+            task.read_base(advance)
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Measure everything; what was measured is kept as it goes, and `advance` is told the tokens of each step."""
+        self.started = time.perf_counter()
+        for task in self.tasks:
+            task.measure(advance)
 
     def report(self, *, complete: bool) -> Evaluation:
         """Return what was measured."""
-        model, base = self.reader.model, self.base_reader.model if self.base_reader else None
-        warnings = self.warnings
-        length = self.losses.length if self.losses else 0
-        if 0 < len(self.windows) < FEW_WINDOWS:
-            warnings += (
-                f"{len(self.windows)} windows of {length:,} tokens were read: standard errors of so few "
-                "are rough. Raise --tokens, or name more text.",
-            )
-        losses = [found for window in self.windows for found in window.by_position.values()]
-        losses += [found for window in self.windows for found in window.by_context.values()]
-        if not all(np.isfinite(found).all() for found in losses):
-            warnings += (
-                "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all.",
-            )
-        retrieval = None
-        if self.retrieval and self.ranks and isinstance(self.base_reader, Embedder):
-            retrieval = report_retrieval(self.retrieval, self.ranks, self.base_reader.pooling)
+        model, base, losses = self.model, self.base, self.losses
+        found: dict[str, Any] = {}
+        for task in self.tasks:
+            found |= task.report()
         return Evaluation(
             source=model.name,
             family=model.family,
@@ -313,18 +250,15 @@ class EvaluationRun:
             original=base.name if base else None,
             original_max_len=base.max_len if base else None,
             documents=len(self.text.documents),
-            tokens=sum(map(len, self.text.windows[: len(self.windows) if self.losses else None])),
-            across_documents=self.text.across_documents and self.losses is not None,
+            tokens=sum(map(len, self.text.windows[: len(losses.windows) if losses else None])),
+            across_documents=self.text.across_documents and losses is not None,
             seed=self.settings.seed,
             precision=str(model.model.dtype).removeprefix("torch."),
-            positions=sum_up_positions(self.windows, length),
-            contexts=sum_up_contexts(self.windows, base.max_len if base else None),
-            passkey=report_passkey(self.passkey, self.cells) if self.passkey and self.cells else None,
-            retrieval=retrieval,
             complete=complete,
             seconds=round(time.perf_counter() - self.started, 3),
-            warnings=warnings,
+            warnings=(*self.warnings, *(losses.warnings if losses else ())),
             notes=self.notes,
+            **found,
         )
 
 
@@ -332,27 +266,14 @@ def plan_evaluation(
     model: EvalModel,
     base: EvalModel | None,
     settings: Evaluate,
-    documents: Iterable[NDArray[np.int64]] | None = None,
+    documents: Iterable[Ids] | None = None,
     *,
     least: int = 1,
-    notes: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
 ) -> EvaluationRun:
-    """Choose what is measured of models that are loaded, and cut the text; nothing is measured yet.
+    """Choose what is measured of loaded models, and cut the text, by default that of the settings; measure nothing yet.
 
-    Args:
-        model: What is measured.
-        base: Its base checkpoint; None where that is not known.
-        settings: How.
-        documents: Ids of the text to take in place of that which the settings name, each of shape (tokens of it,).
-        least: Windows needed.
-        notes: What should be known before anything else.
-
-    Raises:
-        CheckpointError: The two cut texts into different tokens, or how an encoder pools cannot be read.
-        DataError: The text cannot be read, or is shorter than the windows needed, or a measure that was asked for by
-            its name cannot be taken.
-        ResizeError: A length that the model does not read, or a measure that does not fit it.
-        UnsupportedModelError: The model does not read a text alone, or pools in a way that is not known here.
+    `documents` are ids, each of shape (tokens of it,), and `least` is the number of windows needed.
     """
     measures, lengths = fitting_measures(model, settings), _lengths(model, base, settings)
     size = max(lengths) - model.tokenizer.num_special
@@ -362,45 +283,42 @@ def plan_evaluation(
     text = cut_windows(documents, size, wanted, separator, one_each=one_each, least=least)
     if base is not None:
         check_same_tokens(model, base, text.windows[0])
-    reader, base_reader = _reader(model, settings), _reader(base, settings) if base else None
-    has_losses = bool({"position", "context"} & set(measures))
-    losses: LossMeasure | None = None
-    if has_losses and isinstance(reader, Scorer) and not isinstance(base_reader, Embedder):
-        losses = plan_losses(reader, base_reader, lengths, settings.seed, measures)
-    passkey: PasskeyTask | str | None = None
+    warnings, notes = [], list(notes)
+
+    def attempt(plan: Callable[[], Task]) -> Task | None:
+        """Return a task; where it cannot be taken and was not asked for by its name, a note says why."""
+        try:
+            return plan()
+        except DataError as error:
+            if settings.measure:
+                raise DataError(error.message, "Leave it out of --measure, or give what it needs.") from None
+            notes.append(error.message)
+            return None
+
+    losses, passkey, retrieval = None, None, None
+    reader: Scorer | Embedder
+    if model.kind == ENCODER:
+        reader = embedder = open_embedder(model, settings.batch_size)
+        base_embedder = open_embedder(base, settings.batch_size) if base else None
+        if "retrieval" in measures:
+            retrieval = attempt(lambda: plan_retrieval(embedder, base_embedder, text.documents, max(lengths)))
+    else:
+        reader = scorer = open_scorer(model, settings.batch_size)
+        base_scorer = open_scorer(base, settings.batch_size) if base else None
+        if "position" in measures or "context" in measures:
+            losses = plan_losses(scorer, base_scorer, text.windows, lengths, settings.seed, measures)
+            warnings += [ACROSS_DOCUMENTS.format(size)] * text.across_documents
+        if not scorer.has_separate_head:
+            notes.append(WHOLE_LOGITS)
     if "passkey" in measures:
         filler = np.concatenate(text.documents)
-        passkey = plan_passkey(model, filler, lengths, tokens=settings.tokens, seed=settings.seed)
-    retrieval: RetrievalTask | str | None = None
-    if "retrieval" in measures:
-        retrieval = NO_BASE if base is None else plan_retrieval(base, text.documents, max(lengths))
-    why_not = tuple(task for task in (passkey, retrieval) if isinstance(task, str))
-    if why_not and settings.measure:
-        raise DataError(why_not[0], "Leave it out of --measure, or give what it needs.")
-    notes = (*notes, *(passkey.notes if isinstance(passkey, PasskeyTask) else ()), *why_not)
-    return EvaluationRun(
-        reader,
-        base_reader,
-        settings,
-        text,
-        losses,
-        passkey if isinstance(passkey, PasskeyTask) else None,
-        retrieval if isinstance(retrieval, RetrievalTask) else None,
-        warnings=(ACROSS_DOCUMENTS.format(size),) if has_losses and text.across_documents else (),
-        notes=(*notes, WHOLE_LOGITS) if isinstance(reader, Scorer) and not reader.has_separate_head else notes,
-    )
-
-
-def _reader(model: EvalModel, settings: Evaluate) -> Scorer | Embedder:
-    return (open_embedder if model.kind == ENCODER else open_scorer)(model, settings.batch_size)
+        passkey = attempt(lambda: plan_passkey(reader, filler, lengths, tokens=settings.tokens, seed=settings.seed))
+        notes += passkey.notes if passkey else ()
+    return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
-    """Return the measures to take of a model: those that were asked for, or all that fit it.
-
-    Raises:
-        ResizeError: One that was asked for does not fit.
-    """
+    """Return the measures to take of a model: those that were asked for, or all that fit it."""
     fitting = FITTING[model.kind]
     for name in settings.measure:
         if name not in fitting:
@@ -442,3 +360,47 @@ def _first_tokens(tokenizer: TextTokenizer, text: str, wanted: int) -> NDArray[n
         characters *= 4
         ids = tokenizer.encode(text[:characters])
     return ids[:wanted]  # a word that was cut off lies behind them
+
+
+def cut_windows(
+    documents: Iterable[Ids], size: int, wanted: int, separator: int | None, *, one_each: bool = False, least: int = 1
+) -> TextWindows:
+    """Cut documents, each of shape (tokens of it,), into windows of `size` tokens that do not overlap.
+
+    Windows lie inside documents, unless those that are long enough would leave more than half of the text unused, or
+    are fewer than `least`: then documents are joined, with a separator between. No more is read than is needed.
+    `one_each` takes of each document no window but the first.
+    """
+    inside: list[Ids] = []
+    read: list[Ids] = []
+    tokens = 0
+    for ids in documents:
+        read.append(ids)
+        tokens += len(ids)
+        inside += _cut(ids, size)[: 1 if one_each else None]
+        if len(inside) >= wanted or tokens >= LOOKED_THROUGH * wanted * size:
+            break
+    inside = inside[:wanted]
+    between = np.array([] if separator is None else [separator], np.int64)
+    joined = _cut(np.concatenate([piece for ids in read for piece in (ids, between)]), size)[:wanted]
+    if len(joined) < least:
+        shorter = next((2**power for power in range(20, 2, -1) if 2**power <= tokens), 0)
+        hint = f", or measure shorter windows with --length {shorter}" if shorter >= LEAST_LENGTH and least == 1 else ""
+        needed = f"one window takes {size:,}" if least == 1 else f"{least} windows of {size:,} are needed"
+        raise DataError(f"The text has {tokens:,} tokens, and {needed}.", f"Name more text with --data{hint}.")
+    across = 2 * len(inside) < len(joined) or len(inside) < least
+    return TextWindows(tuple(joined if across else inside), tuple(read), across)
+
+
+def _cut(ids: Ids, size: int) -> list[Ids]:
+    return [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
+
+
+def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
+    """Return the contexts to measure: doublings from 128, or an eighth of the longest, up to it, and the base's."""
+    context = min(SHORTEST_CONTEXT, longest >> DOUBLINGS)
+    found = {longest} | ({base} if base is not None and base < longest else set())
+    while context < longest:
+        found |= {context} if context >= LEAST_LENGTH else set()
+        context = max(2 * context, 1)
+    return tuple(sorted(found))

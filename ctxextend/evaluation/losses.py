@@ -4,13 +4,14 @@ The model reads each window whole. The base, whose context is shorter, reads the
 overlapping, as a user would have to do without the longer context.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.eval_model import MASKED, EvalModel
+from ctxextend.evaluation.eval_model import MASKED
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -22,23 +23,46 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.scoring import ScoredWindow, Scorer
-from ctxextend.evaluation.text_windows import Span, spans
+from ctxextend.evaluation.scoring import ScoredWindow, Scorer, batches
 
 Ids = NDArray[np.int64]
 Losses = NDArray[np.float64]
 
 # The share of a masked model's tokens that is masked: as BERT was trained, Devlin et al. 2018, section 3.1.
 MASKED_SHARE = 0.15
-
 # The part of a window whose tokens are scored with every context: the larger, the less text before the first of them.
 SCORED_SHARE = 1 / 8
-
 # The part of each piece that is scored where contexts are compared: so all have near as much of themselves to offer.
 PIECE_SHARE = 1 / 4
-
 # Into how many buckets positions are divided.
 BUCKETS = 16
+# With fewer windows a standard error is itself a guess.
+FEW_WINDOWS = 8
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a text that is read at once, `start` to `stop` - 1, whose tokens `first` to `last` - 1 are scored."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def spans(scored: tuple[int, int], tokens: int, size: int, stride: int, *, centred: bool) -> Iterator[Span]:
+    """Yield pieces of a text of so many tokens that score those of `scored`, first and end, once each.
+
+    A piece has `size` tokens at most and scores `stride` of them at most: those in its middle (`centred`), as masked
+    tokens should stand, or at its end. At the end of the text they stand at the end of a piece as long as the others.
+    """
+    stride = min(stride, scored[1] - scored[0])
+    before = (size - stride) // 2 if centred else size - stride
+    for first in range(scored[0], scored[1], stride):
+        last, start = min(first + stride, scored[1]), max(first - before, 0)
+        if centred:
+            start = min(start, max(tokens - size, 0))
+        yield Span(start, min(start + size, tokens) if centred else last, first, last)
 
 
 @dataclass(frozen=True)
@@ -59,16 +83,7 @@ class ReadingMode:
         return spans(scored, tokens, size, max(int(most * self.share), 1), centred=is_masked)
 
     def losses(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: tuple[int, int]) -> list[Losses]:
-        """Return the losses of some texts' tokens, in nats.
-
-        Args:
-            texts: Each of shape (tokens,), without special tokens.
-            targets: For each the places of those to score, rising, shape (k,).
-            scored: The first place that a target can have, and one behind the last: where pieces begin and end.
-
-        Returns:
-            For each, shape (k,).
-        """
+        """Return the losses in nats of the tokens at each text's targets, rising and inside `scored`, shape (k,)."""
         pieces = [list(self._pieces(text, places, scored)) for text, places in zip(texts, targets, strict=True)]
         found = iter(self.scorer.losses([piece for parts in pieces for piece in parts]))
         return [np.concatenate([next(found) for _ in parts]) for parts in pieces]
@@ -101,103 +116,188 @@ class WindowLosses:
         return WindowLosses(self.positions, by_position, {**self.by_context, **other.by_context})
 
 
-@dataclass(frozen=True)
-class LossMeasure:
-    """How windows are read."""
+@dataclass
+class LossTask:
+    """The losses of windows of one text, and those measured so far."""
 
-    model: EvalModel
+    scorer: Scorer
+    texts: Sequence[Ids]  # the windows without special tokens, each of shape (length - special tokens,)
     length: int  # tokens of a window, special tokens included
     seed: int  # of a masked model's masks
-    whole: tuple[ReadingMode, ...]  # by which whole windows are read; empty where loss by position is not asked for
-    contexts: tuple[ReadingMode, ...]  # by which the tokens are read that all contexts share; empty likewise
+    whole: Sequence[ReadingMode]  # by which whole windows are read; none where loss by position is not asked for
+    contexts: Sequence[ReadingMode]  # by which the tokens are read that all contexts share; none likewise
+    base_length: int | None  # tokens that the base reads; None where that is not known
+    windows: list[WindowLosses] = field(default_factory=list)
+    by_base: list[WindowLosses] = field(default_factory=list)  # from `read_base`
 
-    def only(self, *, base: bool) -> "LossMeasure":
-        """Return the same by the base's modes only, which may be none, or by the model's only."""
-
-        def chosen(modes: tuple[ReadingMode, ...]) -> tuple[ReadingMode, ...]:
-            return tuple(mode for mode in modes if (mode.name != MODEL) == base)
-
-        return replace(self, whole=chosen(self.whole), contexts=chosen(self.contexts))
+    def __post_init__(self) -> None:
+        model, tokens = self.scorer.model, self.length - self.scorer.model.tokenizer.num_special
+        self.is_masked = model.kind == MASKED
+        # The first token that can be scored, and one behind the last; and those that are scored with every context.
+        self.all_scored = int(not self.is_masked and not model.tokenizer.before), tokens
+        wanted = max(int(tokens * SCORED_SHARE), 1)
+        start = (tokens - wanted) // 2 if self.is_masked else tokens - wanted
+        self.shared = start, start + wanted
 
     @property
-    def tokens_to_read(self) -> int:
-        """Tokens that the models read for one window, all pieces together."""
-        tokens = self.length - self.model.tokenizer.num_special
-        pieces = [span for mode in self.whole for span in mode.spans(self._everything(), tokens)]
-        for mode in self.contexts:
+    def tokens(self) -> int:
+        """Tokens that the model reads."""
+        return self._window_tokens(of_base=False) * len(self.texts)
+
+    @property
+    def base_tokens(self) -> int:
+        """Tokens that the base reads."""
+        return self._window_tokens(of_base=True) * len(self.texts)
+
+    def _window_tokens(self, *, of_base: bool) -> int:
+        pieces = [span for mode in _of(self.whole, of_base) for span in mode.spans(self.all_scored, self.all_scored[1])]
+        for mode in _of(self.contexts, of_base):
             if not self._is_read_already(mode):
-                pieces += mode.spans(self._shared(), tokens)
+                pieces += mode.spans(self.shared, self.all_scored[1])
         return sum(span.stop - span.start for span in pieces)
 
-    def read(self, first: int, texts: Sequence[Ids]) -> list[WindowLosses]:
-        """Measure some windows at once.
+    def read_base(self, advance: Callable[[int], None]) -> None:
+        """Let the base read everything, once for however many models."""
+        for batch in self._batches():
+            self.by_base += self._read(batch, of_base=True)
+            advance(self._window_tokens(of_base=True) * len(batch))
 
-        Args:
-            first: Which window of the text the first is, from 0.
-            texts: Their tokens, each of shape (length - special tokens,).
-        """
-        generators = [np.random.default_rng([self.seed, first + i]) for i in range(len(texts))]
-        everywhere = [self._targets(*self._everything(), generator) for generator in generators]
-        shared = [self._targets(*self._shared(), generator) for generator in generators]
-        whole = {mode.name: mode.losses(texts, everywhere, self._everything()) for mode in self.whole}
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Let the model read everything, and unless it did so before the base."""
+        self.windows, is_read = [], bool(self.by_base)
+        per_window = self._window_tokens(of_base=False) + (0 if is_read else self._window_tokens(of_base=True))
+        for batch in self._batches():
+            base = [self.by_base[i] for i in batch] if is_read else self._read(batch, of_base=True)
+            model = self._read(batch, of_base=False)
+            self.windows += [own.merged(other) for own, other in zip(model, base, strict=True)]
+            advance(per_window * len(batch))
+
+    def _batches(self) -> Iterator[list[int]]:
+        return batches([self.length] * len(self.texts), self.scorer.batch_size)
+
+    def _read(self, numbers: Sequence[int], *, of_base: bool) -> list[WindowLosses]:
+        """Return what the model or the base makes of the windows with these numbers."""
+        texts = [self.texts[i] for i in numbers]
+        generators = [np.random.default_rng([self.seed, i]) for i in numbers]
+        everywhere = [self._targets(*self.all_scored, generator) for generator in generators]
+        shared = [self._targets(*self.shared, generator) for generator in generators]
+        whole = {mode.name: mode.losses(texts, everywhere, self.all_scored) for mode in _of(self.whole, of_base)}
         contexts: dict[tuple[str, int], list[Losses]] = {}
-        for mode in self.contexts:
+        for mode in _of(self.contexts, of_base):
             if self._is_read_already(mode):
                 known = [np.searchsorted(every, some) for every, some in zip(everywhere, shared, strict=True)]
                 found = [losses[places] for losses, places in zip(whole[MODEL], known, strict=True)]
             else:
-                found = mode.losses(texts, shared, self._shared())
+                found = mode.losses(texts, shared, self.shared)
             contexts[mode.name, mode.context] = found
         return [
             WindowLosses(
-                everywhere[i] + len(self.model.tokenizer.before),
+                everywhere[i] + len(self.scorer.model.tokenizer.before),
                 {name: losses[i] for name, losses in whole.items()},
                 {key: losses[i] for key, losses in contexts.items()},
             )
             for i in range(len(texts))
         ]
 
-    def _everything(self) -> tuple[int, int]:
-        """Return the first token that can be scored, and one behind the last."""
-        tokenizer = self.model.tokenizer
-        return int(self.model.kind != MASKED and not tokenizer.before), self.length - tokenizer.num_special
-
-    def _shared(self) -> tuple[int, int]:
-        """Return the first token that is scored with every context, and one behind the last."""
-        tokens = self.length - self.model.tokenizer.num_special
-        wanted = max(int(tokens * SCORED_SHARE), 1)
-        start = (tokens - wanted) // 2 if self.model.kind == MASKED else tokens - wanted
-        return start, start + wanted
-
     def _is_read_already(self, mode: ReadingMode) -> bool:
         """Whether a mode gives what reading the whole window gave; a masked model has other tokens masked then."""
         is_whole = mode.name == MODEL and mode.context == self.length
-        return bool(self.whole) and is_whole and self.model.kind != MASKED
+        return bool(self.whole) and is_whole and not self.is_masked
 
     def _targets(self, start: int, stop: int, generator: np.random.Generator) -> Ids:
         """Return the places of the tokens to score: all for a causal model, a drawn share for a masked one."""
-        if self.model.kind != MASKED:
+        if not self.is_masked:
             return np.arange(start, stop)
         count = max(round((stop - start) * MASKED_SHARE), 1)
         return np.sort(generator.choice(np.arange(start, stop), count, replace=False))
+
+    @property
+    def scores(self) -> tuple[Losses, ...]:
+        """What models are ranked by: the losses of each window, shape (k,)."""
+        return tuple(window.by_position[MODEL] for window in self.windows)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What should be known of the losses that were measured."""
+        found = []
+        if 0 < len(self.windows) < FEW_WINDOWS:
+            found.append(
+                f"{len(self.windows)} windows of {self.length:,} tokens were read: standard errors of so few "
+                "are rough. Raise --tokens, or name more text."
+            )
+        losses = [each for one in self.windows for each in (*one.by_position.values(), *one.by_context.values())]
+        if not all(np.isfinite(each).all() for each in losses):
+            found.append(
+                "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all."
+            )
+        return found
+
+    def report(self) -> dict[str, Any]:
+        """Return the fields of `Evaluation` that were measured."""
+        if not self.windows:
+            return {}
+        return {
+            "positions": self._positions() if self.whole else None,
+            "contexts": self._contexts() if self.contexts else None,
+        }
+
+    def _positions(self) -> PositionLosses:
+        positions, width = [window.positions for window in self.windows], -(-self.length // BUCKETS)
+        by_name = {name: [one.by_position[name] for one in self.windows] for name in self.windows[0].by_position}
+        losses = {name: estimate_loss(found) for name, found in by_name.items()}
+        changes = {
+            name: estimate([own - other for own, other in zip(by_name[MODEL], found, strict=True)])
+            for name, found in by_name.items()
+            if name != MODEL
+        }
+        buckets = []
+        for start in range(0, self.length, width):
+            stop = min(start + width, self.length)
+            inside = [(places >= start) & (places < stop) for places in positions]
+            if any(chosen.any() for chosen in inside):
+                of_bucket = {
+                    name: estimate_loss([one[chosen] for one, chosen in zip(found, inside, strict=True)])
+                    for name, found in by_name.items()
+                }
+                buckets.append(Bucket(start, stop, of_bucket))
+        return PositionLosses(self.length, len(self.windows), losses, changes, tuple(buckets))
+
+    def _contexts(self) -> ContextLosses:
+        losses = [window.by_context for window in self.windows]
+        contexts = sorted(context for name, context in losses[0] if name == MODEL)
+        reference = self.base_length if self.base_length in contexts else contexts[0]
+        by_base = [context for name, context in losses[0] if name == SLIDING]
+        points = tuple(
+            ContextPoint(
+                context,
+                loss=estimate_loss([loss[MODEL, context] for loss in losses]),
+                change=estimate([loss[MODEL, context] - loss[MODEL, reference] for loss in losses]),
+                original=estimate_loss([loss[SLIDING, context] for loss in losses]) if context in by_base else None,
+                against_original=(
+                    estimate([loss[MODEL, context] - loss[SLIDING, max(by_base)] for loss in losses])
+                    if by_base
+                    else None
+                ),
+            )
+            for context in contexts
+        )
+        return ContextLosses(reference, len(losses), points)
+
+
+def _of(modes: Sequence[ReadingMode], of_base: bool) -> list[ReadingMode]:
+    """Return the modes of the base, or of the model."""
+    return [mode for mode in modes if (mode.name != MODEL) == of_base]
 
 
 def plan_losses(
     scorer: Scorer,
     base: Scorer | None,
+    texts: Sequence[Ids],
     lengths: Sequence[int],
     seed: int,
     measures: Sequence[str] = ("position", "context"),
-) -> LossMeasure:
-    """Return how the windows of a text are read by a model, and by its base where that is known.
-
-    Args:
-        scorer: Of the model.
-        base: Of its base.
-        lengths: The contexts; the longest is the window.
-        seed: Random seed of a masked model's masks.
-        measures: Which of ``position`` and ``context`` are asked for.
-    """
+) -> LossTask:
+    """Return how windows as long as the longest of the lengths are read by a model, and by its base if it is known."""
     length = max(lengths)
     whole = [ReadingMode(MODEL, scorer, length, 1)]
     contexts = [ReadingMode(MODEL, scorer, context, PIECE_SHARE) for context in sorted(lengths)]
@@ -207,63 +307,12 @@ def plan_losses(
         # Its own longest is what every context is compared with, whichever were asked for.
         read = sorted({longest, *(context for context in lengths if context <= longest)})
         contexts += [ReadingMode(SLIDING, base, context, PIECE_SHARE) for context in read]
-    whole, contexts = (whole if "position" in measures else []), (contexts if "context" in measures else [])
-    return LossMeasure(scorer.model, length, seed, tuple(whole), tuple(contexts))
-
-
-def sum_up_positions(windows: Sequence[WindowLosses], length: int) -> PositionLosses | None:
-    """Return loss by position; None where it was not measured.
-
-    Args:
-        windows: What was measured.
-        length: Tokens of each window, special tokens included.
-    """
-    if not windows or not windows[0].by_position:
-        return None
-    names, width = tuple(windows[0].by_position), -(-length // BUCKETS)
-    losses = {name: estimate_loss([window.by_position[name] for window in windows]) for name in names}
-    changes = {
-        name: estimate([window.by_position[MODEL] - window.by_position[name] for window in windows])
-        for name in names
-        if name != MODEL
-    }
-    buckets = []
-    for start in range(0, length, width):
-        stop = min(start + width, length)
-        inside = [(window.positions >= start) & (window.positions < stop) for window in windows]
-        if any(chosen.any() for chosen in inside):
-            of_bucket = {
-                name: estimate_loss([w.by_position[name][chosen] for w, chosen in zip(windows, inside, strict=True)])
-                for name in names
-            }
-            buckets.append(Bucket(start, stop, of_bucket))
-    return PositionLosses(length, len(windows), losses, changes, tuple(buckets))
-
-
-def sum_up_contexts(windows: Sequence[WindowLosses], base_length: int | None) -> ContextLosses | None:
-    """Return loss by context length; None where it was not measured.
-
-    Args:
-        windows: What was measured.
-        base_length: Tokens that the base reads; None where that is not known.
-    """
-    if not windows or not windows[0].by_context:
-        return None
-    losses = [window.by_context for window in windows]
-    contexts = sorted(context for name, context in losses[0] if name == MODEL)
-    reference = base_length if base_length in contexts else contexts[0]
-    by_base = [context for name, context in losses[0] if name == SLIDING]
-    points = []
-    for context in contexts:
-        own = [loss[MODEL, context] for loss in losses]
-        point = ContextPoint(
-            context,
-            loss=estimate_loss(own),
-            change=estimate([loss[MODEL, context] - loss[MODEL, reference] for loss in losses]),
-            original=estimate_loss([loss[SLIDING, context] for loss in losses]) if context in by_base else None,
-            against_original=(
-                estimate([loss[MODEL, context] - loss[SLIDING, max(by_base)] for loss in losses]) if by_base else None
-            ),
-        )
-        points.append(point)
-    return ContextLosses(reference, len(windows), tuple(points))
+    return LossTask(
+        scorer,
+        texts,
+        length,
+        seed,
+        whole if "position" in measures else (),
+        contexts if "context" in measures else (),
+        base.model.max_len if base else None,
+    )

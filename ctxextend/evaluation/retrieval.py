@@ -5,139 +5,121 @@ once, by the base as the mean of the vectors of consecutive chunks, and by the m
 document is looked for among all by the cosine of their vectors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import Embedder, ranks
-from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval, estimate
 
 Ids = NDArray[np.int64]
-Vectors = NDArray[np.float32]
 
 # Tokens of a query, where the base reads so many at once.
 QUERY_TOKENS = 40
-
 # Where queries start, in sixths of the way from the base's length to the document's.
 SIXTHS = (2, 3, 4, 5)
 
+NOT_MEASURED = "Retrieval was not measured: "
 
-@dataclass(frozen=True)
+
+@dataclass
 class RetrievalTask:
-    """Documents, and what is asked of each."""
+    """Documents, what is asked of each, and the ranks that were measured so far."""
 
+    model: Embedder
+    base: Embedder
     length: int  # tokens of a document, special tokens included
     documents: tuple[Ids, ...]  # without special tokens, all of one length
     starts: tuple[int, ...]  # at which tokens of a document its queries start
     query_tokens: int  # without special tokens
+    queries: NDArray[np.float32] | None = None  # their vectors by the base, document after document, shape (q, d)
+    # The rank of each query's own document among all, by how documents were read, shape (documents, queries of each).
+    ranks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
-        """Tokens of all documents, each reading of which is reported as it goes."""
+        """Tokens that the model reads: all documents, each of which is reported when it was read."""
         return self.length * len(self.documents)
 
-    def queries(self, document: Ids) -> list[Ids]:
-        """Return the queries cut from a document, each of shape (query_tokens,)."""
-        return [document[start : start + self.query_tokens] for start in self.starts]
+    base_tokens = tokens
+
+    def read_base(self, advance: Callable[[int], None]) -> None:
+        """Let the base read everything, once for however many models."""
+        queries, truncated, chunks = [], [], []
+        for document in self.documents:
+            asked = [document[start : start + self.query_tokens] for start in self.starts]
+            queries.append(self.base.vectors(asked))
+            truncated.append(self.base.vectors([document[: self.base.model.max_text]])[0])
+            chunks.append(self.base.mean_of_chunks(document))
+            advance(self.length)
+        self.queries = np.concatenate(queries)
+        self.ranks = {TRUNCATED: self._ranks(truncated), CHUNKS: self._ranks(chunks)}
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Let the model read the documents whole, and unless it did so before the base in its ways."""
+        self.ranks.pop(MODEL, None)
+        if self.queries is None:
+            self.read_base(advance)
+        rows = []
+        for document in self.documents:
+            rows.append(self.model.vectors([document])[0])
+            advance(self.length)
+        self.ranks[MODEL] = self._ranks(rows)
+
+    def _ranks(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.int64]:
+        """Return the rank of each query's own document, from the vectors of documents, each of shape (d,)."""
+        assert self.queries is not None
+        shape = len(self.documents), len(self.starts)
+        return ranks(self.queries, np.stack(vectors), np.repeat(np.arange(shape[0]), shape[1])).reshape(shape)
+
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """What models are ranked by: 1 / rank of each document's queries, shape (k,)."""
+        return tuple(1 / self.ranks[MODEL])
+
+    def report(self) -> dict[str, Any]:
+        """Return the field of `Evaluation` that was measured."""
+        if MODEL not in self.ranks:
+            return {}
+        truncated = self.ranks[TRUNCATED]
+        ways = {way: recall_of(own, None if way == TRUNCATED else truncated) for way, own in self.ranks.items()}
+        pooling = " + ".join(self.base.poolings)
+        found = Retrieval(self.length, len(self.documents), truncated.size, self.query_tokens, pooling, ways)
+        return {"retrieval": found}
 
 
-def plan_retrieval(base: EvalModel, documents: Sequence[Ids], length: int) -> RetrievalTask | str:
+def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:
     """Choose documents that are long enough, and where to cut queries from them.
 
-    Args:
-        base: The encoder that embeds the queries.
-        documents: Ids without special tokens, each of shape (k,); every document counts from its own start.
-        length: Tokens of a document as it is to be read, special tokens included; at most what the model reads.
+    Documents are ids without special tokens, each of shape (k,), counted from their own start; `length` is what the
+    model is to read of each, special tokens included.
 
-    Returns:
-        The task, or why there is none.
+    Raises:
+        DataError: There is no base, or no two documents are long enough, or none could be.
     """
-    special, old = base.tokenizer.num_special, base.max_len
-    size, query_tokens = length - special, min(QUERY_TOKENS, base.max_text)
+    if base is None:
+        raise DataError(f"{NOT_MEASURED}queries are cut from what the original cannot read, and that is not known.")
+    special, old = base.model.tokenizer.num_special, base.model.max_len
+    size, query_tokens = length - special, min(QUERY_TOKENS, base.model.max_text)
     last = size - query_tokens
     if last < old:
         needed = old + query_tokens + special
-        return f"Retrieval was not measured: a query beyond {old:,} tokens needs a length of {needed:,} or more."
+        raise DataError(f"{NOT_MEASURED}a query beyond {old:,} tokens needs a length of {needed:,} or more.")
     chosen = tuple(document[:size] for document in documents if len(document) >= size)
     if len(chosen) < 2:
         has = f"{len(chosen) or 'none'} of {len(documents):,}"
-        return f"Retrieval was not measured: it needs two documents of {size:,} tokens or more, and there is {has}."
+        raise DataError(f"{NOT_MEASURED}it needs two documents of {size:,} tokens or more, and there is {has}.")
     starts = [old + (length - old) * sixth // 6 for sixth in SIXTHS]
     if starts[-1] > last:  # evenly, from the old length to the last place where a query fits
         starts = [old + (last - old) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
-    return RetrievalTask(length, chosen, tuple(dict.fromkeys(starts)), query_tokens)
+    return RetrievalTask(model, base, length, chosen, tuple(dict.fromkeys(starts)), query_tokens)
 
 
-@dataclass(frozen=True)
-class BaseVectors:
-    """What the base gives, with which any longer model is compared."""
-
-    queries: Vectors  # document after document, shape (documents · starts, d)
-    # Each of shape (documents, d): `TRUNCATED`, of as much as the base reads at once, and `CHUNKS`, the means of those
-    # of consecutive chunks.
-    documents: Mapping[str, Vectors]
-
-
-def embed_by_base(base: Embedder, task: RetrievalTask, advance: Callable[[int], None]) -> BaseVectors:
-    """Return the vectors of the queries, and of the documents in the two ways in which the base can read them.
-
-    Args:
-        base: The base of a model.
-        task: From `plan_retrieval`.
-        advance: Told the tokens of each document when that was read.
-    """
-    queries: list[Vectors] = []
-    found: dict[str, list[Vectors]] = {TRUNCATED: [], CHUNKS: []}
-    for document in task.documents:
-        queries.append(base.vectors(task.queries(document)))
-        found[TRUNCATED] += list(base.vectors([document[: base.model.max_text]]))
-        found[CHUNKS].append(base.mean_of_chunks(document))
-        advance(task.length)
-    return BaseVectors(np.concatenate(queries), {way: np.stack(rows) for way, rows in found.items()})
-
-
-def embed_documents(model: Embedder, task: RetrievalTask, advance: Callable[[int], None]) -> Vectors:
-    """Return the vectors of whole documents by the longer model, shape (documents, d).
-
-    Args:
-        model: The model.
-        task: From `plan_retrieval`.
-        advance: Told the tokens of each document when that was read.
-    """
-    rows = []
-    for document in task.documents:
-        rows.append(model.vectors([document])[0])
-        advance(task.length)
-    return np.stack(rows)
-
-
-def rank_documents(base: BaseVectors, vectors: Vectors, task: RetrievalTask) -> dict[str, NDArray[np.int64]]:
-    """Return the rank of each query's own document among all, by how documents were read.
-
-    Args:
-        base: From `embed_by_base`.
-        vectors: From `embed_documents`.
-        task: From `plan_retrieval`.
-
-    Returns:
-        For `TRUNCATED`, `CHUNKS` and `MODEL` each, shape (documents, queries of each), from 1.
-    """
-    shape = len(task.documents), len(task.starts)
-    owners = np.repeat(np.arange(shape[0]), shape[1])
-    ways = {**base.documents, MODEL: vectors}
-    return {way: ranks(base.queries, rows, owners).reshape(shape) for way, rows in ways.items()}
-
-
-def report_retrieval(task: RetrievalTask, found: Mapping[str, NDArray[np.int64]], pooling: str) -> Retrieval:
-    """Return what was found, from `rank_documents`."""
-    ways = {way: _recall(own, None if way == TRUNCATED else found[TRUNCATED]) for way, own in found.items()}
-    return Retrieval(task.length, len(task.documents), found[MODEL].size, task.query_tokens, pooling, ways)
-
-
-def _recall(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
+def recall_of(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
     """Return what ranks, shape (documents, queries of each), come to, and how recall differs from truncation's.
 
     Documents are independent of each other, and not the queries of one: errors are over the means of documents.

@@ -15,10 +15,8 @@ from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs, r
 if TYPE_CHECKING:
     import torch
 
-
 # Logits that are held at once: 128 MiB of float32, 667 tokens of GPT-2's vocabulary of 50,257.
 LOGITS_AT_ONCE = 2**25
-
 # Tokens that a model reads at once where nothing else is asked for.
 TOKENS_AT_ONCE = 4096
 
@@ -56,12 +54,7 @@ class Scorer:
         return [found[i] for i in range(len(windows))]
 
     def _losses_of(self, states: "torch.Tensor", labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return losses from states before the head (or from logits), with as many logits at a time as may be held.
-
-        Args:
-            states: Shape (k, d), or the logits where the head is not separate.
-            labels: Shape (k,).
-        """
+        """Return the losses of labels, (k,), from states before a separate head, (k, d), or from logits."""
         import torch
 
         head: Any = self.model.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
@@ -84,14 +77,13 @@ class Scorer:
 
 
 def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
-    """Return the scorer of a language model, having tried on a short text whether its head can run apart.
+    """Return the scorer of a language model; refuse one that gives no logits of a text alone or sees what follows."""
+    import torch
 
-    Raises:
-        UnsupportedModelError: It gives no logits of a text alone, or sees the tokens that it is to predict.
-    """
     with reads_only_text(model, "logits"):
-        is_separate, sees_ahead = has_separate_head(model), model.kind == CAUSAL and _sees_what_follows(model)
-    if sees_ahead:
+        is_separate = _has_separate_head(model)
+        one, other = (_trial_logits(model, last)[0, :-1].float() for last in (0, 1))
+    if model.kind == CAUSAL and not torch.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True):
         raise UnsupportedModelError(
             f"{model.name} reads the tokens behind a place too: what it is to tell, it sees.",
             "Say is_decoder: true in config.json if it was trained to tell the next token.",
@@ -100,12 +92,7 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
 
 
 def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[list[int]]:
-    """Yield the numbers of texts of one length, so that none needs padding.
-
-    Args:
-        lengths: Tokens of each text.
-        batch_size: Texts that are read at once; None is as many as hold 4,096 tokens.
-    """
+    """Yield numbers of texts of one length, which need no padding; by default as many as hold 4,096 tokens."""
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for length, group in groupby(order, key=lengths.__getitem__):
         numbers, size = list(group), batch_size or max(TOKENS_AT_ONCE // length, 1)
@@ -114,12 +101,7 @@ def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[l
 
 @contextmanager
 def without_head(model: Any, *, apart: bool = True) -> Iterator[None]:
-    """Make a model's head the identity, so that what should be logits are hidden states.
-
-    Args:
-        model: The model of transformers.
-        apart: From `has_separate_head`; where that is false, nothing changes.
-    """
+    """Make the head of a model of transformers the identity, so that its logits are hidden states; if it is apart."""
     if not apart:
         yield
         return
@@ -131,7 +113,7 @@ def without_head(model: Any, *, apart: bool = True) -> Iterator[None]:
         del head.forward
 
 
-def has_separate_head(model: EvalModel) -> bool:
+def _has_separate_head(model: EvalModel) -> bool:
     """Whether a model's logits are its head's output at single places, and nothing is done to them afterwards."""
     import torch
 
@@ -148,14 +130,6 @@ def has_separate_head(model: EvalModel) -> bool:
         return False
     with torch.inference_mode():
         return torch.allclose(head(states).float(), whole.float(), rtol=1e-3, atol=1e-3)
-
-
-def _sees_what_follows(model: EvalModel) -> bool:
-    """Whether what a model predicts at a place changes with the tokens after it."""
-    import torch
-
-    one, other = (_trial_logits(model, last)[0, :-1].float() for last in (0, 1))
-    return not torch.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 def _trial_logits(model: EvalModel, last: int = 0) -> "torch.Tensor":
