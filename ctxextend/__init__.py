@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import Evaluation
     from ctxextend.families.lookup import FamilyTable, list_families
     from ctxextend.inspection.inspect import inspect
-    from ctxextend.inspection.stated_limits import ClientLimit, Limit
-    from ctxextend.inspection.table_report import Inspection, TableReport
+    from ctxextend.inspection.table_report import ClientLimit, Inspection, Limit, TableReport
     from ctxextend.models.extend import extend_model
     from ctxextend.pipeline import RunInterrupted, RunResult, run
     from ctxextend.plan.edits import TablePlan
@@ -102,8 +101,7 @@ _MODULES = {
     "evaluation.evaluation_result": "Evaluation",
     "families.lookup": "FamilyTable list_families",
     "inspection.inspect": "inspect",
-    "inspection.stated_limits": "ClientLimit Limit",
-    "inspection.table_report": "Inspection TableReport",
+    "inspection.table_report": "ClientLimit Inspection Limit TableReport",
     "models.extend": "extend_model",
     "pipeline": "RunInterrupted RunResult run",
     "plan.edits": "TablePlan",

@@ -7,8 +7,7 @@ import numpy as np
 from ctxextend.cli.output import Pieces, Screen
 from ctxextend.cli.plots import Curve, chart
 from ctxextend.cli.tables import Cell, end_of, labelled, table, wrapped
-from ctxextend.inspection.stated_limits import ClientLimit
-from ctxextend.inspection.table_report import Inspection, Shown, TableReport, short_names, tables_by_part
+from ctxextend.inspection.table_report import ClientLimit, Inspection, Shown, TableReport, short_names, tables_by_part
 from ctxextend.tables.stats import describe_range, describe_rows
 
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}

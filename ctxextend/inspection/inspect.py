@@ -3,7 +3,7 @@
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import RecipeError
-from ctxextend.families.lookup import nested
-from ctxextend.inspection.stated_limits import StoredTable, client_limits, find_limits
+from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.inspection.stated_limits import client_limits, find_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
 from ctxextend.provenance import Provenance, read_provenance
@@ -61,16 +61,6 @@ def inspect(
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect a checkpoint that is open already; see `inspect`."""
     checkpoint = model.checkpoint
-    tables = []
-    for place, name in model.tables:
-        (rows, _), _, file = describe_table(checkpoint, name)
-        check_rows(place, rows, name, has_config=False)
-        tables.append(StoredTable(place, name, file, rows))
-    names_chosen = {name for _, name in of_part(model.tables, part)}
-    chosen = [table for table in tables if table.name in names_chosen]
-    fixes = {table.name: _fix_command(model.ref, table, tables) for table in tables}
-    limits = find_limits(model, chosen)
-    limits = tuple(limit if limit.agrees else replace(limit, mend=fixes[limit.table]) for limit in limits)
     recipe, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
     try:
         written = read_provenance(checkpoint)
@@ -81,8 +71,13 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         math.prod(entry.shape)
         for file in checkpoint.weights
         for entry in file.entries.values()
-        if not any(table.place.buffer(entry.name) for table in tables)
+        if not any(location.buffer(entry.name) for location, _ in model.tables)
     )
+    tables = {name: _report(checkpoint, location, name, recipe, parameters) for location, name in model.tables}
+    chosen = [tables[name] for _, name in of_part(model.tables, part)]
+    fixes = {name: _fix_command(model.ref, table, tables.values()) for name, table in tables.items()}
+    limits = find_limits(model, chosen)
+    limits = tuple(limit if limit.agrees else replace(limit, mend=fixes[limit.table]) for limit in limits)
     return Inspection(
         source=model.ref.source,
         folder=str(checkpoint.root),
@@ -90,72 +85,71 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         parameters=parameters,
         method=recipe.method if recipe else None,
         trainable=recipe.trainable if recipe else None,
-        tables=tuple(_report(checkpoint, table, recipe, parameters) for table in chosen),
+        tables=tuple(chosen),
         limits=limits,
         clients=tuple(client_limits(checkpoint, limits, chosen)),
         notes=tuple(notes),
     )
 
 
-def _fix_command(ref: CheckpointRef, table: StoredTable, tables: Sequence[StoredTable]) -> str | None:
+def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[TableReport]) -> str | None:
     """Return the command that makes everything agree with a table.
 
     None where tables that have their length by one key have another: then nothing in the folder can say it.
     """
-    sharing = (other for other in tables if other.place.config_key == table.place.config_key)
-    if len({other.place.key_value(other.positions) for other in sharing}) > 1:
+    sharing = [other for other in tables if other.config_key == table.config_key]
+    if len({other.location.key_value(other.positions) for other in sharing}) > 1:
         return None
     with_part = len({other.positions for other in tables}) > 1
     flags = {
         **{"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant, "family": ref.model_type},
-        **{"part": table.place.part or None if with_part else None, "to": table.positions},
+        **{"part": table.part or None if with_part else None, "to": table.positions},
         **{"table": ref.table, "offset": ref.reserved_rows or None, "config-key": ref.config_key},
     }
     return shlex.join(["ctxextend", "resize", ref.source, *flag_words(flags), "--mend-limits"])
 
 
-def _report(checkpoint: Checkpoint, table: StoredTable, recipe: Provenance | None, parameters: int) -> TableReport:
-    place, file = table.place, checkpoint.holder(table.name)
-    entry, values = file.entries[table.name], read_floats(file, table.name)
-    positions = values[place.reserved_rows :]
-    stats, repetition = measure(positions), find_repetition(positions)
-    new_rows, old_length = _new_rows(table, recipe)
-    configs = [nested(checkpoint.config, place.path), checkpoint.config]
+def _report(
+    checkpoint: Checkpoint, location: TableLocation, name: str, recipe: Provenance | None, parameters: int
+) -> TableReport:
+    (rows, hidden_size), dtype, file = describe_table(checkpoint, name)
+    check_rows(location, rows, name, has_config=False)
+    values, first = read_floats(checkpoint.holder(name), name), location.reserved_rows
+    stats, repetition = measure(values[first:]), find_repetition(values[first:])
+    # The rows that a resize made and the positions there were before, where the recipe beside it says so.
+    new_rows: tuple[RowRange, ...] | None = None
+    old_length = None
+    before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
+    if recipe is not None and after == rows and before > first:
+        start = first + recipe.settings.kept_of(before - first)
+        if after <= before:
+            new_rows = ()
+        elif start < rows:
+            new_rows, old_length = ((start, rows),), location.positions(before)
+    configs = [nested(checkpoint.config, location.path), checkpoint.config]
     stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZERS)
     known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
-    deviations = tuple(dict.fromkeys((*known, *DEFAULT_DEVIATIONS)))
     with np.errstate(invalid="ignore", over="ignore"):
-        reserved_norms = np.linalg.norm(values[: place.reserved_rows].astype(np.float64), axis=1)
+        reserved_norms = np.linalg.norm(values[:first].astype(np.float64), axis=1)
     return TableReport(
-        name=table.name,
-        part=place.part,
-        file=table.file,
-        config_key=place.config_key,
-        rows=table.rows,
-        positions=table.positions,
-        reserved_rows=place.reserved_rows,
-        hidden_size=entry.shape[1],
-        dtype=entry.dtype,
-        bytes=entry.size,
-        share=math.prod(entry.shape) / parameters,
+        name=name,
+        part=location.part,
+        file=file,
+        config_key=location.config_key,
+        rows=rows,
+        positions=location.positions(rows),
+        reserved_rows=first,
+        hidden_size=hidden_size,
+        dtype=dtype,
+        bytes=values.nbytes,
+        share=values.size / parameters,
         new_rows=new_rows,
         reserved_norms=reserved_norms,
         stats=stats,
         outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,
         seams=find_seams(stats, {length for length in (old_length, repetition.period) if length}),
-        untrained=find_untrained_rows(positions, stats, deviations),
+        untrained=find_untrained_rows(values[first:], stats, tuple(dict.fromkeys((*known, *DEFAULT_DEVIATIONS)))),
         values=values,
+        location=location,
     )
-
-
-def _new_rows(table: StoredTable, recipe: Provenance | None) -> tuple[tuple[RowRange, ...] | None, int | None]:
-    """Return the rows that a resize made and the positions there were before, where the recipe beside it says so."""
-    before, after = recipe.rows.get(table.name, (0, 0)) if recipe else (0, 0)
-    offset = table.place.reserved_rows
-    if recipe is None or after != table.rows or before <= offset:
-        return None, None
-    if after <= before:
-        return (), None
-    start = offset + recipe.settings.kept_of(before - offset)
-    return (((start, table.rows),), table.place.positions(before)) if start < table.rows else (None, None)

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
-from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.families.lookup import nested
+from ctxextend.inspection.table_report import NOT_LOADED, ClientLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel
 
 TRANSFORMERS = "transformers"
@@ -39,87 +40,11 @@ TOKENIZER_FILES = {
 # Under these keys transformers' configs answer to the name by which sentence-transformers asks for the length.
 ASKED_FOR = ("max_position_embeddings", "n_positions")
 
-NOT_LOADED = "the model does not load"
 # Stands behind a key that the config leaves out, so that transformers' default holds.
 LEFT_OUT = " (left out)"
 
 
-class StoredTable(NamedTuple):
-    """A table as it is in the file, whatever the config says of it."""
-
-    place: TableLocation  # where the registry has it
-    name: str  # its tensor
-    file: str  # which holds it, below the checkpoint's root
-    rows: int
-
-    @property
-    def positions(self) -> int:
-        """Its usable positions."""
-        return self.place.positions(self.rows)
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One place that states a length.
-
-    Attributes:
-        file: Path below the checkpoint's root.
-        key: The path of keys with dots, or a tensor's name.
-        value: What stands there: a number, a tensor's length, a padding strategy, or other values as text; None where
-            nothing does.
-        tokens: How many token positions that means; None where it sets no limit.
-        client: Who obeys it.
-        table: The table that it is about.
-        why: What follows where it does not agree with that table; else empty.
-        mend: The command that mends it; None where nothing needs to be.
-    """
-
-    file: str
-    key: str
-    value: Any
-    tokens: int | None
-    client: str
-    table: str
-    why: str = ""
-    mend: str | None = None
-
-    json_properties: ClassVar = ("agrees",)
-
-    def __post_init__(self) -> None:
-        is_padding = isinstance(self.value, dict) and self.tokens is not None
-        if not (self.value is None or isinstance(self.value, int) or is_padding):
-            object.__setattr__(self, "value", str(self.value))  # JSON has no infinity, which 1e400 is read as
-
-    @property
-    def agrees(self) -> bool:
-        """Whether it agrees with its table."""
-        return not self.why
-
-    @property
-    def stops_loading(self) -> bool:
-        """Whether no model can be made of config and weights because of it."""
-        return self.why.endswith(NOT_LOADED)
-
-
-@dataclass(frozen=True)
-class ClientLimit:
-    """What a user of one client gets.
-
-    Attributes:
-        client: ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone.
-        tokens: How many tokens of a text it reads; None where it cuts nowhere, 0 where the model does not load.
-        decided_by: The place that decides it.
-        beyond: What becomes of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares
-            that), ``not cut``, or ``not loaded``.
-    """
-
-    client: str
-    tokens: int | None
-    decided_by: str
-    beyond: str
-
-
-def find_limits(model: OpenedModel, tables: Sequence[StoredTable]) -> tuple[Limit, ...]:
+def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limit, ...]:
     """Return every place that states a length, those in the config first.
 
     Raises:
@@ -140,17 +65,17 @@ def find_limits(model: OpenedModel, tables: Sequence[StoredTable]) -> tuple[Limi
     return tuple(limits)
 
 
-def _readers(tables: Sequence[StoredTable]) -> dict[str, StoredTable]:
+def _readers(tables: Sequence[TableReport]) -> dict[str, TableReport]:
     """Return the first table that reads each tokenizer's texts, by the tokenizer's folder."""
-    found: dict[str, StoredTable] = {}
+    found: dict[str, TableReport] = {}
     for table in tables:
-        if table.place.tokenizer is not None:
-            found.setdefault(table.place.tokenizer, table)
+        if table.location.tokenizer is not None:
+            found.setdefault(table.location.tokenizer, table)
     return found
 
 
-def _config_limits(model: OpenedModel, table: StoredTable) -> Iterator[Limit]:
-    config, file, place = model.checkpoint.config, model.checkpoint.config_file, table.place
+def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
+    config, file, place = model.checkpoint.config, model.checkpoint.config_file, table.location
 
     def limit_of(key: str, value: Any, client: str) -> Limit:
         rows = place.rows(value) if isinstance(value, int) and not isinstance(value, bool) else None
@@ -172,12 +97,12 @@ def _config_limits(model: OpenedModel, table: StoredTable) -> Iterator[Limit]:
             yield Limit(file, key, value, value, TRANSFORMERS, table.name, _consequence(value, table))
 
 
-def _buffer_limits(checkpoint: Checkpoint, table: StoredTable) -> Iterator[Limit]:
+def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit]:
     """Yield the tensors that are sized by the length."""
-    wanted = table.place.key_value(table.positions)
+    wanted = table.location.key_value(table.positions)
     for file in checkpoint.weights:
         for entry in file.entries.values():
-            buffer = table.place.buffer(entry.name)
+            buffer = table.location.buffer(entry.name)
             if buffer is None or not entry.shape:  # old files hold scalars too
                 continue
             length = entry.shape[0 if buffer.content == "rows" else -1]
@@ -188,7 +113,7 @@ def _buffer_limits(checkpoint: Checkpoint, table: StoredTable) -> Iterator[Limit
             yield Limit(checkpoint.relative(file), name, length, tokens, client, table.name, why)
 
 
-def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: StoredTable) -> Limit:
+def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableReport) -> Limit:
     client, tokens, positions = CLIENTS[stated.kind], stated.tokens, table.positions
     if client == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
         client = NOBODY
@@ -202,10 +127,10 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: StoredT
     return Limit(stated.file, ".".join(stated.path), stated.value, tokens, client, table.name, why)
 
 
-def _consequence(tokens: int | None, table: StoredTable) -> str:
+def _consequence(tokens: int | None, table: TableReport) -> str:
     """Say what a limit that is not the table's does to texts; empty where it is the table's."""
     positions = table.positions
-    beyond = "share the last position" if table.place.table.clamps else "fail"
+    beyond = "share the last position" if table.location.table.clamps else "fail"
     if tokens == positions:
         return ""
     if tokens is None:
@@ -224,7 +149,7 @@ def _sentence_config(checkpoint: Checkpoint) -> str | None:
 
 
 def client_limits(
-    checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[StoredTable]
+    checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[TableReport]
 ) -> Iterator[ClientLimit]:
     """Yield what each client makes of a text, by the files that it obeys; `limits` are those of `find_limits`.
 
@@ -254,11 +179,11 @@ def client_limits(
                 yield ClientLimit(TOKENIZERS, None, "tokenizer.json, which states no truncation", "not cut")
 
 
-def _client_limit(client: str, limit: Limit | None, table: StoredTable, obstacle: Limit | None) -> ClientLimit:
+def _client_limit(client: str, limit: Limit | None, table: TableReport, obstacle: Limit | None) -> ClientLimit:
     if obstacle is not None:
         return ClientLimit(client, 0, f"{obstacle.file} {obstacle.key}", "not loaded")
     if limit is None or limit.tokens is None or limit.tokens > table.positions:
-        beyond = "last position" if table.place.table.clamps else "fails"
+        beyond = "last position" if table.location.table.clamps else "fails"
         return ClientLimit(client, table.positions, f"{table.file} {table.name}", beyond)
     return ClientLimit(client, limit.tokens, f"{limit.file} {limit.key}", "cut")
 
@@ -272,9 +197,9 @@ def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
     )
 
 
-def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: StoredTable) -> Limit | None:
+def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: TableReport) -> Limit | None:
     """Return the smaller of the tokenizer's limit and the config's own number, which counts reserved rows too."""
-    place = table.place
+    place = table.location
     stated = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
     keys = (place.obeyed_key, f"{place.obeyed_key}{LEFT_OUT}")
     found = next((limit for limit in limits if limit.key in keys), None)

@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.inspection.stated_limits import ClientLimit, Limit
+from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import json_key, not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
+
+NOT_LOADED = "the model does not load"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class TableReport:
         seams: Positions at which it jumps, by the older length whose multiples they are; see `find_seams`.
         untrained: Positions that look as an initialiser left them, each with its standard deviation.
         values: The rows themselves, reserved rows included, shape (rows, hidden_size), in the file's dtype.
+        location: Where the registry has it.
     """
 
     name: str
@@ -61,6 +64,7 @@ class TableReport:
     seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
     untrained: dict[int, float] = field(metadata=not_in_json)
     values: NDArray[Any] = field(metadata=not_in_json)
+    location: TableLocation = field(metadata=not_in_json)
 
     json_properties: ClassVar = {
         "norms": "norms",
@@ -128,6 +132,67 @@ class TableReport:
             }
             found.append(to_json(figures))
         return found
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One place that states a length.
+
+    Attributes:
+        file: Path below the checkpoint's root.
+        key: The path of keys with dots, or a tensor's name.
+        value: What stands there: a number, a tensor's length, a padding strategy, or other values as text; None where
+            nothing does.
+        tokens: How many token positions that means; None where it sets no limit.
+        client: Who obeys it.
+        table: The table that it is about.
+        why: What follows where it does not agree with that table; else empty.
+        mend: The command that mends it; None where nothing needs to be.
+    """
+
+    file: str
+    key: str
+    value: Any
+    tokens: int | None
+    client: str
+    table: str
+    why: str = ""
+    mend: str | None = None
+
+    json_properties: ClassVar = ("agrees",)
+
+    def __post_init__(self) -> None:
+        is_padding = isinstance(self.value, dict) and self.tokens is not None
+        if not (self.value is None or isinstance(self.value, int) or is_padding):
+            object.__setattr__(self, "value", str(self.value))  # JSON has no infinity, which 1e400 is read as
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it agrees with its table."""
+        return not self.why
+
+    @property
+    def stops_loading(self) -> bool:
+        """Whether no model can be made of config and weights because of it."""
+        return self.why.endswith(NOT_LOADED)
+
+
+@dataclass(frozen=True)
+class ClientLimit:
+    """What a user of one client gets.
+
+    Attributes:
+        client: ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone.
+        tokens: How many tokens of a text it reads; None where it cuts nowhere, 0 where the model does not load.
+        decided_by: The place that decides it.
+        beyond: What becomes of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares
+            that), ``not cut``, or ``not loaded``.
+    """
+
+    client: str
+    tokens: int | None
+    decided_by: str
+    beyond: str
 
 
 @dataclass(frozen=True)
