@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ctxextend import inspect, plan_resize, resize, verify
-from ctxextend.errors import CheckpointError, CtxextendError, OutputError, RecipeError, ResizeError
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.json_output import to_json
 from ctxextend.plan.output_files import model_card
 from ctxextend.provenance import parse_provenance
@@ -26,20 +26,16 @@ from tests.faults.mutations import VALUES, mutate_text
 
 MakePico = Callable[..., pico.Pico]
 
-BUNDLED = Path(__file__).parents[2] / "ctxextend" / "bundled" / "tiny_gpt2"
 WPE = "transformer.wpe.weight"
 NEW = 40
 
 
 def look(folder: Path) -> None:
     """Plan and inspect; each ends at once, and well or with an error of ours."""
-    uses: tuple[Callable[[], Any], ...] = (
-        lambda: to_json(plan_resize(folder, to=NEW)),
-        lambda: to_json(inspect(folder)),
-    )
-    for use in uses:
-        with within(2), suppress(CtxextendError):
-            json.dumps(use(), indent=2)
+    with within(2), suppress(CtxextendError):
+        json.dumps(to_json(plan_resize(folder, to=NEW)), indent=2)
+    with within(2), suppress(CtxextendError):
+        json.dumps(to_json(inspect(folder)), indent=2)
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +116,6 @@ def nested(depth: int, inner: str = "1") -> str:
 
 DEEP = {
     "config.json": "@",
-    "generation_config.json": "@",
-    "tokenizer_config.json": "@",
     "tokenizer.json": '{"padding": {"strategy": @}}',
     "model.safetensors.index.json": '{"metadata": @, "weight_map": {}}',
     "modules.json": "[@]",
@@ -129,30 +123,16 @@ DEEP = {
 }
 
 
-@pytest.mark.parametrize("depth", [150, 500, 990, 100_000])
+@pytest.mark.parametrize("depth", [150, 100_000])
 @pytest.mark.parametrize("name", DEEP)
 def test_json_that_is_nested_deeply_is_refused(folders: dict[str, Path], name: str, depth: int) -> None:
     path = folders[name] / name
     data = path.read_bytes()
     try:
-        path.write_text(DEEP[name].replace("@", nested(depth)))
+        path.write_text(DEEP[name].replace("@", '{"a": ' * depth + "1" + "}" * depth))
         for use in (lambda: plan_resize(folders[name], to=NEW), lambda: inspect(folders[name])):
-            with (
-                within(2),
-                pytest.raises(CheckpointError, match="nested too deeply"),
-            ):
+            with within(2), pytest.raises(CheckpointError, match="nested too deeply"):
                 use()
-    finally:
-        path.write_bytes(data)
-
-
-def test_a_tokenizer_whose_strings_do_not_end_is_refused_at_once(folders: dict[str, Path]) -> None:
-    path = folders["tokenizer.json"] / "tokenizer.json"
-    data = path.read_bytes()
-    try:
-        path.write_text('{"model": {"' + '\\"' * 500_000 + "}")
-        with within(2), pytest.raises(CheckpointError, match="Unterminated string"):
-            plan_resize(folders["tokenizer.json"], to=NEW)
     finally:
         path.write_bytes(data)
 
@@ -161,9 +141,8 @@ def test_a_text_file_that_is_too_long_is_refused_before_it_is_read(make_pico: Ma
     folder = make_pico("gpt2").folder
     with (folder / "config.json").open("r+b") as file:
         file.truncate(1 << 40)  # of which no byte takes room
-    for use in (lambda: plan_resize(folder, to=NEW), lambda: inspect(folder)):
-        with within(2), pytest.raises(CheckpointError, match="has 1,099,511,627,776 bytes; no such file needs more"):
-            use()
+    with within(2), pytest.raises(CheckpointError, match="has 1,099,511,627,776 bytes; no such file needs more"):
+        plan_resize(folder, to=NEW)
 
 
 @pytest.mark.parametrize("stated", [10**12, 0, -1, 2**63, 10**300, 16.0, 16.5, True, False, "16", [16], {}, 1e400])
@@ -177,62 +156,24 @@ def test_a_config_that_states_an_impossible_length_is_refused(stated: Any, make_
         assert not next(limit for limit in inspect(folder).limits if limit.key == "n_positions").agrees
 
 
-@pytest.mark.parametrize("to", [10**9, 10**12])
-def test_a_length_that_no_machine_has_room_for_is_refused(to: int, make_pico: MakePico) -> None:
-    with within(1), pytest.raises(OutputError, match="The output needs .* free") as caught:
-        resize(make_pico("gpt2").folder, to=to * 100, output="out")
-    assert caught.value.hint
-    assert not Path("out").exists()
-
-
-@pytest.mark.parametrize("to", [2**63, 10**100, 1 << 20_000], ids=["64 bits", "100 digits", "6,000 digits"])
-def test_a_length_that_no_file_could_have_is_refused(to: int) -> None:
-    with within(1), pytest.raises(ResizeError, match="more positions than any table can have") as caught:
-        plan_resize("tiny-gpt2", to=to)
-    assert caught.value.hint == "Give a smaller --to."
-
-
 # ---- recipes
 
 YAML = {
-    "a bomb of aliases": "[&a [1, 1], &b [*a, *a], &c [*b, *b]]",
     "itself": "&a [*a]",
     "a call": "!!python/object/apply:os.system ['touch canary']",
     "a name": "!!python/name:os.system",
-    "a new object": "!!python/object/new:os.system ['touch canary']",
-    "a module": "!!python/module:antigravity",
     "merged keys": "{<<: {to: 3}}",
     "binary": "!!binary aGVsbG8=",
-    "a set": "!!set {a, b}",
-    "pairs": "!!omap [a: 1]",
     "a date that there is not": "2020-99-99",
     "no date": "!!timestamp x",
     "an empty int": '!!int ""',
-    "an int of a sign": '!!int "+"',
     "an empty float": '!!float ""',
     "no bool": '!!bool "x"',
-    "hexadecimal": "0x" + "f" * 150_000,
-    "binary digits": "0b" + "1" * 150_000,
-    "octal": "0" + "7" * 150_000,
     "digits": "9" * 5_000,
-    "short hexadecimal": "0x" + "f" * 90,
-    "a base of 60": "1" + ":1" * 90_000,
-    "a float to the base of 60": "1" + ":1" * 45 + ".5",
-    "a long float to the base of 60": "1" + ":1" * 90_000 + ".5",
     "infinity": ".inf",
-    "no number": ".nan",
     "a large float": "1.0e+400",
-    "deep lists": "[" * 50_000,
-    "deep mappings": "{a: " * 3_000 + "1" + "}" * 3_000,
-    "10 MB": "x" * 10_000_000,
-    "10 MB in quotes": f'"{"x" * 10_000_000}"',
-    "many values": f"[{'1,' * 60_000}]",
-    "many keys": "{" + ",".join(f"k{number}: 1" for number in range(15_000)) + "}",
-    "one key many times": f"{{{'a: 1,' * 25_000}}}",
-    "many anchors": "[" + ",".join(f"&a{number} 1" for number in range(13_000)) + "]",
-    "many dashes": "- " * 50_000,
+    "deep lists": "[" * 5_000,
     "half a surrogate": '"\\ud800"',
-    "a NUL": '"\\0"',
     "an escape": '"\\e[2J"',
     "nothing": "",
     "another document": "1\n---\n2",
@@ -243,65 +184,49 @@ YAML = {
 PLACES = (
     *("@", "source: @", "source: tiny-gpt2\nresize: @", "source: tiny-gpt2\nresize:\n  to: @"),
     "source: tiny-gpt2\nresize:\n  to: 256\n  method: hierarchical\n  alpha: @",
-    "source: tiny-gpt2\nresize:\n  to: 256\n  method: random\n  seed: @",
     "source: tiny-gpt2\nresize:\n  to: 256\nprovenance:\n  x: @",
 )
 
 
 @pytest.mark.parametrize("kind", YAML)
 def test_recipes_of_every_kind_are_read_or_refused(kind: str) -> None:
-    places = PLACES if len(YAML[kind]) < 10_000 else PLACES[1:2]
-    for place in places:
+    for place in PLACES[2:3] if kind == "deep lists" else PLACES:  # which takes a second
         text = place.replace("@", YAML[kind])
         Path("recipe.yaml").write_text(text)
-        with within(3):
-            try:
-                str(read_recipe("recipe.yaml").recipe)
-            except (RecipeError, ResizeError) as error:
-                assert len(str(error)) < 2_000
-        with within(3):
-            try:
-                str(parse_provenance(text, "beside"))
-            except RecipeError as error:
-                assert len(str(error)) < 2_000
+        for read in (lambda: read_recipe("recipe.yaml").recipe, lambda text=text: parse_provenance(text, "beside")):
+            with within(3):
+                try:
+                    str(read())
+                except (RecipeError, ResizeError) as error:
+                    assert len(str(error)) < 2_000
     assert not Path("canary").exists()
 
 
-@pytest.mark.parametrize("kind", ["a bomb of aliases", "a call", "digits", "many values", "deep lists", "10 MB"])
-def test_the_command_refuses_a_hostile_recipe(kind: str) -> None:
-    Path("recipe.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {YAML[kind]}\n")
+@pytest.mark.parametrize("kind", ["itself", "a call", "digits"])
+def test_a_hostile_recipe_is_refused_by_the_command_and_passed_over_beside_a_checkpoint(
+    kind: str, folders: dict[str, Path]
+) -> None:
+    shutil.copytree(folders["ctxextend.yaml"], "made")
+    Path("made/ctxextend.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {YAML[kind]}\n")
     with within(4):
-        done = trainings.invoke("run", "recipe.yaml", "--dry-run", "--json")
+        done = trainings.invoke("run", "made/ctxextend.yaml", "--dry-run", "--json")
+        assert inspect("made").method is None
+        assert verify(folders["config.json"], "made").passed
     assert done.exit_code == 1
     assert json.loads(done.stdout)["error"]["type"] == "RecipeError"
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.usefixtures("sweep")
-@given(random=st.randoms(use_true_random=False), how=st.sampled_from(["run", "beside"]))
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
-def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: Random, how: str) -> None:
+@given(random=st.randoms(use_true_random=False))
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
+def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: Random) -> None:
     data = (folders["ctxextend.yaml"] / "ctxextend.yaml").read_bytes()
-    as_json = json.dumps(yaml.safe_load(data)).encode()  # which is YAML too
-    mutated = mutate_text(random, as_json)
+    mutated = mutate_text(random, json.dumps(yaml.safe_load(data)).encode())  # which is YAML too
     Path("recipe.yaml").write_bytes(mutated)
-    with within(3):
-        try:
-            if how == "run":
-                str(read_recipe("recipe.yaml").recipe)
-            else:
-                str(parse_provenance(mutated.decode("utf-8", "replace"), "beside"))
-        except (RecipeError, ResizeError):
-            pass
-
-
-@pytest.mark.parametrize("kind", [kind for kind, text in YAML.items() if len(text) < 10_000 or kind == "many values"])
-def test_a_hostile_recipe_beside_a_checkpoint_is_passed_over(kind: str, folders: dict[str, Path]) -> None:
-    shutil.copytree(folders["ctxextend.yaml"], "made")
-    Path("made/ctxextend.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {YAML[kind]}\n")
-    with within(4):
-        assert inspect("made").method is None
-        assert verify(folders["config.json"], "made").passed
+    with within(3), suppress(RecipeError, ResizeError):
+        str(parse_provenance(mutated.decode("utf-8", "replace"), "beside"))
+        str(read_recipe("recipe.yaml").recipe)
 
 
 # ---- cards
