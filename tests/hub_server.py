@@ -20,63 +20,34 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Repo:
-    """A model repository.
+    """A model repository."""
 
-    Attributes:
-        files: Its files at every revision it has.
-        revisions: Names that stand for its one commit.
-        gated: Whether access is refused.
-        cut: How many downloads of weights break off in the middle; -1 for all.
-        sent: What is sent in place of some files, while everything stated of them stays true of the files.
-    """
-
-    files: dict[str, bytes]
-    revisions: tuple[str, ...] = ("main", SHA)
+    files: dict[str, bytes]  # at every revision it has
+    revisions: tuple[str, ...] = ("main", SHA)  # names that stand for its one commit
     gated: bool = False
-    cut: int = 0
-    sent: dict[str, bytes] = field(default_factory=dict)
+    is_cut: bool = False  # whether downloads of weights break off in the middle
 
 
 @dataclass
 class Fault:
-    """An answer in place of the right one.
+    """An answer in place of the right one."""
 
-    Attributes:
-        asked: A pattern found in the requests that it is given to, such as ``HEAD .*config.json``.
-        status: Its status; 0 for none at all, however long one waits.
-        headers: Its headers; ``{authorization}`` in them or in the body becomes what the request brought.
-        body: Its body.
-        times: To how many requests it is given; -1 for all.
-    """
-
-    asked: str
+    asked: str  # a pattern found in the requests that it is given to, such as ``HEAD .*config.json``
     status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: str = ""
-    times: int = -1
+    headers: dict[str, str] = field(default_factory=dict)  # ``{authorization}`` becomes what the request brought
+    body: str = ""  # as the headers
 
 
 @dataclass
 class Hub:
-    """The server's content, what it does wrong, and what it was asked.
-
-    Attributes:
-        endpoint: Its address.
-        repos: Its repositories; data sets are called ``datasets/OWNER/NAME``.
-        faults: The first that fits is given; where none does, the right answer.
-        storage: Another server, to which it sends those who ask for weights; empty for none.
-        requests: Method and path of each request.
-        tokens: What each request showed to be let in.
-        sent: Of each file sent, its name, the first byte and how many there were.
-    """
+    """The server's content, what it does wrong, and what it was asked."""
 
     endpoint: str = ""
-    repos: dict[str, Repo] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    storage: str = ""
-    requests: list[str] = field(default_factory=list)
-    tokens: list[str] = field(default_factory=list)
-    sent: list[tuple[str, int, int]] = field(default_factory=list)
+    repos: dict[str, Repo] = field(default_factory=dict)  # data sets are called ``datasets/OWNER/NAME``
+    faults: list[Fault] = field(default_factory=list)  # the first that fits is given, else the right answer
+    requests: list[str] = field(default_factory=list)  # method and path of each
+    tokens: list[str] = field(default_factory=list)  # what each request showed to be let in
+    sent: list[str] = field(default_factory=list)  # the files that were sent
 
     def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
         """Publish a folder."""
@@ -107,7 +78,7 @@ def large(name: str, data: bytes) -> dict[str, object]:
 @contextmanager
 def serve() -> Iterator[Hub]:
     """Run a Hub on a free port of loopback."""
-    hub, closed = Hub(), threading.Event()
+    hub = Hub()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -129,11 +100,11 @@ def serve() -> Iterator[Hub]:
             path = unquote(urlsplit(self.path).path).strip("/")
             hub.requests.append(f"{self.command} {path}")
             hub.tokens.append(self.headers.get("Authorization", ""))
-            fault = next(
-                (fault for fault in hub.faults if fault.times and re.search(fault.asked, hub.requests[-1])), None
-            )
+            fault = next((fault for fault in hub.faults if re.search(fault.asked, hub.requests[-1])), None)
             if fault is not None:
-                self.fail_by(fault, with_body)
+                shown = self.headers.get("Authorization", "")
+                headers = {name: value.replace("{authorization}", shown) for name, value in fault.headers.items()}
+                self.reply(fault.status, fault.body.replace("{authorization}", shown).encode(), headers, with_body)
                 return
             is_api = path.startswith(("api/models/", "api/datasets/"))
             rest = path.removeprefix("api/models/").removeprefix("api/")
@@ -151,15 +122,6 @@ def serve() -> Iterator[Hub]:
                 self.describe(repo_id, repo, parts, with_body)
             else:
                 self.send_file(repo, parts[2], with_body)
-
-        def fail_by(self, fault: Fault, with_body: bool) -> None:
-            fault.times -= 1
-            if not fault.status:
-                closed.wait()
-                return
-            shown = self.headers.get("Authorization", "")
-            headers = {name: value.replace("{authorization}", shown) for name, value in fault.headers.items()}
-            self.reply(fault.status, fault.body.replace("{authorization}", shown).encode(), headers, with_body)
 
         def describe(self, repo_id: str, repo: Repo, parts: list[str], with_body: bool) -> None:
             tree: list[dict[str, object]] = [
@@ -185,43 +147,34 @@ def serve() -> Iterator[Hub]:
             if name not in repo.files:
                 self.fail(404, "EntryNotFound", "Entry not found")
                 return
-            true, start = repo.files[name], 0
-            data = repo.sent.get(name, true) if with_body else true
+            data, start = repo.files[name], 0
             if with_body and (asked := self.headers.get("Range")):
                 start = int(asked.removeprefix("bytes=").split("-")[0])
-            etag = hashlib.sha256(true).hexdigest() if large(name, true) else git_hash(true)
+            etag = hashlib.sha256(data).hexdigest() if large(name, data) else git_hash(data)
             headers = {"ETag": f'"{etag}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
-            if hub.storage and large(name, true):
-                headers |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(true))}
-                headers["Location"] = hub.storage + self.path
-                self.reply(302, b"", headers, with_body)
-                return
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            cut = with_body and repo.cut and name.endswith(".safetensors")
-            if cut:
-                repo.cut -= 1
             if with_body:
-                hub.sent.append((name, start, (len(data) - start) // (2 if cut else 1)))
-            self.reply(206 if start else 200, data[start:], headers, with_body, cut=bool(cut))
+                hub.sent.append(name)
+            is_cut = with_body and repo.is_cut and name.endswith(".safetensors")
+            self.reply(206 if start else 200, data[start:], headers, with_body, is_cut=is_cut)
 
         def fail(self, status: int, code: str, message: str) -> None:
             headers = {"X-Error-Code": code, "X-Error-Message": message}
             self.reply(status, json.dumps({"error": message}).encode(), headers, self.command == "GET")
 
-        def reply(self, status: int, body: bytes, headers: dict[str, str], with_body: bool, cut: bool = False) -> None:
+        def reply(
+            self, status: int, body: bytes, headers: dict[str, str], with_body: bool, is_cut: bool = False
+        ) -> None:
             self.send_response(status)
-            for name, value in {
-                "Content-Length": str(len(body)),
-                "Content-Type": "application/json",
-                **headers,
-            }.items():
+            length = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+            for name, value in (length | headers).items():
                 self.send_header(name, value)
             self.end_headers()
             if with_body:
-                self.wfile.write(body[: len(body) // 2] if cut else body)
+                self.wfile.write(body[: len(body) // 2] if is_cut else body)
                 self.wfile.flush()
-            if cut:
+            if is_cut:
                 self.close_connection = True
                 self.connection.close()
 
@@ -232,7 +185,6 @@ def serve() -> Iterator[Hub]:
     try:
         yield hub
     finally:
-        closed.set()
         server.shutdown()
         server.server_close()
 
