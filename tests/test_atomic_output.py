@@ -147,7 +147,7 @@ def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, 
         (output / name).parent.mkdir(exist_ok=True)
         (output / name).write_text("mine")
     before = contents(output)
-    with pytest.raises(OutputError, match="which no checkpoint that is made here holds"):
+    with pytest.raises(OutputError, match="which no checkpoint holds"):
         write(output, source, force=True)
     assert contents(output) == before
 

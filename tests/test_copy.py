@@ -48,7 +48,6 @@ def test_copy_range_appends_the_range_by_every_way(way: str, tmp_path: Path, mon
         monkeypatch.setattr(os, "copy_file_range", WAYS[way], raising=False)
     else:
         monkeypatch.delattr(os, "copy_file_range", raising=False)
-        monkeypatch.delattr(os, "posix_fadvise", raising=False)
     assert copied(tmp_path) == EXPECTED
 
 

@@ -66,7 +66,7 @@ def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force
             for folder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
                 (staged / folder).mkdir(parents=True, exist_ok=True)
             yield staged
-            # Only now: the disk has written most of it while the rest was copied.
+            # Only now: after each file, the disk would idle while the next one is read.
             for here, _, names in os.walk(staged, topdown=False):
                 for name in [*names, "."]:
                     sync(Path(here, name))
@@ -137,13 +137,11 @@ def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> N
     if not has_config or not any(any(output.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS):
         raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Choose another -o.")
     for path in sorted(output.rglob("*")):
-        is_file = path.is_symlink() or not path.is_dir() or not any(path.iterdir())
-        name = path.relative_to(output)
-        if is_file and name.as_posix() not in files and not is_known(PurePosixPath(name)):
-            raise OutputError(
-                f"{output} holds {name}, which no checkpoint that is made here holds: --force does not replace it.",
-                "Move that away, or choose another name with -o.",
-            )
+        name = path.relative_to(output).as_posix()
+        is_filled = path.is_dir() and not path.is_symlink() and any(path.iterdir())
+        if not is_filled and name not in files and not is_known(PurePosixPath(name)):
+            message = f"{output} holds {name}, which no checkpoint holds, so --force does not replace it."
+            raise OutputError(message, "Move that away, or choose another name with -o.")
 
 
 def check_writable(folder: Path) -> None:

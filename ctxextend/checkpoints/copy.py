@@ -1,6 +1,6 @@
 """Read, copy and write files: bytes move inside the kernel where it can, so that disks that share blocks share them.
 
-Nothing here waits for the disk: `atomic_output` does, once everything is written.
+Nothing here waits for the disk: `atomic_output` does once everything is written, so that the disk is never idle.
 """
 
 import contextlib
@@ -57,18 +57,7 @@ def copy_range(
             write_all(destination, memoryview(data))
             count = len(data)
         start, length = start + count, length - count
-        _begin_writing(destination, count)
         written(count)
-
-
-def _begin_writing(file: BinaryIO, count: int) -> None:
-    """Let the disk write the last bytes of a file while more are copied, so that there is less to wait for at the end.
-
-    On Linux POSIX_FADV_DONTNEED starts that without waiting for it, and drops from memory what is on disk already.
-    """
-    if count >= BUFFER and hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
 
 
 def copy_file(source: Path, destination: Path, written: Written = lambda count: None) -> None:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import Fingerprint, fingerprint_of, read_range, reading
-from ctxextend.checkpoints.safetensors_file import METADATA, TensorFile, parse_header
+from ctxextend.checkpoints.safetensors_file import METADATA, OF_ML_DTYPES, OF_NUMPY, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -48,11 +48,11 @@ LM_HEAD = ".lm_head."
 # Bytes that a tensor may take beyond those that are stored: a stride of 0 makes terabytes of a few.
 MAX_EXPANSION = 1 << 30
 
+# What safetensors calls each of torch's dtypes.
 DTYPES: Mapping[str, str] = {
-    **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64", "bool": "BOOL"},
-    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"},
-    **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
-    **{f"{kind}int{bits}": f"{kind or 'i'}{bits}".upper() for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    **{np.dtype(dtype).name: name for name, dtype in OF_NUMPY.items()},
+    **{dtype: name for name, dtype in OF_ML_DTYPES.items()},
+    **{"complex64": "C64", "float8_e8m0fnu": "F8_E8M0"},
 }
 
 

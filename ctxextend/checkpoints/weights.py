@@ -1,7 +1,6 @@
 """The weights of a model folder: which files hold them, how they are read, and what they will be called."""
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -156,14 +155,21 @@ def _open_shards(folder: Path, name: str, source: Source, ties: bool) -> Weights
 
 def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | None, source: Source) -> CheckpointError:
     """Return the error for a folder without weights that can be read, with what to type next."""
-    here, elsewhere = sorted(path.name for path in folder.iterdir()), source.not_fetched
+    here = sorted(path.name for path in folder.iterdir())
+    everywhere = (*here, *source.not_fetched)
     for pattern, (library, flag) in FOREIGN.items():
-        if any(fnmatch(name, pattern) for name in (*here, *elsewhere)):
-            return _foreign_weights(folder, source, config, library, flag)
+        if any(fnmatch(name, pattern) for name in everywhere):
+            load = f"transformers.{model_class(config or {}) or 'AutoModel'}.from_pretrained"
+            save = f"save_pretrained({f'{source.name}-safetensors'!r})"
+            code = f"import transformers; {load}({source.hub_id or str(folder)!r}, {flag}).{save}"
+            return CheckpointError(
+                f"{folder} holds {library.split()[0]} weights alone, which transformers 5 no longer reads.",
+                f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then '
+                f"python -c {shlex.quote(code)}",
+            )
     others = [name for name in here if Path(name).suffix in WEIGHTS_SUFFIXES]
     readable = [name for name in others if name.endswith(READABLE)]
-    matches = filter(None, map(VARIANT_FILE.fullmatch, (*here, *elsewhere)))
-    variants = dict.fromkeys(match["variant"] for match in matches)
+    variants = dict.fromkeys(match["variant"] for match in map(VARIANT_FILE.fullmatch, everywhere) if match)
     if variant is not None and first_weights(folder, None):
         hint = "Leave --variant out, or fetch the missing file."
     elif variants:
@@ -175,25 +181,6 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
     wanted = " nor ".join(with_variant(name, variant) for name in (SINGLE_FILE, "pytorch_model.bin"))
     found = f", only {', '.join(others)}" if others else ""
     return CheckpointError(f"{folder} holds neither {wanted}, nor an index of shards{found}.", hint)
-
-
-def _foreign_weights(
-    folder: Path, source: Source, config: Mapping[str, Any] | None, library: str, flag: str
-) -> CheckpointError:
-    """Return the error for another framework's weights, with the command that converts them."""
-    name, reference = folder.name, repr(str(folder))
-    if source.kind == "hub":
-        inside = re.search(r"/snapshots/[^/]+/(.+)", folder.as_posix())
-        name, reference = source.name, repr(source.hub_id)
-        reference += f", revision={source.revision!r}" if source.revision else ""
-        reference += f", subfolder={inside[1]!r}" if inside else ""
-    load = f"transformers.{model_class(config or {}) or 'AutoModel'}.from_pretrained({reference}, {flag})"
-    code = f"import transformers; {load}.save_pretrained({f'{name}-safetensors'!r})"
-    return CheckpointError(
-        f"{name} holds {library.split()[0]} weights alone, which transformers 5 no longer reads.",
-        f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then '
-        f"python -c {shlex.quote(code)}",
-    )
 
 
 def model_class(config: Mapping[str, Any]) -> str | None:

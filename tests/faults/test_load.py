@@ -76,13 +76,11 @@ def test_resize_takes_memory_for_headers_and_the_new_table_alone(
     assert rows_of_output() == rows
 
 
-def test_resize_of_2_gb_takes_no_memory_for_the_model(least: float) -> None:
-    if shutil.disk_usage(".").free < 5_000_000_000:
-        pytest.skip("needs 5 GB of disk space")
-    write_holes(10, 10, size=100_000_000)
+def test_resize_takes_no_memory_for_the_model(least: float) -> None:
+    write_holes(2, 2, size=100_000_000)
     assert peak_of(resizing(32)) < least + 40
     sizes = [sum(path.stat().st_size for path in folder.glob("*.safetensors")) for folder in (SOURCE, OUTPUT)]
-    assert 2_000_000_000 < sizes[0] < sizes[1] < sizes[0] + 10_000
+    assert 400_000_000 < sizes[0] < sizes[1] < sizes[0] + 10_000
 
 
 def test_resize_opens_few_files_at_once() -> None:
