@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar, get_origin
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import yaml
@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Resize
-from ctxextend.recipe_file import MAX_CHARACTERS, NOT_PLAIN, REF_KEYS, TABLE_KEYS, PlainLoader, value_type
+from ctxextend.recipe_file import NOT_PLAIN, PlainLoader, parse_recipe, yaml_text
 from ctxextend.tables.apply import still_learned
 from ctxextend.tables.methods import METHODS
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-
-Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,19 @@ class Provenance:
     @property
     def rows(self) -> Mapping[str, tuple[int, int]]:
         """The rows that each table had before and had then, as far as it says so, by the table's name."""
-        rows: dict[str, Any] = {
-            name: (table.get("rows_before"), table.get("rows_after")) for name, table in _tables(self._facts).items()
+        found: dict[str, Any] = {
+            name: (facts.get("rows_before"), facts.get("rows_after")) for name, facts in self._tables.items()
         }
-        return {name: counts for name, counts in rows.items() if all(map(_is_count, counts))}
+        return {name: rows for name, rows in found.items() if all(type(count) is int and count >= 0 for count in rows)}
 
     @property
     def hashes(self) -> Mapping[str, str]:
         """The SHA-256 that each table had before, as far as it says so, by the table's name."""
         return table_hashes(self._facts)
+
+    @property
+    def _tables(self) -> Mapping[str, Mapping[str, Any]]:
+        return _table_facts(self._facts)
 
     @property
     def _facts(self) -> Mapping[str, Any]:
@@ -100,88 +102,43 @@ def find_base(checkpoint: Checkpoint, named: str | None = None) -> BaseCheckpoin
 
 
 def parse_provenance(text: str, name: str) -> Provenance:
-    """Read the recipe that lies beside an output. Anybody may have written it.
-
-    Args:
-        text: YAML.
-        name: What to call it in messages.
-
-    Raises:
-        RecipeError: It is no YAML, or no recipe with a resize or a training.
-    """
+    """Read the text of a recipe that lies beside an output, which messages call `name`. Anybody may have written it."""
     try:
-        if len(text) > MAX_CHARACTERS:
-            raise ValueError(f"it holds {len(text):,} characters, which no recipe needs")
-        return _provenance(yaml.load(text, PlainLoader))
+        written = parse_recipe(text, name)
+        asked, facts = written.recipe, written.provenance
+        settings = asked.resize or Resize(facts["max_len"])  # what was only trained has the length that it had
+        before = facts.get("source_recipe")
+        return Provenance(
+            base=asked.checkpoint,
+            settings=settings,
+            trainable=asked.train.trainable if asked.train else None,
+            values=yaml.load(text, PlainLoader),
+            before=None if before is None else parse_provenance(yaml_text(before), name),
+        )
     except (*NOT_PLAIN, CtxextendError) as error:
         message = f"{name} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
 
 
-def _provenance(values: Any) -> Provenance:
-    """Build it from plain values; raise whatever those of another kind bring about."""
-    train, facts, resize = (values.get(key) for key in ("train", "provenance", "resize"))
-    trainable = None
-    if train is not None:
-        trainable = train["trainable"]
-        if trainable not in TRAINABLE:
-            raise ValueError(f"train.trainable is none of {', '.join(TRAINABLE)}")
-    if resize is None and train is not None:
-        resize = {"to": facts["max_len"]}  # what was only trained has the length that it had
-    base = {name: values.get(key) for key, name in REF_KEYS.items()}
-    base |= {name: resize[key] for key, name in TABLE_KEYS.items() if key in resize}
-    settings = {key: value for key, value in resize.items() if key not in TABLE_KEYS}
-    before = (facts or {}).get("source_recipe")
-    return Provenance(
-        _checked(CheckpointRef, base),
-        _checked(Resize, settings),
-        trainable,
-        values,
-        None if before is None else _provenance(before),
-    )
-
-
-def _checked(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Build settings, whose values must be of the types of the fields; `recipe_file` says so more kindly, and later."""
-    given = {name: value for name, value in values.items() if value is not None}
-    for known in fields(kind):  # type: ignore[arg-type]
-        wanted = value_type(known)
-        allowed = {float: (int, float)}.get(wanted, list if get_origin(wanted) is tuple else wanted)
-        if known.name in given and not isinstance(given[known.name], allowed):
-            raise TypeError(f"{known.name} is a {type(given[known.name]).__name__}")
-        if wanted is int and known.name in given and not _is_count(given[known.name]):
-            raise ValueError(f"{known.name} is no count")
-    return kind(**given)
-
-
-def _is_count(value: Any) -> bool:
-    """Whether a value is a whole number of which a computer can hold so many."""
-    return type(value) is int and 0 <= value < 2**63
-
-
-def table_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 that each table had before, as far as a file's ``provenance`` says so, by the table's name."""
-    found = {name: table.get("sha256_before") for name, table in _tables(facts).items()}
-    return {name: value for name, value in found.items() if isinstance(value, str) and SHA256.fullmatch(value)}
-
-
-def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _table_facts(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return what a file's ``provenance`` says of each table, by the table's name."""
     tables = facts.get("tables")
     listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
     return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
 
 
-def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
-    """Return which rows of a table were learned before it was first resized.
+def table_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 that each table had before, as far as a file's ``provenance`` says so, by the table's name."""
+    found = {name: table.get("sha256_before") for name, table in _table_facts(facts).items()}
+    return {name: value for name, value in found.items() if isinstance(value, str) and SHA256.fullmatch(value)}
 
-    Args:
-        chain: How it came about, the newest resize first.
-        table: The table.
-        reserved_rows: Its rows before position 0.
-        most: Rows that it has at most; more are not believed.
+
+def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
+    """Return which rows of a table were learned before the resizes of a chain, the newest first.
 
     Returns:
-        Shape (positions,), true for learned rows; None where the recipes do not say how many rows there were.
+        Shape (positions,), true for learned rows; None where the recipes do not say how many rows there were, or say
+        that there were more than `most`.
     """
     oldest_first = chain[::-1]
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]

@@ -73,8 +73,10 @@ class Resize(MethodOptions):
 
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
-        if type(self.to) is not int or not 1 <= self.to < 2**63:
-            yield ResizeError(f"--to must be a whole number, 1 or more and below 2**63, not {self.to!r}.")
+        if type(self.to) is not int or self.to < 1:
+            yield ResizeError(f"--to must be a whole number, 1 or more, not {self.to!r}.")
+        elif self.to >= 2**63:
+            yield ResizeError("--to is more positions than any table can have.", "Give a smaller --to.")
         yield from super().faults()
 
     @property

@@ -20,8 +20,8 @@ from ctxextend.plan.output_files import file_warnings
 from ctxextend.plan.plan import ResizePlan, plan_recipe, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import find_base
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
-from ctxextend.recipe_file import REF_KEYS, TABLE_KEYS
+from ctxextend.recipe import RECIPE_FILE, REF_KEYS, CheckpointRef, Recipe, Train
+from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.devices import open_devices
@@ -202,8 +202,8 @@ def _run_folder(
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
     """Return what was asked for as plain values, under the names that ``--set`` uses."""
-    values: dict[str, Any] = {key: getattr(recipe.checkpoint, name) for key, name in REF_KEYS.items()}
-    values |= {f"resize.{key}": getattr(recipe.checkpoint, name) for key, name in TABLE_KEYS.items()}
+    ref = {key: getattr(recipe.checkpoint, name) for key, name in REF_KEYS.items()}
+    values = {f"resize.{key}" if key in TABLE_KEYS else key: value for key, value in ref.items()}
     for name in ("resize", "train"):
         section = getattr(recipe, name)
         found = asdict(section) if section is not None else {}
