@@ -51,7 +51,11 @@ class Provenance:
         found: dict[str, Any] = {
             name: (facts.get("rows_before"), facts.get("rows_after")) for name, facts in self._tables.items()
         }
-        return {name: rows for name, rows in found.items() if all(type(count) is int and count >= 0 for count in rows)}
+        return {
+            name: rows
+            for name, rows in found.items()
+            if all(type(count) is int and 0 <= count < 2**63 for count in rows)
+        }
 
     @property
     def hashes(self) -> Mapping[str, str]:

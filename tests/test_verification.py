@@ -514,7 +514,7 @@ def test_verify_does_not_let_a_recipe_choose_what_is_compared(pair: tuple[Path, 
     base, out = pair
     rewrite(out, "transformer.wte.weight", lambda tensor: tensor * 0 + 7)
     lie = {"to": 1024, "table": "transformer.wte.weight", "config_key": "vocab_size"}
-    for train in ({}, {"train": {"trainable": "positions"}}):
+    for train in ({}, {"train": {"data": "x", "steps": 1, "trainable": "positions"}}):
         (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": lie, **train}))
         assert "transformer.wte.weight differs" in failed(verify(base, out))["tensors"]
 
@@ -535,7 +535,7 @@ BAD_RECIPES = {
     "a number of 8,000 digits": "source: x\nresize: {to: 0x" + "f" * 8000 + "}",
     "an unknown key": "source: x\nresize: {to: 512, length: 3}",
     "no resize": "source: x",
-    "training of an unknown kind": "source: x\nresize: {to: 512}\ntrain: {trainable: banana}",
+    "training of an unknown kind": "source: x\nresize: {to: 512}\ntrain: {data: x, steps: 1, trainable: banana}",
 }
 
 
@@ -577,7 +577,11 @@ def train(out: Path, trainable: str, changes: dict[str, Callable[[torch.Tensor],
     for name, change in changes.items():
         rewrite(out, name, change)
     recipe = out / RECIPE_FILE
-    recipe.write_text(recipe.read_text().replace("provenance:", f"train:\n  trainable: {trainable}\nprovenance:", 1))
+    recipe.write_text(
+        recipe.read_text().replace(
+            "provenance:", f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:", 1
+        )
+    )
 
 
 def test_verify_of_new_rows_that_were_trained_says_so(pair: tuple[Path, Path]) -> None:
