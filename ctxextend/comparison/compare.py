@@ -23,9 +23,9 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Ev
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.recipe import CheckpointRef, Recipe
 from ctxextend.recipe_file import recipe_values, yaml_text
-from ctxextend.text_data import TEXT_FIELD, check_paths, check_texts, path_names, shared
+from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, shared
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -242,8 +242,12 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     """Load the model, plan every method, and cut the text; that to train on goes into a folder as tokens."""
     train = settings.train
     check_paths(settings.evaluate.data)
-    if train is not None:
-        _check_training_texts(train)
+    if train and train.eval_data and (both := shared(train.eval_data, train.data)):
+        raise DataError(
+            f"{', '.join(map(str, both[:3]))} is named by --data, which is trained on, and by --eval-data, which is "
+            "measured on.",
+            "Leave --eval-data out: the last twentieth of --data is then measured on, and not trained on.",
+        )
     files = open_files(opened)
     plans, left_out = _plans(files, settings)
     plan = next(iter(plans.values()))
@@ -269,18 +273,6 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         for name, plan in plans.items()
     ]
     return ComparisonRun(files, settings, resized, run, trainer, candidates, left_out)
-
-
-def _check_training_texts(train: Train) -> None:
-    """Refuse text to train on that cannot be read, or that methods are measured on too."""
-    for paths in filter(None, (train.data, train.eval_data)):
-        check_texts(paths, train.text_field)
-    if train.eval_data and (both := shared(train.eval_data, train.data)):
-        raise DataError(
-            f"{', '.join(map(str, both[:3]))} is named by --data, which is trained on, and by --eval-data, which is "
-            "measured on.",
-            "Leave --eval-data out: the last twentieth of --data is then measured on, and not trained on.",
-        )
 
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
