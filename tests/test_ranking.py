@@ -71,22 +71,14 @@ def test_rank_puts_last_what_is_no_number() -> None:
     assert not rows[1].untrained.is_level
 
 
-def test_rank_of_nothing_is_nothing() -> None:
-    assert rank([candidate("linear", None)], LOSS) == ()
-
-
 @pytest.mark.parametrize(
     ("typed", "name", "flags"),
     [
         ("linear", "linear", {}),
-        (" linear ", "linear", {}),
         ("stretch:keep-first=5", "stretch --keep-first 5", {"keep_first": 5}),
         ("stretch --keep-first 5", "stretch --keep-first 5", {"keep_first": 5}),
-        ("stretch:keep_first=5", "stretch --keep-first 5", {"keep_first": 5}),
         ("copy:keep-first=1:drop-last=2", "copy --keep-first 1 --drop-last 2", {"keep_first": 1, "drop_last": 2}),
         ("hierarchical --alpha=0.3", "hierarchical --alpha 0.3", {"alpha": 0.3}),
-        ("sinusoidal:scope=all", "sinusoidal --scope all", {"scope": "all"}),
-        ("random:seed=7", "random --seed 7", {"seed": 7}),
         ("bands:sigma=8:repeat=40:128", "bands --sigma 8 --repeat 40:128", {"sigma": 8.0, "repeat": (40, 128)}),
         ("bands --repeat 40:128", "bands --repeat 40:128", {"repeat": (40, 128)}),
     ],
@@ -111,18 +103,7 @@ def test_read_methods_has_each_once_and_named_where_it_is_named_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed",
-    [
-        "",
-        "nearst",
-        "linear:keep-first",
-        "linear:keep-first=-1",
-        "linear:to=5",
-        "mean:seed=1",
-        "random:seed=x",
-        "bands:repeat=4",
-        "bands:repeat=a:b",
-    ],
+    "typed", ["", "nearst", "linear:keep-first=-1", "linear:to=5", "mean:seed=1", "bands:repeat=4"]
 )
 def test_read_methods_refuses_what_resize_would(typed: str) -> None:
     with pytest.raises(ResizeError):
@@ -130,14 +111,7 @@ def test_read_methods_refuses_what_resize_would(typed: str) -> None:
 
 
 def test_compare_of_flags_gives_measurement_and_training_what_is_theirs() -> None:
-    flags: dict[str, Any] = {
-        "seed": 3,
-        "tokens": 99,
-        "lr": 0.1,
-        "trainable": "all",
-        "eval_data": ("b",),
-        "window": None,
-    }
+    flags: dict[str, Any] = {"seed": 3, "tokens": 99, "lr": 0.1, "trainable": "all", "eval_data": ("b",)}
     found = Compare.from_flags(64, ["a"], ["copy"], 5, **flags)
     assert found.evaluate == Evaluate(("b",), tokens=99, seed=3)
     assert found.train == Train(("a",), 5, lr=0.1, trainable="all", seed=3, eval_data=("b",))

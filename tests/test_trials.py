@@ -76,28 +76,8 @@ def test_search_stays_with_the_table_where_all_give_the_same() -> None:
     assert {settings.gain for settings in trials.found} > set(GAINS)
 
 
-def test_search_measures_nothing_twice() -> None:
-    asked: list[Resize] = []
-
-    def measure(settings: Resize) -> tuple[Values, ...]:
-        asked.append(settings)
-        return windows(1.0)
-
-    search(choices(), Trials(measure))
-    assert len(asked) == len(set(asked))
-
-
 @pytest.mark.parametrize(
-    "typed",
-    [
-        {"sigma": 5.0},
-        {"repeat": (20, 80)},
-        {"gain": 1.07},
-        {"sigma": 5.0, "repeat": (20, 80)},
-        {"sigma": 0.0},
-        {"keep_first": 128},
-        {"drop_last": 20},
-    ],
+    "typed", [{"sigma": 5.0}, {"repeat": (20, 80)}, {"gain": 1.07}, {"sigma": 0.0}, {"drop_last": 20}], ids=str
 )
 def test_search_leaves_what_was_typed(typed: dict[str, object]) -> None:
     asked = replace(ASKED, **typed)  # type: ignore[arg-type]

@@ -172,8 +172,7 @@ class ComparisonRun:
     def measure(self, progress: Progress) -> None:
         """Let the base read the text, then measure each candidate untrained, then each once it was trained."""
         evaluation, trainer = self.evaluation, self.trainer
-        own = evaluation.tokens
-        per_candidate = own + (own + trainer.tokens if trainer else 0)
+        per_candidate = evaluation.tokens + (evaluation.tokens + trainer.tokens if trainer else 0)
         total = evaluation.base_tokens + len(self.candidates) * per_candidate
 
         def advance(name: str) -> Callable[[int], None]:
@@ -203,9 +202,8 @@ class ComparisonRun:
 
     def _measure_model(self, advance: Callable[[int], None]) -> Measurement:
         """Measure the model with the tables that it has now."""
-        run = self.evaluation
-        run.measure(advance)
-        return Measurement(run.report(complete=True), run.scores)
+        self.evaluation.measure(advance)
+        return Measurement(self.evaluation.report(complete=True), self.evaluation.scores)
 
     def report(self, *, complete: bool) -> Comparison:
         """Return what was measured."""
