@@ -135,9 +135,9 @@ def assert_same_logits(model: NanoGpt, folder: Path) -> None:
     assert ours.std() > 0.1
 
 
-@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module._orig_mod."])
-@pytest.mark.parametrize("masks", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("bias", "masks", "prefix"), [(True, True, ""), (False, False, "_orig_mod."), (False, True, "module._orig_mod.")]
+)
 def test_from_nanogpt_gives_a_gpt2_that_computes_the_same(bias: bool, masks: bool, prefix: str, tmp_path: Path) -> None:
     model, content = make(bias=bias)
     state = {prefix + name: t for name, t in content["model"].items() if masks or not name.endswith(".attn.bias")}
@@ -196,20 +196,12 @@ def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
     assert from_nanogpt(Unpickled(Path("ckpt.pt"), make()[1], (0, 0, 0)))[0]["eos_token_id"] is None
 
 
-def test_from_nanogpt_keeps_the_dtype_and_makes_biases_of_it() -> None:
-    _, content = make(bias=False)
-    content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
-    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
-    assert config["dtype"] == "bfloat16"
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
-    assert not tensors["transformer.h.1.mlp.c_fc.bias"].any()
-
-
 def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> None:
     _, content = make()
     old = {name: value for name, value in content["model_args"].items() if name not in ("bias", "dropout")}
+    content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
     config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content | {"model_args": old}, (0, 0, 0)))
-    assert config["resid_pdrop"] == 0
+    assert (config["resid_pdrop"], config["dtype"]) == (0, "bfloat16")
     assert tensors["transformer.ln_f.bias"].any()
 
 
@@ -218,19 +210,15 @@ def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> 
     [
         ({"n_layer": None}, "'n_layer' = None"),
         ({"n_layer": 3}, "no transformer.h.2.ln_1.weight"),
-        ({"n_layer": 10**15}, "no transformer.h.2.ln_1.weight"),
         ({"n_layer": 1}, "'transformer.h.1.ln_1.weight', which"),
         ({"n_head": 3}, "'n_head' = 3"),
         ({"n_embd": 8.0}, "'n_embd' = 8.0"),
-        ({"n_embd": True}, "'n_embd' = True"),
         ({"n_embd": 16}, r"wte.weight is \(32, 8\); by model_args it should be \(32, 16\)"),
         ({"block_size": 0}, "'block_size' = 0"),
-        ({"block_size": 17}, r"wpe.weight is \(16, 8\)"),
         ({"vocab_size": "x" * 99}, "'vocab_size' = 'xxx"),
         ({"bias": 1}, "'bias' = 1"),
         ({"bias": False}, "holds transformer.h.0.ln_1.bias"),
         ({"dropout": 1.5}, "'dropout' = 1.5"),
-        ({"dropout": math.nan}, "'dropout' = nan"),
         ({"use_relu": True}, "'use_relu' = True"),
     ],
 )
@@ -259,20 +247,10 @@ def test_from_nanogpt_refuses_other_tensors(change: Callable[[Any], Any], messag
         from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        [],
-        {},
-        {"model": {}},
-        {"model": {}, "model_args": {}},
-        {"model": {}, "model_args": ["block_size"]},
-        {"model": torch.ones(1), "model_args": {"block_size": 1}},
-    ],
-)
-def test_is_nanogpt_knows_others(content: Any) -> None:
-    assert not is_nanogpt(content)
+def test_is_nanogpt_knows_others() -> None:
+    no_tensors = {"model": torch.ones(1), "model_args": {"block_size": 1}}
+    for content in (None, [], {"model": {}}, {"model": {}, "model_args": ["block_size"]}, no_tensors):
+        assert not is_nanogpt(content)
 
 
 def test_a_nanogpt_checkpoint_opens_as_a_training_checkpoint_too(tmp_path: Path) -> None:

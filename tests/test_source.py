@@ -1,10 +1,6 @@
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,71 +9,50 @@ import yaml
 from ctxextend import SourceError, plan_resize
 from ctxextend.checkpoints.source import BUNDLED, resolve_source
 from tests import pico
-from tests.hub_server import SHA, Hub, serve
+from tests.hub_server import SHA, Hub, ask_from_here, serve
+from tests.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A server that the client asks in the Hub's place, with a cache of the test's own."""
     with serve() as hub:
+        ask_from_here(hub.endpoint, tmp_path / "cache", monkeypatch)
         yield hub
 
 
-@pytest.fixture
-def run(hub: Hub, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Run the real command with the real client against the server, with a cache of the test's own."""
-
-    def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        settings = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
-        return subprocess.run(
-            [sys.executable, "-m", "ctxextend", *arguments],
-            env=os.environ | settings | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    return run
-
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-def resolve_hub(run: Run) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(run("resize", "gpt2", "--to", "40", "--dry-run", "--json").stdout)
-    return values
+STALE = (
+    "pytorch_model.bin",
+    "tf_model.h5",
+    "flax_model.msgpack",
+    "onnx/model.onnx",
+    "model.fp16.safetensors",
+    "x.gguf",
+)
 
 
 def test_resolve_source_of_a_hub_id_fetches_what_is_needed(
-    hub: Hub, run: Run, make_pico: MakePico, tmp_path: Path
+    hub: Hub, make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_pico("gpt2")
     (source.folder / "vocab.txt").write_text("words")
     (source.folder / "2_Dense").mkdir()
     (source.folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"needed")
-    stale = [
-        "pytorch_model.bin",
-        "tf_model.h5",
-        "flax_model.msgpack",
-        "onnx/model.onnx",
-        "model.fp16.safetensors",
-        "x.gguf",
-    ]
-    for name in stale:
+    for name in STALE:
         (source.folder / name).parent.mkdir(exist_ok=True)
         (source.folder / name).write_bytes(b"stale")
     hub.add("gpt2", source.folder)
-    done = run("resize", "gpt2", "--to", "40")
-    assert (done.returncode, done.stdout) == (0, "gpt2-40\n"), done.stderr
+    done = invoke("resize", "gpt2", "--to", 40)
+    assert (done.exit_code, done.stdout) == (0, "gpt2-40\n"), done.stderr
     needed = {"config.json", "generation_config.json", "model.safetensors", "vocab.txt", "2_Dense/pytorch_model.bin"}
     assert hub.fetched() == needed
     assert needed < set(pico.contents(Path("gpt2-40")))
     assert "Fetching" not in done.stderr
-    omitted = resolve_hub(run)["files"]["omitted"]
-    assert set(stale) <= set(omitted)
+    planned = json.loads(invoke("resize", "gpt2", "--to", 40, "--dry-run", "--json").stdout)
+    assert set(STALE) <= set(planned["files"]["omitted"])
     pico.logits(source.load(Path("gpt2-40")), 40)
     recipe = yaml.safe_load(Path("gpt2-40/ctxextend.yaml").read_text())
     assert (recipe["source"], recipe["revision"], recipe["provenance"]["revision"]) == ("gpt2", SHA, SHA)
@@ -85,57 +60,56 @@ def test_resolve_source_of_a_hub_id_fetches_what_is_needed(
     assert all(not path.is_symlink() for path in Path("gpt2-40").iterdir())
 
     hub.requests.clear()
-    again = run("resize", "gpt2", "--to", "40", "-o", "offline", HF_HUB_OFFLINE="1")
-    assert again.returncode == 0, again.stderr
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    again = invoke("resize", "gpt2", "--to", 40, "-o", "offline")
+    assert again.exit_code == 0, again.stderr
     assert hub.requests == []
     assert pico.contents(Path("offline")) == pico.contents(Path("gpt2-40"))
 
-    snapshot = next((tmp_path / "hf" / "hub").glob("models--gpt2/snapshots/*"))
+    snapshot = next((tmp_path / "cache").glob("models--gpt2/snapshots/*"))
     cached = resolve_source(snapshot)
     assert (cached.hub_id, cached.revision, cached.name) == ("gpt2", SHA, "gpt2")
     assert any(path.is_symlink() for path in snapshot.iterdir())
 
 
-def test_resolve_source_takes_a_revision_and_a_token(hub: Hub, run: Run, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resolve_source_takes_a_revision_and_a_token(
+    hub: Hub, make_pico: MakePico, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.add("owner/model", make_pico("bert").folder, revisions=("v2", SHA))
-    done = run("resize", "owner/model", "--to", "40", "--revision", "v2", "--json", HF_TOKEN=TOKEN)
-    assert done.returncode == 0, done.stderr
+    done = invoke("resize", "owner/model", "--to", 40, "--revision", "v2", "--json")
+    assert done.exit_code == 0, done.stderr
     assert f'"revision": "{SHA}"' in done.stdout
     assert f"Bearer {TOKEN}" in hub.tokens
     written = b"".join(pico.contents(Path("model-40")).values())
     assert TOKEN not in done.stdout + done.stderr
     assert TOKEN.encode() not in written
-    missing = run("resize", "owner/model", "--to", "41", "--revision", "v3")
-    assert missing.returncode == 1
+    missing = invoke("resize", "owner/model", "--to", 41, "--revision", "v3")
+    assert missing.exit_code == 1
     assert "owner/model has no revision 'v3' on the Hub" in missing.stderr
 
 
-def test_resolve_source_of_a_missing_repository(run: Run) -> None:
-    done = run("resize", "owner/nothing", "--to", "40")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "no model owner/nothing on the Hub" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(Path().iterdir()) == []
-
-
-def test_resolve_source_where_the_user_forbids_to_ask(run: Run) -> None:
-    offline = run("resize", "gpt2", "--to", "40", HF_HUB_OFFLINE="1")
-    assert offline.returncode == 1
-    assert "HF_HUB_OFFLINE forbids to fetch it" in offline.stderr
+@pytest.mark.usefixtures("hub")
+def test_resolve_source_of_a_missing_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SourceError, match="no model owner/nothing on the Hub"):
+        resolve_source("owner/nothing")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(SourceError, match="HF_HUB_OFFLINE forbids to fetch it"):
+        resolve_source("owner/nothing")
 
 
 def test_resolve_source_fetches_pickles_where_there_are_no_safetensors(
-    hub: Hub, run: Run, make_pico: MakePico, tmp_path: Path
+    hub: Hub, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("gpt2")
     torch.save(source.load().state_dict(), source.folder / "pytorch_model.bin")
     hub.add("both", source.folder)
     (source.folder / "model.safetensors").unlink()
     hub.add("pickles", source.folder)
-    assert run("resize", "both", "--to", "40").returncode == 0
+    resolve_source("both")
     assert "pytorch_model.bin" not in hub.fetched()
-    done = run("resize", "pickles", "--to", "40", "-o", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+    done = invoke("resize", "pickles", "--to", 40, "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.stderr
     assert "pytorch_model.bin" in hub.fetched()
     assert source.load(tmp_path / "out").config.n_positions == 40
 
