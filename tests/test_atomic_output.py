@@ -218,14 +218,6 @@ def test_stage_leaves_a_living_runs_folder_alone(tmp_path: Path, source: Path) -
     assert contents(tmp_path / "out") == {"config.json": b"first"}
 
 
-def test_stage_refuses_a_name_that_was_taken_meanwhile(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(OutputError, match="exists|meanwhile"), stage(tmp_path / "out", source) as staged:
-        (staged / "config.json").write_text("x")
-        checkpoint(tmp_path / "out")
-    assert contents(tmp_path / "out") == OLD
-    assert leftovers(tmp_path) == []
-
-
 @pytest.mark.parametrize("is_empty_there", [False, True])
 def test_stage_puts_back_an_output_that_a_killed_run_had_moved_aside(
     is_empty_there: bool, tmp_path: Path, source: Path

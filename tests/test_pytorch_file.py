@@ -1,4 +1,3 @@
-import functools
 import io
 import os
 import pickle
@@ -17,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from ctxextend.checkpoints.copy import check_unchanged, file_fingerprint
+from ctxextend.checkpoints.copy import file_fingerprint
 from ctxextend.checkpoints.pytorch_file import DTYPES, PytorchFile, as_tensor_file, find_tensors, unpickle
 from ctxextend.checkpoints.safetensors_file import FLOATS, numpy_dtype, read_floats
 from ctxextend.errors import CheckpointError
@@ -85,21 +84,6 @@ def test_open_torch_file_finds_the_tensors_that_transformers_saves(name: str, tm
     assert found(file) == pico.tensor_bytes(tmp_path / "safe")
     assert {*file.tensors, *file.tied} == set(model.state_dict())
     assert set(file.tied.values()) <= set(file.tensors)
-
-
-@pytest.mark.parametrize("write", [write_zip, write_legacy])
-@pytest.mark.parametrize("model_type", pico.CONFIGS)
-def test_open_torch_file_finds_what_transformers_loads(
-    model_type: str, write: Callable[[Any, Path], None], make_pico: Callable[..., pico.Pico]
-) -> None:
-    checkpoint = make_pico(model_type)
-    state = checkpoint.load().state_dict()
-    (checkpoint.folder / "model.safetensors").unlink()
-    file = open_torch_file(save(state, checkpoint.folder / "pytorch_model.bin", write))
-    loaded = checkpoint.load().state_dict()
-    assert {*file.tensors, *file.tied} == set(loaded)
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in file.tensors.items())
-    assert all(torch.equal(loaded[name], loaded[kept]) for name, kept in file.tied.items())
 
 
 def test_open_torch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
@@ -179,11 +163,6 @@ def test_read_floats_gives_a_copy_as_ml_dtypes_sees_it(name: str, tmp_path: Path
     assert read_floats(file, "table").any()
 
 
-def test_read_floats_refuses_integers(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="stored as I8"):
-        read_floats(open_torch_file(save({"a": torch.ones(4, dtype=torch.int8)}, tmp_path / "a.bin")), "a")
-
-
 @pytest.mark.parametrize("write", [write_zip, write_legacy])
 def test_tied_are_names_of_one_tensor_and_not_views_or_copies(
     write: Callable[[Any, Path], None], tmp_path: Path
@@ -222,18 +201,6 @@ def test_tied_are_names_of_one_tensor_and_not_views_or_copies(
 )
 def test_find_tensors_gives_the_names_of_transformers(content: Any, names: list[str]) -> None:
     assert list(find_tensors(content, Path("a.bin"))) == names
-
-
-def test_old_names_of_layer_norms_are_renamed_as_transformers_does(make_pico: Callable[..., pico.Pico]) -> None:
-    checkpoint = make_pico("bert")
-    state = checkpoint.load().state_dict()
-    old = {name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t for name, t in state.items()}
-    assert sum("gamma" in name for name in old) > 3
-    (checkpoint.folder / "model.safetensors").unlink()
-    file = open_torch_file(save(old, checkpoint.folder / "pytorch_model.bin"))
-    loaded = checkpoint.load().state_dict()
-    assert {*file.tensors, *file.tied} == set(loaded)
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in file.tensors.items())
 
 
 @pytest.mark.parametrize(
@@ -299,14 +266,11 @@ def valid() -> bytes:
     [
         (b"", "no whole torch file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        (b"junk" * 100, "no whole torch file"),
-        (bytes(1000), "no whole torch file"),
         (b"<!DOCTYPE html><html></html>", "no whole torch file"),
         (b"PK\x03\x04" + bytes(100), "no whole torch file"),
         (valid()[:1000], "no whole torch file"),
         (valid()[:-10], "no whole torch file"),
         (zipped(x=b"hello"), "no whole torch file"),
-        (zipped(version=b"3\n"), "no whole torch file"),
         (zipped(version=b"3\n", **{"data.pkl": b""}), "no whole torch file"),
         (zipped(version=b"3\n", **{"data.pkl": pickle.dumps({"a": 1}, protocol=2)}), "'a' is of type int"),
     ],
@@ -317,25 +281,6 @@ def test_open_torch_file_refuses_what_is_broken(content: bytes, message: str, tm
     with pytest.raises(CheckpointError, match=message) as caught:
         open_torch_file(path)
     assert str(path) in caught.value.message
-
-
-def test_open_torch_file_refuses_what_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is missing"):
-        open_torch_file(tmp_path / "missing")
-    with pytest.raises(CheckpointError, match="cannot be read: Is a directory"):
-        unpickle(tmp_path)
-
-
-def test_unpickle_lets_what_is_no_fault_of_the_file_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
-
-    def failing(kind: type[BaseException], *_: Any, **__: Any) -> None:
-        raise kind
-
-    for kind in (MemoryError, KeyboardInterrupt):
-        monkeypatch.setattr(torch, "load", functools.partial(failing, kind))
-        with pytest.raises(kind):
-            unpickle(path)
 
 
 @given(where=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), is_zip=st.booleans())
@@ -396,12 +341,3 @@ def test_open_torch_file_refuses_numbers_that_no_tensor_has(tmp_path: Path) -> N
     change_records(path, lambda name, data: data, {"a/data/1": b"1234"})
     with pytest.raises(CheckpointError, match="records of numbers are not its tensors'"):
         open_torch_file(path)
-
-
-def test_a_torch_file_can_be_seen_to_change(tmp_path: Path) -> None:
-    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
-    file = open_torch_file(path)
-    check_unchanged(file.path, file.fingerprint)
-    save({"a": torch.ones(2)}, path)
-    with pytest.raises(CheckpointError, match="changed while it was read"):
-        check_unchanged(file.path, file.fingerprint)
