@@ -333,11 +333,11 @@ def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(extended: Path, ref
     script = (
         "import sys, os, signal\n"
         "from ctxextend.evaluation.losses import LossTask\n"
-        "read = LossTask._read\n"
-        "def then_stop(self, numbers, **flags):\n"
-        "    if 8 in numbers: os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return read(self, numbers, **flags)\n"
-        "LossTask._read = then_stop\n"
+        "targets = LossTask.targets\n"
+        "def then_stop(self, number):\n"
+        "    if number == 8: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return targets(self, number)\n"
+        "LossTask.targets = then_stop\n"
         "from ctxextend.cli.app import main\n"
         "main()\n"
     )

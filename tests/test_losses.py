@@ -39,6 +39,14 @@ def measured(
     return task
 
 
+def by_position(task: LossTask, number: int = 0) -> dict[str, Any]:
+    return {name: losses[number] for (measure, name, _), losses in task.found.items() if measure == "position"}
+
+
+def by_context(task: LossTask, number: int = 0) -> dict[tuple[str, int], Any]:
+    return {(name, size): each[number] for (measure, name, size), each in task.found.items() if measure == "context"}
+
+
 def loss(reader: EvalModel, ids: list[int], place: int, label: int) -> float:
     with torch.no_grad():
         logits = reader.model(input_ids=torch.tensor([ids])).logits[0, place]
@@ -52,9 +60,8 @@ def causal(reader: EvalModel, start: int, token: int) -> float:
 
 def test_loss_measure_reads_a_causal_text_whole_in_pieces_and_in_overlapping_pieces(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
-    found = measured(model, original, (8, 16, 32), TEXT).windows[0]
-    tokens = range(1, 32)
-    assert found.positions.tolist() == list(tokens)
+    task, tokens = measured(model, original, (8, 16, 32), TEXT), range(1, 32)
+    assert task.targets(0)["position"].tolist() == list(tokens)
     starts = {
         MODEL: [0] * 31,
         # Pieces of 16 that score 15: the first of a piece is only read.
@@ -65,16 +72,16 @@ def test_loss_measure_reads_a_causal_text_whole_in_pieces_and_in_overlapping_pie
     for name, begin in starts.items():
         reader = model if name == MODEL else original
         expected = [causal(reader, start, token) for start, token in zip(begin, tokens, strict=True)]
-        np.testing.assert_allclose(found.by_position[name], expected, rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(by_position(task)[name], expected, rtol=0, atol=1e-5, err_msg=name)
 
 
 def test_loss_measure_reads_the_same_causal_tokens_with_every_context(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
-    found = measured(model, original, (8, 16, 32), TEXT).windows[0]
+    found = by_context(measured(model, original, (8, 16, 32), TEXT))
     # Of the last four tokens: pieces of 8 score one each, pieces of 16 three, and the whole all four.
     starts = {8: [21, 22, 23, 24], 16: [15, 15, 15, 18], 32: [0] * 4}
-    assert set(found.by_context) == {(MODEL, 8), (MODEL, 16), (MODEL, 32), (SLIDING, 8), (SLIDING, 16)}
-    for (name, context), losses in found.by_context.items():
+    assert set(found) == {(MODEL, 8), (MODEL, 16), (MODEL, 32), (SLIDING, 8), (SLIDING, 16)}
+    for (name, context), losses in found.items():
         reader = model if name == MODEL else original
         begin = starts[context]
         expected = [causal(reader, start, token) for start, token in zip(begin, range(28, 32), strict=True)]
@@ -84,17 +91,17 @@ def test_loss_measure_reads_the_same_causal_tokens_with_every_context(make_pico:
 def test_loss_measure_masks_the_same_tokens_however_the_text_is_read(make_pico: Make) -> None:
     model, original = opened(make_pico, "bert", is_framed=True)
     text = TEXT[:30]
-    found = measured(model, original, (16, 32), text).windows[0]
-    targets = found.positions - 1  # behind [CLS]
+    task = measured(model, original, (16, 32), text)
+    found, targets = by_position(task), task.targets(0)["position"]
     assert len(targets) == round(0.15 * 30)
     inputs = text.copy()
     inputs[targets] = MASK
     whole = [CLS, *inputs.tolist(), SEP]
     expected = [loss(model, whole, target + 1, int(text[target])) for target in targets]
-    np.testing.assert_allclose(found.by_position[MODEL], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[MODEL], expected, rtol=0, atol=1e-5)
     pieces = [(0, 14), (14, 28), (16, 30)]  # the last begins where a whole piece still fits
     bounds = [(0, 14), (14, 28), (28, 30)]
-    for target, value in zip(targets, found.by_position[TRUNCATED], strict=True):
+    for target, value in zip(targets, found[TRUNCATED], strict=True):
         start, stop = pieces[next(i for i, (first, last) in enumerate(bounds) if first <= target < last)]
         ids = [CLS, *inputs[start:stop].tolist(), SEP]
         assert value == pytest.approx(loss(original, ids, target - start + 1, int(text[target])), abs=1e-5)
@@ -103,8 +110,8 @@ def test_loss_measure_masks_the_same_tokens_however_the_text_is_read(make_pico: 
 def test_loss_measure_centres_masked_tokens_in_every_context(make_pico: Make) -> None:
     model, original = opened(make_pico, "bert", is_framed=True)
     text = TEXT[:30]
-    found = measured(model, original, (16, 32), text).windows[0]
-    (only,) = {len(losses) for losses in found.by_context.values()}
+    found = by_context(measured(model, original, (16, 32), text))
+    (only,) = {len(losses) for losses in found.values()}
     assert only == 1
     candidates = [
         [loss(reader, [CLS, *masked(text, token)[start:stop], SEP], token - start + 1, int(text[token]))]
@@ -113,8 +120,7 @@ def test_loss_measure_centres_masked_tokens_in_every_context(make_pico: Make) ->
     ]
     for number, key in enumerate(((MODEL, 32), (MODEL, 16), (SLIDING, 16))):
         assert any(
-            found.by_context[key][0] == pytest.approx(value[0], abs=1e-5)
-            for value in candidates[3 * number : 3 * number + 3]
+            found[key][0] == pytest.approx(value[0], abs=1e-5) for value in candidates[3 * number : 3 * number + 3]
         )
 
 
@@ -126,38 +132,32 @@ def masked(text: Any, token: int) -> list[int]:
 
 def test_loss_measure_draws_masks_by_seed_and_window(make_pico: Make) -> None:
     model, _ = opened(make_pico, "bert", is_framed=True)
-    one, same, other = (measured(model, None, (32,), *[TEXT[:30]] * 2, seed=seed).windows for seed in (0, 0, 1))
-    assert [window.positions.tolist() for window in one] == [window.positions.tolist() for window in same]
-    assert one[0].positions.tolist() != one[1].positions.tolist()
-    assert one[0].positions.tolist() != other[0].positions.tolist()
+    one, same, other = (measured(model, None, (32,), *[TEXT[:30]] * 2, seed=seed) for seed in (0, 0, 1))
+    drawn = [task.targets(i)["position"].tolist() for task, i in ((one, 0), (same, 0), (one, 1), (other, 0))]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] not in drawn[2:]
 
 
-def test_loss_measure_states_the_tokens_that_models_read(make_pico: Make) -> None:
+def test_loss_measure_states_the_tokens_that_models_read_and_reads_the_base_once(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
-    task = measured(model, original, (8, 16, 32), TEXT)
+    task = plan_losses(open_scorer(model), open_scorer(original), [TEXT, TEXT[::-1]], (8, 16, 32), 0)
     read: list[int] = []
     for reader in (model, original):
         reader.model.transformer.wte.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].numel()))
-    task.measure(lambda tokens: None)
-    assert sum(read) == task.tokens + task.base_tokens
-
-
-def test_a_base_that_was_read_before_gives_the_same(make_pico: Make) -> None:
-    model, original = opened(make_pico, "gpt2", is_framed=False)
-    task, again = (measured(model, original, (8, 16, 32), TEXT, TEXT[::-1]) for _ in range(2))
-    again.read_base(lambda tokens: None)
-    told: list[int] = []
-    again.measure(told.append)
-    assert sum(told) == task.tokens
-    assert again.report() == task.report()
+    task.read_base(lambda tokens: None)
+    assert sum(read) == task.base_tokens
+    for again in (1, 2):
+        task.measure(lambda tokens: None)
+        assert sum(read) == task.base_tokens + again * task.tokens
+    assert task.report() == measured(model, original, (8, 16, 32), TEXT, TEXT[::-1]).report()
 
 
 def test_sum_up_pairs_losses_by_token(make_pico: Make) -> None:
     model, original = opened(make_pico, "gpt2", is_framed=False)
     task = measured(model, original, (8, 16, 32), *(np.roll(TEXT, number) for number in range(3)))
-    windows, (positions, contexts) = task.windows, task.report().values()
+    positions, contexts = task.report().values()
     for name in (TRUNCATED, SLIDING):
-        differences = np.array([w.by_position[MODEL].mean() - w.by_position[name].mean() for w in windows])
+        differences = np.array([w[MODEL].mean() - w[name].mean() for w in (by_position(task, i) for i in range(3))])
         assert positions.changes[name].mean == pytest.approx(differences.mean())
         assert positions.changes[name].error == pytest.approx(differences.std(ddof=1) / np.sqrt(3))
     assert sum(bucket.losses[MODEL].tokens for bucket in positions.buckets) == 3 * 31
@@ -165,7 +165,7 @@ def test_sum_up_pairs_losses_by_token(make_pico: Make) -> None:
     assert contexts.reference == 16
     assert [point.context for point in contexts.points] == [8, 16, 32]
     assert contexts.points[1].change.mean == 0
-    expected = np.mean([w.by_context[MODEL, 32].mean() - w.by_context[SLIDING, 16].mean() for w in windows])
+    expected = np.mean([w[MODEL, 32].mean() - w[SLIDING, 16].mean() for w in (by_context(task, i) for i in range(3))])
     last = contexts.points[-1]
     assert last.original is None
     assert last.against_original is not None

@@ -250,7 +250,7 @@ class EvaluationRun:
             original=base.name if base else None,
             original_max_len=base.max_len if base else None,
             documents=len(self.text.documents),
-            tokens=sum(map(len, self.text.windows[: len(losses.windows) if losses else None])),
+            tokens=sum(map(len, self.text.windows[: losses.windows if losses else None])),
             across_documents=self.text.across_documents and losses is not None,
             seed=self.settings.seed,
             precision=str(model.model.dtype).removeprefix("torch."),

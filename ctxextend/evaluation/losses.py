@@ -4,7 +4,7 @@ The model reads each window whole. The base, whose context is shorter, reads the
 overlapping, as a user would have to do without the longer context.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from ctxextend.evaluation.evaluation_result import (
     Bucket,
     ContextLosses,
     ContextPoint,
+    Estimate,
     PositionLosses,
     estimate,
     estimate_loss,
@@ -69,10 +70,16 @@ def spans(scored: tuple[int, int], tokens: int, size: int, stride: int, *, centr
 class ReadingMode:
     """How a text is read that may be longer than what is read at once."""
 
-    name: str  # `MODEL`, `TRUNCATED` or `SLIDING`
+    measure: str  # ``position``: every token that can be is scored; ``context``: those that all contexts share
+    name: str  # `MODEL`, or by the base `TRUNCATED` or `SLIDING`
     scorer: Scorer
     context: int  # tokens that are read at once, special tokens included
     share: float  # of each piece, the part that is scored, at most
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What its losses are found under."""
+        return self.measure, self.name, self.context
 
     def spans(self, scored: tuple[int, int], tokens: int) -> Iterator[Span]:
         """Yield the pieces of a text of so many tokens by which those of `scored`, first and end, are scored."""
@@ -102,20 +109,6 @@ class ReadingMode:
                 yield ScoredWindow(ids, here - span.start + shift, text[here])
 
 
-@dataclass(frozen=True)
-class WindowLosses:
-    """What was measured on one window."""
-
-    positions: Ids  # of the tokens that every mode of `by_position` scored, shape (k,)
-    by_position: Mapping[str, Losses]  # by the mode's name, each of shape (k,)
-    by_context: Mapping[tuple[str, int], Losses]  # of the same tokens each, by the mode's name and context
-
-    def merged(self, other: "WindowLosses") -> "WindowLosses":
-        """Return these and the losses by other modes of the same tokens of the same window."""
-        by_position = {**self.by_position, **other.by_position}
-        return WindowLosses(self.positions, by_position, {**self.by_context, **other.by_context})
-
-
 @dataclass
 class LossTask:
     """The losses of windows of one text, and those measured so far."""
@@ -124,109 +117,97 @@ class LossTask:
     texts: Sequence[Ids]  # the windows without special tokens, each of shape (length - special tokens,)
     length: int  # tokens of a window, special tokens included
     seed: int  # of a masked model's masks
-    whole: Sequence[ReadingMode]  # by which whole windows are read; none where loss by position is not asked for
-    contexts: Sequence[ReadingMode]  # by which the tokens are read that all contexts share; none likewise
+    modes: list[ReadingMode]
     base_length: int | None  # tokens that the base reads; None where that is not known
-    windows: list[WindowLosses] = field(default_factory=list)
-    by_base: list[WindowLosses] = field(default_factory=list)  # from `read_base`
-
-    def __post_init__(self) -> None:
-        model, tokens = self.scorer.model, self.length - self.scorer.model.tokenizer.num_special
-        self.is_masked = model.kind == MASKED
-        # The first token that can be scored, and one behind the last; and those that are scored with every context.
-        self.all_scored = int(not self.is_masked and not model.tokenizer.before), tokens
-        wanted = max(int(tokens * SCORED_SHARE), 1)
-        start = (tokens - wanted) // 2 if self.is_masked else tokens - wanted
-        self.shared = start, start + wanted
+    # By the key of a mode, the losses of each window's tokens, each of shape (k,).
+    found: dict[tuple[str, str, int], list[Losses]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
         """Tokens that the model reads."""
-        return self._window_tokens(of_base=False) * len(self.texts)
+        return sum(self._tokens(mode) for mode in self.modes if mode.name == MODEL) * len(self.texts)
 
     @property
     def base_tokens(self) -> int:
         """Tokens that the base reads."""
-        return self._window_tokens(of_base=True) * len(self.texts)
+        return sum(self._tokens(mode) for mode in self.modes if mode.name != MODEL) * len(self.texts)
 
-    def _window_tokens(self, *, of_base: bool) -> int:
-        pieces = [span for mode in _of(self.whole, of_base) for span in mode.spans(self.all_scored, self.all_scored[1])]
-        for mode in _of(self.contexts, of_base):
-            if not self._is_read_already(mode):
-                pieces += mode.spans(self.shared, self.all_scored[1])
-        return sum(span.stop - span.start for span in pieces)
+    def _tokens(self, mode: ReadingMode) -> int:
+        """Return how many tokens of a window a mode reads, in all its pieces."""
+        pieces = mode.spans(self._scored[mode.measure], self.length - mode.scorer.model.tokenizer.num_special)
+        return 0 if self._is_read_already(mode) else sum(span.stop - span.start for span in pieces)
 
     def read_base(self, advance: Callable[[int], None]) -> None:
         """Let the base read everything, once for however many models."""
-        for batch in self._batches():
-            self.by_base += self._read(batch, of_base=True)
-            advance(self._window_tokens(of_base=True) * len(batch))
+        self._read([mode for mode in self.modes if mode.name != MODEL], advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
-        """Let the model read everything, and unless it did so before the base."""
-        self.windows, is_read = [], bool(self.by_base)
-        per_window = self._window_tokens(of_base=False) + (0 if is_read else self._window_tokens(of_base=True))
-        for batch in self._batches():
-            base = [self.by_base[i] for i in batch] if is_read else self._read(batch, of_base=True)
-            model = self._read(batch, of_base=False)
-            self.windows += [own.merged(other) for own, other in zip(model, base, strict=True)]
+        """Let the model read everything, and the base too unless it has."""
+        self.found = {key: losses for key, losses in self.found.items() if MODEL not in key}
+        self._read([mode for mode in self.modes if mode.key not in self.found], advance)
+
+    def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
+        per_window = sum(map(self._tokens, modes))
+        for batch in batches([self.length] * len(self.texts), self.scorer.batch_size):
+            texts, targets = [self.texts[i] for i in batch], [self.targets(i) for i in batch]
+            found: dict[tuple[str, str, int], list[Losses]] = {}
+            for mode in modes:
+                wanted = [places[mode.measure] for places in targets]
+                if self._is_read_already(mode):  # its targets are the last of those of the whole window
+                    whole = found["position", MODEL, self.length]
+                    found[mode.key] = [losses[-len(places) :] for losses, places in zip(whole, wanted, strict=True)]
+                else:
+                    found[mode.key] = mode.losses(texts, wanted, self._scored[mode.measure])
+            for key, losses in found.items():
+                self.found.setdefault(key, []).extend(losses)
             advance(per_window * len(batch))
-
-    def _batches(self) -> Iterator[list[int]]:
-        return batches([self.length] * len(self.texts), self.scorer.batch_size)
-
-    def _read(self, numbers: Sequence[int], *, of_base: bool) -> list[WindowLosses]:
-        """Return what the model or the base makes of the windows with these numbers."""
-        texts = [self.texts[i] for i in numbers]
-        generators = [np.random.default_rng([self.seed, i]) for i in numbers]
-        everywhere = [self._targets(*self.all_scored, generator) for generator in generators]
-        shared = [self._targets(*self.shared, generator) for generator in generators]
-        whole = {mode.name: mode.losses(texts, everywhere, self.all_scored) for mode in _of(self.whole, of_base)}
-        contexts: dict[tuple[str, int], list[Losses]] = {}
-        for mode in _of(self.contexts, of_base):
-            if self._is_read_already(mode):
-                known = [np.searchsorted(every, some) for every, some in zip(everywhere, shared, strict=True)]
-                found = [losses[places] for losses, places in zip(whole[MODEL], known, strict=True)]
-            else:
-                found = mode.losses(texts, shared, self.shared)
-            contexts[mode.name, mode.context] = found
-        return [
-            WindowLosses(
-                everywhere[i] + len(self.scorer.model.tokenizer.before),
-                {name: losses[i] for name, losses in whole.items()},
-                {key: losses[i] for key, losses in contexts.items()},
-            )
-            for i in range(len(texts))
-        ]
 
     def _is_read_already(self, mode: ReadingMode) -> bool:
         """Whether a mode gives what reading the whole window gave; a masked model has other tokens masked then."""
-        is_whole = mode.name == MODEL and mode.context == self.length
-        return bool(self.whole) and is_whole and not self.is_masked
+        is_whole = mode.key == ("context", MODEL, self.length) and mode.scorer.model.kind != MASKED
+        return is_whole and any(other.measure == "position" for other in self.modes)
 
-    def _targets(self, start: int, stop: int, generator: np.random.Generator) -> Ids:
-        """Return the places of the tokens to score: all for a causal model, a drawn share for a masked one."""
-        if not self.is_masked:
-            return np.arange(start, stop)
-        count = max(round((stop - start) * MASKED_SHARE), 1)
-        return np.sort(generator.choice(np.arange(start, stop), count, replace=False))
+    @property
+    def _scored(self) -> dict[str, tuple[int, int]]:
+        """By measure, the first token that is scored (where all are, that can be), and one behind the last."""
+        model, tokens = self.scorer.model, self.length - self.scorer.model.tokenizer.num_special
+        is_masked, wanted = model.kind == MASKED, max(int(tokens * SCORED_SHARE), 1)
+        start = (tokens - wanted) // 2 if is_masked else tokens - wanted
+        return {
+            "position": (int(not is_masked and not model.tokenizer.before), tokens),
+            "context": (start, start + wanted),
+        }
+
+    def targets(self, number: int) -> dict[str, Ids]:
+        """Return the tokens of a window that are scored, by measure: all, or of a masked model a drawn share."""
+        generator, found = np.random.default_rng([self.seed, number]), {}
+        for measure, scored in self._scored.items():
+            found[measure] = np.arange(*scored)
+            if self.scorer.model.kind == MASKED:
+                count = max(round(len(found[measure]) * MASKED_SHARE), 1)
+                found[measure] = np.sort(generator.choice(found[measure], count, replace=False))
+        return found
+
+    @property
+    def windows(self) -> int:
+        """Windows that were measured."""
+        return min((len(self.found.get(mode.key, ())) for mode in self.modes), default=0)
 
     @property
     def scores(self) -> tuple[Losses, ...]:
         """What models are ranked by: the losses of each window, shape (k,)."""
-        return tuple(window.by_position[MODEL] for window in self.windows)
+        return tuple(self.found["position", MODEL, self.length])
 
     @property
     def warnings(self) -> list[str]:
         """What should be known of the losses that were measured."""
         found = []
-        if 0 < len(self.windows) < FEW_WINDOWS:
+        if 0 < self.windows < FEW_WINDOWS:
             found.append(
-                f"{len(self.windows)} windows of {self.length:,} tokens were read: standard errors of so few "
+                f"{self.windows} windows of {self.length:,} tokens were read: standard errors of so few "
                 "are rough. Raise --tokens, or name more text."
             )
-        losses = [each for one in self.windows for each in (*one.by_position.values(), *one.by_context.values())]
-        if not all(np.isfinite(each).all() for each in losses):
+        if not all(np.isfinite(window).all() for losses in self.found.values() for window in losses):
             found.append(
                 "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all."
             )
@@ -234,22 +215,18 @@ class LossTask:
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that were measured."""
-        if not self.windows:
-            return {}
+        measured = {mode.measure for mode in self.modes if self.windows}
         return {
-            "positions": self._positions() if self.whole else None,
-            "contexts": self._contexts() if self.contexts else None,
+            "positions": self._positions() if "position" in measured else None,
+            "contexts": self._contexts() if "context" in measured else None,
         }
 
     def _positions(self) -> PositionLosses:
-        positions, width = [window.positions for window in self.windows], -(-self.length // BUCKETS)
-        by_name = {name: [one.by_position[name] for one in self.windows] for name in self.windows[0].by_position}
-        losses = {name: estimate_loss(found) for name, found in by_name.items()}
-        changes = {
-            name: estimate([own - other for own, other in zip(by_name[MODEL], found, strict=True)])
-            for name, found in by_name.items()
-            if name != MODEL
-        }
+        count, width = self.windows, -(-self.length // BUCKETS)
+        by_name = {mode.name: self.found[mode.key][:count] for mode in self.modes if mode.measure == "position"}
+        before = len(self.scorer.model.tokenizer.before)
+        positions = [self.targets(i)["position"] + before for i in range(count)]
+        changes = {name: _difference(by_name[MODEL], found) for name, found in by_name.items() if name != MODEL}
         buckets = []
         for start in range(0, self.length, width):
             stop = min(start + width, self.length)
@@ -260,33 +237,30 @@ class LossTask:
                     for name, found in by_name.items()
                 }
                 buckets.append(Bucket(start, stop, of_bucket))
-        return PositionLosses(self.length, len(self.windows), losses, changes, tuple(buckets))
+        losses = {name: estimate_loss(found) for name, found in by_name.items()}
+        return PositionLosses(self.length, count, losses, changes, tuple(buckets))
 
     def _contexts(self) -> ContextLosses:
-        losses = [window.by_context for window in self.windows]
-        contexts = sorted(context for name, context in losses[0] if name == MODEL)
-        reference = self.base_length if self.base_length in contexts else contexts[0]
-        by_base = [context for name, context in losses[0] if name == SLIDING]
+        count = self.windows
+        found = {mode.key[1:]: self.found[mode.key][:count] for mode in self.modes if mode.measure == "context"}
+        by_model = {context: losses for (name, context), losses in found.items() if name == MODEL}
+        by_base = {context: losses for (name, context), losses in found.items() if name != MODEL}
+        reference = self.base_length if self.base_length in by_model else min(by_model)
         points = tuple(
             ContextPoint(
                 context,
-                loss=estimate_loss([loss[MODEL, context] for loss in losses]),
-                change=estimate([loss[MODEL, context] - loss[MODEL, reference] for loss in losses]),
-                original=estimate_loss([loss[SLIDING, context] for loss in losses]) if context in by_base else None,
-                against_original=(
-                    estimate([loss[MODEL, context] - loss[SLIDING, max(by_base)] for loss in losses])
-                    if by_base
-                    else None
-                ),
+                loss=estimate_loss(losses),
+                change=_difference(losses, by_model[reference]),
+                original=estimate_loss(by_base[context]) if context in by_base else None,
+                against_original=_difference(losses, by_base[max(by_base)]) if by_base else None,
             )
-            for context in contexts
+            for context, losses in by_model.items()
         )
-        return ContextLosses(reference, len(losses), points)
+        return ContextLosses(reference, count, points)
 
 
-def _of(modes: Sequence[ReadingMode], of_base: bool) -> list[ReadingMode]:
-    """Return the modes of the base, or of the model."""
-    return [mode for mode in modes if (mode.name != MODEL) == of_base]
+def _difference(ones: Sequence[Losses], others: Sequence[Losses]) -> Estimate:
+    return estimate([one - other for one, other in zip(ones, others, strict=True)])
 
 
 def plan_losses(
@@ -299,20 +273,14 @@ def plan_losses(
 ) -> LossTask:
     """Return how windows as long as the longest of the lengths are read by a model, and by its base if it is known."""
     length = max(lengths)
-    whole = [ReadingMode(MODEL, scorer, length, 1)]
-    contexts = [ReadingMode(MODEL, scorer, context, PIECE_SHARE) for context in sorted(lengths)]
+    modes = [ReadingMode("position", MODEL, scorer, length, 1)]
+    modes += [ReadingMode("context", MODEL, scorer, context, PIECE_SHARE) for context in sorted(lengths)]
     if base is not None:
         longest = min(base.model.max_len, length)
-        whole += [ReadingMode(TRUNCATED, base, longest, 1), ReadingMode(SLIDING, base, longest, 0.5)]
+        modes += [ReadingMode("position", TRUNCATED, base, longest, 1)]
+        modes += [ReadingMode("position", SLIDING, base, longest, 0.5)]
         # Its own longest is what every context is compared with, whichever were asked for.
         read = sorted({longest, *(context for context in lengths if context <= longest)})
-        contexts += [ReadingMode(SLIDING, base, context, PIECE_SHARE) for context in read]
-    return LossTask(
-        scorer,
-        texts,
-        length,
-        seed,
-        whole if "position" in measures else (),
-        contexts if "context" in measures else (),
-        base.model.max_len if base else None,
-    )
+        modes += [ReadingMode("context", SLIDING, base, context, PIECE_SHARE) for context in read]
+    modes = [mode for mode in modes if mode.measure in measures]
+    return LossTask(scorer, texts, length, seed, modes, base.model.max_len if base else None)
