@@ -288,7 +288,7 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
     plans, left_out = dict[str, ResizePlan](), dict[str, str]()
     for spec in read_methods(settings.methods, settings.to):
         try:
-            plans[spec.name] = plan_model(files.opened, spec.resize)
+            plans[spec.name] = plan_model(files, spec.resize)
         except ResizeError as error:
             if spec.is_named:
                 raise

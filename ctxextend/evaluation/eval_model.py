@@ -84,32 +84,21 @@ class TextTokenizer:
 
 
 @dataclass(frozen=True)
-class ModelFiles:
-    """A checkpoint that can be loaded to read texts, its weights not read yet."""
+class ModelFiles(OpenedModel):
+    """An opened checkpoint that can be loaded to read texts."""
 
-    opened: OpenedModel
     rows: int  # of the table that reads its texts, reserved ones included
     tokenizer: TextTokenizer
 
     @property
-    def ref(self) -> CheckpointRef:
-        """The checkpoint as the user named it."""
-        return self.opened.ref
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The checkpoint, its headers read."""
-        return self.opened.checkpoint
-
-    @property
     def table(self) -> str:
         """That table's tensor."""
-        return self.opened.tables[0].name
+        return self.tables[0].name
 
     @property
     def max_len(self) -> int:
         """Tokens that it reads at once, special tokens included."""
-        return self.opened.tables[0].location.positions(self.rows)
+        return self.tables[0].location.positions(self.rows)
 
     @property
     def reserved_rows(self) -> int:
@@ -144,7 +133,9 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     rows = describe_table(checkpoint, name)[0][0]
     check_rows(place, rows, name, has_config=True)
-    return ModelFiles(opened, rows, TextTokenizer.from_folder(checkpoint.root / checkpoint.model))
+    return ModelFiles(
+        **vars(opened), rows=rows, tokenizer=TextTokenizer.from_folder(checkpoint.root / checkpoint.model)
+    )
 
 
 def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
@@ -163,7 +154,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
     """Load the weights of a checkpoint; `auto` is fp32 on a CPU, and bf16 on an accelerator that has it."""
     import torch
 
-    name, checkpoint, family = files.ref.source, files.checkpoint, files.opened.architecture.family.model_type
+    name, checkpoint, family = files.ref.source, files.checkpoint, files.architecture.family.model_type
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if precision == "auto":
         has_bfloat = device is not None and (device.type != "cuda" or torch.cuda.is_bf16_supported())

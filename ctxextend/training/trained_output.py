@@ -205,7 +205,7 @@ def _recipe(
         return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}})
     table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}
     provenance = {
-        "family": files.opened.tables[0].location.family.model_type,
+        "family": files.tables[0].location.family.model_type,
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
         "tables": [table | {"sha256_before": hashes[0], "sha256_after": hashes[1]}],
