@@ -3,8 +3,6 @@
 import io
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +19,8 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from ctxextend import (
-    CheckpointError,
-    ResizeError,
-    SourceError,
     UnsupportedModelError,
     Verification,
-    VerificationError,
     inspect,
     plan_resize,
     resize,
@@ -99,18 +93,15 @@ def data_start(path: Path) -> int:
     return 8 + int.from_bytes(path.read_bytes()[:8], "little")
 
 
-OWN_FLAGS = [("hierarchical", {"alpha": 0.3}), ("random", {"seed": 5}), ("stretch", {"keep_first": 0})]
+FLAGS = [
+    ("hierarchical", {"alpha": 0.3}),
+    ("random", {"seed": 5}),
+    ("stretch", {"keep_first": 0}),
+    ("linear", {"keep_first": 1, "drop_last": 2}),
+]
 
 
-@pytest.mark.parametrize(
-    ("method", "flags"),
-    [
-        *((method, {}) for method in METHODS),
-        *((method, {"keep_first": 1, "drop_last": 2}) for method in METHODS if METHODS[method].keep_first is not None),
-        ("last", {"drop_last": 2}),
-        *OWN_FLAGS,
-    ],
-)
+@pytest.mark.parametrize(("method", "flags"), [*((method, {}) for method in METHODS), *FLAGS])
 def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
     out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
     found = verify(sharded, out)
@@ -124,6 +115,13 @@ def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method:
         assert "moved by up to" in " ".join(found.checks[1].evidence)
     exact = "within 0.001 of the median norm" if METHODS[method].tolerance else "bit for bit"
     assert found.checks[1].evidence[0].endswith(exact)
+    (out / RECIPE_FILE).unlink()
+    found = verify(sharded, out)
+    assert "Every method was tried" in found.notes[0]
+    if flags:  # without a recipe only default settings are tried
+        assert "rows are neither learned nor made by" in failed(found)["table"]
+    elif method != "auto":  # which is found as what it took
+        assert (found.passed, found.method) == (True, method)
 
 
 @pytest.mark.parametrize("to", [1, 64, 128])
@@ -132,26 +130,6 @@ def test_verify_proves_shorter_and_equal_tables(sharded: Path, tmp_path: Path, t
     found = verify(sharded, out)
     assert found.passed, failed(found)
     assert found.method == ("truncate" if to < 128 else "copy")
-
-
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "auto"])  # found as what it took
-def test_verify_finds_the_method_without_a_recipe(method: str, sharded: Path, tmp_path: Path) -> None:
-    out = resize(sharded, to=NEW, method=method, output=tmp_path / "out").output
-    (out / RECIPE_FILE).unlink()
-    found = verify(sharded, out)
-    assert found.passed, failed(found)
-    assert found.method == method
-    assert "Every method was tried" in found.notes[0]
-
-
-@pytest.mark.parametrize("flags", [{"method": "random", "seed": 1}, {"method": "linear", "keep_first": 1}], ids=str)
-def test_verify_without_a_recipe_tries_only_default_settings(
-    flags: dict[str, Any], sharded: Path, tmp_path: Path
-) -> None:
-    out = resize(sharded, to=NEW, output=tmp_path / "out", **flags).output
-    assert verify(sharded, out).passed
-    (out / RECIPE_FILE).unlink()
-    assert "rows are neither learned nor made by" in failed(verify(sharded, out))["table"]
 
 
 def test_verify_tries_every_method_where_the_recipe_is_another_checkpoints(sharded: Path, tmp_path: Path) -> None:
@@ -223,14 +201,6 @@ def test_verify_deep_compares_with_an_original_that_lacks_tensors_or_holds_nan(
     assert "not compared: the original lacks tensors" in found.checks[-1].evidence[0]
 
 
-def test_verify_deep_says_what_cannot_be_loaded(make_pico: MakePico, tmp_path: Path) -> None:
-    alone = Path(shutil.copy(make_pico("gpt2").folder / "model.safetensors", tmp_path / "mine.safetensors"))
-    out = resize(alone, to=40, family="gpt2", output=tmp_path / "out").output
-    assert verify(alone, out, family="gpt2").passed
-    with pytest.raises(CheckpointError, match="without --deep"):
-        verify(alone, out, family="gpt2", deep=True)
-
-
 def test_verify_deep_runs_no_code_of_a_checkpoint(
     make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +226,7 @@ def test_verify_deep_catches_other_outputs(pair: tuple[Path, Path]) -> None:
     assert "they do not" in found["outputs"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_verify_catches_any_flipped_bit(pair: tuple[Path, Path], data: st.DataObject) -> None:
     base, out = pair
@@ -294,10 +264,6 @@ def test_verify_catches_one_row_that_no_method_makes(pair: tuple[Path, Path]) ->
     assert expected in failed(verify(base, out))["table"]
     (out / RECIPE_FILE).unlink()
     assert expected in failed(verify(base, out))["table"]
-
-
-def _total(index: dict[str, Any]) -> dict[str, Any]:
-    return index | {"metadata": {"total_size": index["metadata"]["total_size"] + 4}}
 
 
 def _unlisted(index: dict[str, Any]) -> dict[str, Any]:
@@ -357,12 +323,11 @@ CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "files",
         "config.json: attn_pdrop is 0.5, and should be",
     ),
-    "a key of the config added": (
-        lambda out: pico.edit_json(out / "config.json", scale_attn_weights=False),
+    "an index whose total does not match": (
+        lambda out: edit(out / INDEX, lambda index: index | {"metadata": {"total_size": 4}}),
         "files",
-        "config.json: scale_attn_weights is false",
+        "states a total_size of 4",
     ),
-    "an index whose total does not match": (lambda out: edit(out / INDEX, _total), "files", "states a total_size of"),
     "an index that leaves a tensor out": (lambda out: edit(out / INDEX, _unlisted), "files", f"does not list {OTHER}"),
     "a vocabulary that changed": (_vocabulary, "files", "tokenizer.json: model.vocab.the is missing"),
     "a tokenizer that is gone": (lambda out: (out / "tokenizer.json").unlink(), "files", "tokenizer.json is missing"),
@@ -378,37 +343,16 @@ CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "files",
         "stands twice",
     ),
-    "a list in a side file that changed": (
-        lambda out: edit(out / "config.json", lambda config: config | {"architectures": ["GPT2Model"]}),
-        "files",
-        'config.json: architectures.0 is "GPT2Model", and should be "GPT2LMHeadModel"',
-    ),
-    "an index that says more": (
-        lambda out: edit(out / INDEX, lambda index: index | {"other": 1}),
-        "files",
-        f"{INDEX}: other is 1, and should be missing",
-    ),
-    "an index whose metadata is no object": (
-        lambda out: edit(out / INDEX, lambda index: index | {"metadata": "x"}),
-        "files",
-        f"{INDEX}: metadata is",
-    ),
     "weights that say that they are another framework's": (
         lambda out: save_file(load_file(holder(out, OTHER)), holder(out, OTHER), metadata={"format": "tf"}),
         "tensors",
         "has the __metadata__ {'format': 'tf'}",
-    ),
-    "a pickle beside": (
-        lambda out: (out / "training_args.bin").write_bytes(b"x"),
-        "files",
-        "training_args.bin is not in the original",
     ),
     "stale weights beside": (
         lambda out: (out / "pytorch_model.bin").write_bytes(b"old"),
         "files",
         "pytorch_model.bin lies beside: PyTorch weights, not rewritten",
     ),
-    "code beside": (lambda out: (out / "modeling.py").write_text("1"), "files", "modeling.py is not in the original"),
     "a tensor that is gone": (_missing, "tensors", f"{OTHER} is missing"),
     "a tensor that was added": (_added, "tensors", "transformer.h.0.attn.bias is not in the original"),
     "a tensor of another dtype": (
@@ -416,20 +360,10 @@ CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "tensors",
         f"{OTHER} is F16 [128, 512], and was F32 [128, 512]",
     ),
-    "a tensor of another shape": (
-        lambda out: rewrite(out, OTHER, lambda tensor: tensor.T),
-        "tensors",
-        f"{OTHER} is F32 [512, 128], and was F32 [128, 512]",
-    ),
     "a table of another length": (
         lambda out: rewrite(out, TABLE, lambda table: table[:511]),
         "table",
         f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]",
-    ),
-    "a table of another dtype": (
-        lambda out: rewrite(out, TABLE, lambda table: table.double()),
-        "table",
-        f"{TABLE} is F64 [512, 128], and should be F32 [512, 128]",
     ),
     "a learned row that moved": (
         lambda out: rewrite(out, TABLE, lambda table: torch.cat([table[:1] * 2, table[1:]])),
@@ -456,7 +390,6 @@ CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "truncated",
     ),
     "a config that is no JSON": (lambda out: (out / "config.json").write_text("{"), "readable", "not valid JSON"),
-    "a shard that is gone": (lambda out: holder(out, OTHER).unlink(), "readable", "which is missing"),
 }
 
 
@@ -470,7 +403,7 @@ def test_verify_catches(name: str, pair: tuple[Path, Path]) -> None:
     assert evidence in found.get(claim, ""), found
 
 
-@pytest.mark.parametrize("change", [lambda table: table[:, :64], lambda table: table.flatten(), torch.Tensor.double])
+@pytest.mark.parametrize("change", [lambda table: table[:, :64], lambda table: table.flatten()])
 def test_verify_catches_a_table_that_no_resize_gives(
     change: Callable[[torch.Tensor], torch.Tensor], pair: tuple[Path, Path]
 ) -> None:
@@ -495,9 +428,7 @@ def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> N
     "change",
     [
         lambda out: (out / "README.md").write_text("another card"),
-        lambda out: (out / "README.md").unlink(),
         lambda out: (out / "train_log.jsonl").write_text("{}"),
-        lambda out: edit(out / "config.json", lambda config: config),
         lambda out: edit(
             out / "config.json", lambda config: config | {"transformers_version": "9.9", "_name_or_path": ""}
         ),
@@ -529,13 +460,8 @@ def test_verify_reads_the_original_as_it_was_named(pair: tuple[Path, Path]) -> N
 
 BAD_RECIPES = {
     "no mapping": "- 1",
-    "no YAML": "a: [",
     "a tag": "!!python/object/apply:os.system ['id']",
-    "a length that is text": "source: x\nresize: {to: '512'}",
     "a number of 8,000 digits": "source: x\nresize: {to: 0x" + "f" * 8000 + "}",
-    "an unknown key": "source: x\nresize: {to: 512, length: 3}",
-    "no resize": "source: x",
-    "training of an unknown kind": "source: x\nresize: {to: 512}\ntrain: {data: x, steps: 1, trainable: banana}",
 }
 
 
@@ -550,7 +476,7 @@ def test_verify_tries_every_method_where_the_recipe_cannot_be_read(name: str, pa
     assert set(failed(verify(base, out))) == {"table"}
 
 
-@pytest.mark.parametrize("part", [None, "encoder", "decoder"])
+@pytest.mark.parametrize("part", [None, "decoder"])
 def test_verify_finds_the_part_without_a_recipe(part: str | None, tmp_path: Path) -> None:
     config = tiny.shrink(tiny.make_config("led"))
     transformers.LEDForConditionalGeneration(config).save_pretrained(tmp_path / "led")
@@ -584,16 +510,6 @@ def train(out: Path, trainable: str, changes: dict[str, Callable[[torch.Tensor],
     )
 
 
-def test_verify_of_new_rows_that_were_trained_says_so(pair: tuple[Path, Path]) -> None:
-    base, out = pair
-    train(out, "new", {TABLE: lambda table: torch.cat([table[:128], table[128:] + 0.1])})
-    found = verify(base, out)
-    assert found.passed, failed(found)
-    assert found.trainable == "new"
-    assert "384 rows are no longer what it made" in " ".join(found.checks[1].evidence)
-    assert "but for the table, whose new rows were then trained" in found.conclusion
-
-
 def _moved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor + 0.1
 
@@ -602,8 +518,13 @@ def _half_nan(table: torch.Tensor) -> torch.Tensor:
     return torch.cat([table[:300], table[300:] * float("nan")])
 
 
+def _new_rows(table: torch.Tensor) -> torch.Tensor:
+    return torch.cat([table[:128], table[128:] + 0.1])
+
+
 TRAINED: list[tuple[str, dict[str, Callable[[torch.Tensor], torch.Tensor]], dict[str, str]]] = [
     ("positions", {TABLE: _moved}, {}),
+    ("new", {TABLE: _new_rows}, {}),
     ("positions", {TABLE: _moved, OTHER: _moved}, {"tensors": f"{OTHER} differs"}),
     ("positions", {TABLE: _half_nan}, {"table": "212 rows hold NaN or infinity: 300-511"}),
     ("new", {TABLE: _half_nan}, {"table": "212 rows hold NaN or infinity: 300-511"}),
@@ -625,19 +546,15 @@ def test_verify_of_what_was_trained(
     found = verify(base, out)
     assert set(failed(found)) == set(failures)
     assert all(text in failed(found)[name] for name, text in failures.items())
+    if not failures:
+        rows = "new rows" if trainable == "new" else "rows"
+        assert f"but for the table, whose {rows} were then trained" in found.conclusion
+        assert "rows are no longer what it made" in " ".join(found.checks[1].evidence)
     if trainable == "all":
         assert found.conclusion.endswith("is not a pure resize.")
 
 
-def test_verify_catches_moved_rows_under_linear_though_new_ones_alone_were_trained(
-    sharded: Path, tmp_path: Path
-) -> None:
-    out = resize(sharded, to=NEW, method="linear", output=tmp_path / "out").output
-    train(out, "new", {TABLE: torch.randn_like})
-    assert "rows are not what linear makes" in failed(verify(sharded, out))["table"]
-
-
-@pytest.mark.parametrize("form", ["bin", "file", "sentence", "variant", "variant in shards", "alone"])
+@pytest.mark.parametrize("form", ["bin", "file", "sentence", "variant in shards", "alone"])
 def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp_path: Path) -> None:
     source, flags = make_pico("bert", base=True).folder, dict[str, Any]()
     if form.startswith("variant"):
@@ -669,24 +586,13 @@ def test_verify_takes_a_table_described_by_hand(make_pico: MakePico, tmp_path: P
         verify(source, out)
 
 
-@pytest.mark.parametrize("rows", [-5, "0x1" + "f" * 4000, True, "x"])
+@pytest.mark.parametrize("rows", [-5, "0x1" + "f" * 4000, "x"])
 def test_verify_and_inspect_live_with_any_number_in_a_recipe(rows: object, pair: tuple[Path, Path]) -> None:
     base, out = pair
     recipe = out / RECIPE_FILE
     recipe.write_text(recipe.read_text().replace("rows_before: 128", f"rows_before: {rows}", 1))
     assert verify(base, out).passed
     assert inspect(out).tables[0].new_rows is None
-
-
-def test_verify_names_what_is_wrong_with_the_original_itself(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(pair[0], base)
-    pico.edit_json(base / "config.json", n_positions=256)
-    with pytest.raises(CheckpointError, match="n_positions 256"):
-        verify(base, pair[1])
-    (pair[1] / RECIPE_FILE).unlink()
-    with pytest.raises(CheckpointError, match="n_positions 256"):
-        verify(base, pair[1])
 
 
 def test_verify_allows_a_methods_tolerance_for_made_rows_alone(
@@ -750,21 +656,8 @@ def test_verify_command_prints_json_that_fits_its_schema(pair: tuple[Path, Path]
 
 
 def test_verify_command_shows_errors_of_the_references_as_errors(pair: tuple[Path, Path]) -> None:
-    assert run("verify", str(pair[0]), "no/such/folder").exit_code == 1
     assert run("verify", "no/such/folder", str(pair[1])).exit_code == 1
     assert run("verify", str(pair[0]), str(pair[1]), "--offset", "2").exit_code == 2
-    with pytest.raises(SourceError):
-        verify("no/such/folder", pair[1])
-    with pytest.raises(ResizeError):
-        verify(pair[0], pair[1], offset=2)
-
-
-def test_verify_imports_neither_torch_nor_transformers(pair: tuple[Path, Path]) -> None:
-    code = (
-        "import sys, ctxextend; found = ctxextend.verify(*sys.argv[1:]); assert found.passed\n"
-        "assert not {'torch', 'transformers', 'safetensors'} & {name.split('.')[0] for name in sys.modules}"
-    )
-    subprocess.run([sys.executable, "-c", code, *map(str, pair)], check=True)
 
 
 def test_resize_verify_proves_the_output_before_it_takes_its_name(sharded: Path) -> None:
@@ -794,12 +687,3 @@ def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
     done = run("resize", str(sharded), "--to", "512", "-o", str(old), "--force", "--verify", "--json")
     assert (done.exit_code, json.loads(done.stdout)["error"]["type"]) == (3, "VerificationError")
     assert pico.contents(old) == before
-
-
-def test_check_output_takes_what_cannot_be_read_for_a_failure(sharded: Path, tmp_path: Path) -> None:
-    plan = plan_resize(sharded, to=NEW)
-    out = plan.execute(tmp_path / "out").output
-    check_output(plan, out)
-    (out / "config.json").write_text("[]")
-    with pytest.raises(VerificationError, match="could not be verified"):
-        check_output(plan, out)
