@@ -2,8 +2,9 @@
 
 import math
 
-from ctxextend.cli.evaluation_screen import evaluation_lines
-from ctxextend.cli.output import Screen, printable
+from ctxextend.cli.evaluation_screen import add_evaluation
+from ctxextend.cli.output import styled
+from ctxextend.cli.tables import Page
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -179,8 +180,8 @@ NAMES = [f"{name}{kind}-{width}" for name in EVALUATIONS for kind in ("", "-asci
 
 def screen_of(evaluation: Evaluation, width: int, *, unicode: bool = True) -> str:
     """What a pipe gets."""
-    lines = evaluation_lines(evaluation, Screen(width, unicode=unicode))
-    return "".join("".join(printable(text) for text, _ in line).rstrip() + "\n" for line in lines)
+    add_evaluation(page := Page(width, unicode=unicode), evaluation)
+    return "".join(styled(line, colour=False) + "\n" for line in page.lines)
 
 
 def shown(name: str) -> str:

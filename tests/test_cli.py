@@ -46,7 +46,7 @@ def test_resize_last_line_names_only_commands_that_exist() -> None:
     for name in re.findall(r"ctxextend (\w+)", last):
         assert run(name, "--help").exit_code == 0
     assert "ctxextend inspect x; to prove: ctxextend verify tiny-gpt2 x; to train: ctxextend train x" in last
-    python = re.search(r"python -c (\"[^\"]*\")", last)
+    python = re.search(r"python -c ('[^']*')", last)
     assert python
     subprocess.run(f"{sys.executable} -c {python[1]}", shell=True, check=True, capture_output=True)
 
@@ -332,7 +332,7 @@ def test_resize_refuses_a_stretch_that_is_none() -> None:
     for text in ("20", "20:", "a:b", "-3:9"):
         done = run("resize", "tiny-gpt2", "--to", "256", "--method", "bands", f"--repeat={text}")
         assert done.exit_code == 2
-        assert "write A:B for rows A to B-1" in " ".join(done.stderr.split())
+        assert "A:B for rows A to B-1" in " ".join(done.stderr.split())
 
 
 def test_resize_by_bands_of_all_rows_leaves_short_texts_as_they_were() -> None:
@@ -341,7 +341,7 @@ def test_resize_by_bands_of_all_rows_leaves_short_texts_as_they_were() -> None:
     assert "with bands, texts that fitted before give exactly what they gave" in done.stderr
     assert "128 of 128 learned rows are bit-equal" in run("verify", "tiny-gpt2", "tiny-gpt2-256").stdout
     refused = run("resize", "tiny-gpt2", "--to", "256", "--method", "bands", "--keep-first", "200", "--dry-run")
-    assert "Use at most 128." in refused.stderr
+    assert "of 128 learned positions none is left" in refused.stderr
 
 
 def test_printable_writes_control_characters_out() -> None:
@@ -384,4 +384,4 @@ def test_resize_says_in_a_note_that_a_folder_wins_and_names_it_in_errors() -> No
 def test_resize_last_line_loads_a_transformer_in_a_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
     root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
     done = run("resize", str(root), "--to", "40", "-o", "out")
-    assert "BertForMaskedLM.from_pretrained('out/0_Transformer')" in done.stderr
+    assert 'BertForMaskedLM.from_pretrained("out/0_Transformer")' in done.stderr

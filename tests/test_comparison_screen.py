@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ctxextend.cli.comparison_screen import comparison_lines
-from ctxextend.cli.output import STYLES, Screen, printable
+from ctxextend.cli.comparison_screen import add_comparison
+from ctxextend.cli.output import STYLES, styled
+from ctxextend.cli.tables import Page
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
@@ -21,9 +22,13 @@ COMPARISONS = {
 }
 
 
+def page_of(found: Comparison, width: int = 80, *, unicode: bool = True) -> Page:
+    add_comparison(page := Page(width, unicode=unicode), found)
+    return page
+
+
 def screen_of(found: Comparison, width: int = 80, *, unicode: bool = True) -> str:
-    lines = comparison_lines(found, Screen(width, unicode=unicode))
-    return "".join("".join(printable(text) for text, _ in line).rstrip() + "\n" for line in lines)
+    return "".join(styled(line, colour=False) + "\n" for line in page_of(found, width, unicode=unicode).lines)
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -33,7 +38,7 @@ def test_comparison_screen_keeps_to_its_width_characters_and_styles(found: Compa
     assert shown.isascii()
     # A method with its flags stays whole beside one figure.
     assert max(map(len, shown.splitlines())) <= max(width, len(" 1 stretch --keep-first 20  +0.0000 +- 0.0000") + 8)
-    assert {style for line in comparison_lines(found, Screen(width)) for _, style in line} <= set(STYLES)
+    assert {style for line in page_of(found, width).lines for _, style in line} <= set(STYLES)
 
 
 def test_comparison_screen_ranks_and_marks_what_is_level_and_what_short_texts_pay() -> None:
@@ -51,12 +56,12 @@ def test_comparison_screen_says_what_the_original_gives_and_what_level_means() -
     shown = " ".join(screen_of(found).split())
     assert found.original is not None
     given = NumberFormat(unicode=True).perplexity(found.original)
-    assert f"The original reads the same in pieces of 128 tokens that overlap by half: perplexity {given}." in shown
+    assert f"The original in windows of 128 tokens that overlap by half: perplexity {given}." in shown
     assert "Level: behind the best by no more than two standard errors of the difference, paired by window." in shown
     assert "Left out: mean. it makes no more rows than it has." in shown
     assert "level" not in screen_of(comparison(("bands",)))
     alone = " ".join(screen_of(comparison(("bands", "copy"))).split())
-    assert "No other is level with the best" in alone
+    assert "Every other is more than two standard errors behind the best" in alone
 
 
 def test_comparison_screen_of_a_training_shows_both_stages() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from ctxextend.cli.evaluation_screen import evaluation_lines
-from ctxextend.cli.output import STYLES, Screen
+from ctxextend.cli.evaluation_screen import add_evaluation
+from ctxextend.cli.output import STYLES, Pieces
+from ctxextend.cli.tables import Page
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -35,6 +36,11 @@ ESTIMATES = st.builds(LossEstimate, MEANS, ERRORS, st.integers(0, 10**9))
 SHARES = st.one_of(st.floats(0, 1), st.just(math.nan))
 
 
+def lines_of(evaluation: Evaluation, chart_height: int = 8) -> list[Pieces]:
+    add_evaluation(page := Page(80, chart_height), evaluation)
+    return page.lines
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluation_screen_is_as_it_was(name: str) -> None:
     assert shown(name) == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
@@ -50,12 +56,12 @@ def test_evaluation_screen_keeps_to_its_width_and_characters(name: str) -> None:
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=EVALUATIONS)
 def test_evaluation_screen_has_styles_that_the_output_knows(evaluation: Evaluation) -> None:
-    lines = list(evaluation_lines(evaluation, Screen(80)))
+    lines = lines_of(evaluation)
     assert {style for line in lines for _, style in line} <= set(STYLES)
 
 
 def test_evaluation_screen_has_a_low_chart_on_a_low_screen() -> None:
-    low, high = (len(list(evaluation_lines(LONE, Screen(80, lines)))) for lines in (4, 8))
+    low, high = (len(lines_of(LONE, lines)) for lines in (4, 8))
     assert high - low == 4
 
 
@@ -66,7 +72,7 @@ def words(evaluation: Evaluation, width: int = 300) -> str:
 def test_evaluation_screen_says_what_was_read() -> None:
     text = words(EXTENDED)
     assert text.startswith("gpt2-512 (gpt2, causal) reads 512 tokens at once; the original, tiny-gpt2, reads 128")
-    assert "37 documents, 24,576 tokens of them used; windows run over the ends of documents" in text
+    assert "24,576 tokens of 37 documents; windows cross their ends" in text
     assert "run in float32, seed 0" in text
     assert "ncomplete" not in text
     assert "Incomplete: it ended before" in words(INTERRUPTED)
@@ -74,10 +80,10 @@ def test_evaluation_screen_says_what_was_read() -> None:
 
 
 def test_evaluation_screen_speaks_of_masked_tokens_only_where_there_are_such() -> None:
-    assert "the same masked tokens, ever more text around them" in words(MASKED)
-    assert "Loss by position, in nats of masked tokens alone" in words(INTERRUPTED)
+    assert "the same masked tokens of 48 windows, ever more text around them" in words(MASKED)
+    assert "Loss of masked tokens by position, nats" in words(INTERRUPTED)
     assert "masked" not in words(EXTENDED)
-    assert "the same tokens, ever more text before them" in words(EXTENDED)
+    assert "the same tokens of 48 windows, ever more text before them" in words(EXTENDED)
 
 
 def test_evaluation_screen_shows_every_bucket_as_it_is() -> None:
@@ -171,18 +177,16 @@ def test_evaluation_screen_shows_passkeys_that_were_not_asked_for_as_such() -> N
 )
 def test_evaluation_screen_takes_no_find_for_sure_that_guessing_makes(share: float, trials: int, style: str) -> None:
     passkey = Passkey("loss rank", (64,), (0.0,), ((share,),), trials, 0.1)
-    lines = evaluation_lines(replace(ENCODER, passkey=passkey, retrieval=None), Screen(80))
+    lines = lines_of(replace(ENCODER, passkey=passkey, retrieval=None))
     (cell,) = (line[1] for line in lines if line and line[0][0] == "  0 %")
     assert cell[1] == style
 
 
 def test_evaluation_screen_of_retrieval_compares_with_truncation() -> None:
-    assert "Model: finds more documents than their starts alone, by 30.5 ± 3.9 points." in words(ENCODER)
+    assert "model, all at once 47.0 ± 3.5 0.571 ± 0.031 +30.5 ± 3.9" in words(ENCODER)
     assert ENCODER.retrieval is not None
     alone = replace(ENCODER.retrieval, ways={"model": Recall(0.5, None, 0.6, None)})
-    text = words(replace(ENCODER, retrieval=alone))
-    assert "change, points" not in text
-    assert "model 50.0 0.600" in text
+    assert "model, all at once 50.0 0.600 -" in words(replace(ENCODER, retrieval=alone))
 
 
 @st.composite

@@ -104,7 +104,7 @@ def test_draw_two_curves_over_one_axis() -> None:
 
 def test_draw_keeps_offset_rows_apart_in_a_style_of_their_own() -> None:
     lines = draw([curve([1.0, 1.0, 1.0, 1.0], (3.0, 0.0))], 60, HEIGHT)
-    styles = {style for line in lines for text, style in line if text.strip() and style != "axis"}
+    styles = {style for line in lines for text, style in line if text.strip() and style != "faint"}
     assert styles == {"offset", "learned"}
     assert all("┊" in text for text in texts(lines)[:HEIGHT])
     assert not any("┊" in text for text in texts(draw([curve([1.0])], 60, HEIGHT)))

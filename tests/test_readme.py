@@ -18,8 +18,9 @@ from typer.main import get_command
 from ctxextend import list_families, list_methods, resize
 from ctxextend.cli.app import app_of
 from ctxextend.cli.command import sections, summary
-from ctxextend.cli.inspection_screen import inspection_lines
-from ctxextend.cli.output import Screen, styled
+from ctxextend.cli.inspection_screen import add_inspections
+from ctxextend.cli.output import styled
+from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect
 
 ROOT = Path(__file__).parents[1]
@@ -142,7 +143,8 @@ def screen(folder: Path) -> str:
         force_jupyter=False,
         no_color=False,
     )
-    for line in inspection_lines([found], Screen(WIDTH)):
+    add_inspections(page := Page(WIDTH), [found])
+    for line in page.lines:
         console.print(Text.from_ansi(styled(line, colour=True)))
     image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")
     return FONTS.sub("", image)

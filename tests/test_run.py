@@ -20,7 +20,7 @@ from ctxextend.plan.plan import plan_recipe
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 from ctxextend.training.training_result import TrainingInterrupted, TrainResult
 from tests import pico
-from tests.evaluations import EXTENDED
+from tests.evaluations import EXTENDED, INTERRUPTED
 from tests.words import add_tokenizer, text_of
 
 
@@ -244,7 +244,7 @@ def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
 
 def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
-        raise EvaluationInterrupted(EXTENDED)
+        raise EvaluationInterrupted(INTERRUPTED)
 
     monkeypatch.setattr(pipeline, "evaluate_checkpoint", stop)
     Path("book.txt").write_text("Some words.")
@@ -255,7 +255,7 @@ def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.Mo
     assert done.stderr.endswith("Stopped: what is shown was measured until then.\n")
     with pytest.raises(ctxextend.RunInterrupted) as caught:
         ctxextend.run(recipe, "other")
-    assert (caught.value.result.output, caught.value.result.evaluation) == (Path("other"), EXTENDED)
+    assert (caught.value.result.output, caught.value.result.evaluation) == (Path("other"), INTERRUPTED)
 
 
 def test_run_dry_run_shows_the_plan_and_writes_nothing() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from ctxextend.cli.output import in_colour, terminal_width
+from ctxextend.cli.output import in_colour
+from ctxextend.cli.tables import Page
 
 # Typer puts a default that is given in words into parentheses.
 WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
@@ -26,7 +27,7 @@ class Command(TyperCommand):
         """
         options: list[Any] = [one for one in self.params if one.param_type_name == "option"]
         several = {name for option in options if option.multiple for name in option.opts}
-        single = {name for option in options if not (option.multiple or option.is_flag) for name in option.opts}
+        with_value = {name for option in options if not option.is_flag for name in option.opts}
         words: list[str] = []
         flag, is_value, has_argument = "", False, False
         for word in args:
@@ -35,7 +36,7 @@ class Command(TyperCommand):
             elif word.startswith("-") and word != "-":
                 name, equals, _ = word.partition("=")
                 flag = name if name in several and not equals else ""
-                is_value = not equals and name in several | single
+                is_value = not equals and name in with_value
             elif flag and has_argument:
                 words.append(flag)
             else:
@@ -51,23 +52,23 @@ class Command(TyperCommand):
 def write_help(command: Any, context: Any, formatter: Any) -> None:
     """Write the help of a command or of the app: what it does, examples, then arguments and options by group."""
 
-    def heading(text: str) -> str:
-        return typer.style(text, bold=True) if in_colour() else text
+    def coloured(text: str, **style: Any) -> str:
+        return typer.style(text, **style) if in_colour() else text
 
-    formatter.width = terminal_width()
+    formatter.width = Page.of_stdout().width
     command.format_usage(context, formatter)
     for paragraph in _paragraphs(command):
         first, *lines = paragraph.splitlines()
         if lines and lines[0].startswith(" "):  # examples, which stay lines of their own
-            with formatter.section(heading(first.removesuffix(":"))):
+            with formatter.section(coloured(first.removesuffix(":"), bold=True)):
                 formatter.write("".join(f"  {line.strip()}\n" for line in lines))
         else:
             formatter.write_paragraph()
             formatter.write_text(paragraph)
     for group, rows in sections(command, context).items():
-        shown = [(typer.style(name, fg="cyan") if in_colour() else name, text) for name, text in rows]
-        with formatter.section(heading(group)):
-            formatter.write_dl(shown, formatter.width // 3)  # leaves room for the text even in a narrow window
+        with formatter.section(coloured(group, bold=True)):
+            # A third leaves room for the text even in a narrow window.
+            formatter.write_dl([(coloured(name, fg="cyan"), text) for name, text in rows], formatter.width // 3)
 
 
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:

@@ -1,65 +1,48 @@
 """`ctxextend compare`."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, ignore_ctrl_c, screen_of_stdout, show_measured, written_files
+from ctxextend.cli.output import Output, ignore_ctrl_c
+from ctxextend.cli.tables import Page
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
 
-compared = partial(typer.Option, rich_help_panel="What to compare")
-
 
 def compare(
     source: options.Model,
-    to: Annotated[int, typer.Option("--to", min=8, metavar="N", help="Usable token positions that each gives.")],
+    to: Annotated[int, typer.Option(min=8, metavar="N", help="Usable token positions that each gives.")],
     data: options.Data,
     methods: Annotated[
         list[str] | None,
-        compared(
-            "--methods",
-            metavar="NAME,...",
+        options.measures(
+            "NAME,...",
+            "Methods, with flags where needed: stretch:keep-first=5.",
+            default="all",
             autocompletion=options.complete_names(("all", *METHOD_NAMES)),
-            show_default="all",
-            help="Methods, with flags where needed: stretch:keep-first=5.",
         ),
     ] = None,
-    length: Annotated[
-        list[int] | None,
-        compared(
-            min=8, metavar="L...", show_default="128, 256, ... up to N", help="Contexts to measure beside N, in tokens."
-        ),
-    ] = None,
-    measure: Annotated[
-        list[str] | None,
-        compared(
-            metavar="NAME...",
-            autocompletion=options.complete_names(options.MEASURES),
-            show_default="all that fit",
-            help=f"Beside what methods are ranked by, these alone: {', '.join(options.MEASURES)}.",
-        ),
-    ] = None,
+    length: options.Length = None,
+    measure: options.Measure = None,
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
     eval_data: options.EvalData = None,
-    steps: Annotated[
-        int, options.learning(min=0, metavar="K", help="Also train each for so many optimizer steps.")
-    ] = 0,
+    steps: Annotated[int, options.learning("K", "Also train each for so many optimizer steps.", min=0)] = 0,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
     lr: options.LearningRate = None,
     batch_size: options.StepBatch = None,
-    precision: options.PrecisionName = "auto",
+    precision: options.Precision = "auto",
     seed: options.Seed = 0,
     report: Annotated[
-        Path | None, options.report_file(False, "Write a page that a browser opens; needs ctxextend[plot].")
+        Path | None,
+        options.show("FILE.html", "Write a page that a browser opens; needs ctxextend[plot].", readable=False),
     ] = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
@@ -104,7 +87,7 @@ def compare(
     # Files first: a reader of stdout may go away, and a file that cannot be written stops nothing.
     failures = write_comparison(sink, found, report, plot)
     show_comparison(sink, found)
-    show_measured(sink, "compare", found, failures)
+    sink.measured("compare", found, failures)
 
 
 def write_comparison(sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None) -> list[str]:
@@ -114,18 +97,16 @@ def write_comparison(sink: Output, found: "Comparison", report: Path | None, plo
 
     if not found.rows:
         return []
-    asked = {
-        "report": (report, lambda path: write_report(found, path)),
-        "figure": (plot, lambda path: write_figure(path, lambda: comparison_figure(found))),
-    }
-    return written_files(sink, asked)
+    failures = sink.saved("report", report, lambda path: write_report(found, path))
+    return failures + sink.saved("figure", plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
 
 
 def show_comparison(sink: Output, found: "Comparison") -> None:
     """Print what was found for people to read."""
-    from ctxextend.cli.comparison_screen import comparison_lines
+    from ctxextend.cli.comparison_screen import add_comparison
 
     sink.note(*found.notes)
     sink.warning(*found.warnings)
-    sink.screen(comparison_lines(found, screen_of_stdout()))
+    add_comparison(page := Page.of_stdout(), found)
+    sink.screen(page.lines)
     sink.note(f"Compared in {found.seconds:.0f} s.")

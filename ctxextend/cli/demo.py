@@ -17,7 +17,9 @@ REPORT = "ctxextend-demo.html"
 
 def demo(
     output: Annotated[Path | None, options.output_folder(True, "Keep the new checkpoint here.")] = None,
-    report: Annotated[Path | None, options.report_file(REPORT, "Write the page of all methods here.")] = None,
+    report: Annotated[
+        Path | None, options.show("FILE.html", "Write the page of all methods here.", default=REPORT, readable=False)
+    ] = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -54,11 +56,10 @@ def demo(
     try:
         with sink.progress("Comparing", of="tokens") as progress:
             found = compare_demo(progress)
+        failures = write_comparison(sink, found, page)
     except ComparisonInterrupted as stop:
         ignore_ctrl_c()
         found, failures = stop.comparison, []
-    else:
-        failures = write_comparison(sink, found, page)
     show_comparison(sink, found)
     values = to_json(shown) | {"output": str(output) if output else None, "comparison": to_json(found)}
     sink.result("demo", values, found.warnings)

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, ignore_ctrl_c, screen_of_stdout, show_measured, written_files
+from ctxextend.cli.output import Output, ignore_ctrl_c
+from ctxextend.cli.tables import Page
 
 if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import Evaluation
@@ -14,35 +15,15 @@ def evaluate(
     data: options.Data,
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
-    original: Annotated[
-        str | None, options.original_model(options.measures, "What it was made of, to compare with.")
-    ] = None,
-    alone: Annotated[bool, options.measures("--alone", help="Leave the original out.")] = False,
-    length: Annotated[
-        list[int] | None,
-        options.measures(
-            min=8,
-            metavar="L...",
-            show_default="128, 256, ... up to the model's",
-            help="Contexts to measure, in tokens.",
-        ),
-    ] = None,
-    measure: Annotated[
-        list[str] | None,
-        options.measures(
-            metavar="NAME...",
-            autocompletion=options.complete_names(options.MEASURES),
-            show_default="all that fit",
-            help=f"Measure these alone: {', '.join(options.MEASURES)}.",
-        ),
-    ] = None,
+    original: options.Original = None,
+    alone: Annotated[bool, options.measures(None, "Leave the original out.", "--alone")] = False,
+    length: options.Length = None,
+    measure: options.Measure = None,
     batch_size: Annotated[
         int | None,
-        options.running(
-            min=1, metavar="B", show_default="as hold 4,096 tokens", help="As many windows are read at once."
-        ),
+        options.running("B", "As many windows are read at once.", default="as hold 4,096 tokens", min=1),
     ] = None,
-    precision: options.PrecisionName = "auto",
+    precision: options.Precision = "auto",
     seed: options.Seed = 0,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
@@ -79,16 +60,15 @@ def evaluate(
     show_evaluation(sink, found)
     from ctxextend.report.figures import evaluation_figure, write_figure
 
-    failures = written_files(
-        sink, {"figure": (plot, lambda path: write_figure(path, lambda: evaluation_figure(found)))}
-    )
-    show_measured(sink, "evaluate", found, failures)
+    failures = sink.saved("figure", plot, lambda path: write_figure(path, lambda: evaluation_figure(found)))
+    sink.measured("evaluate", found, failures)
 
 
 def show_evaluation(sink: Output, found: "Evaluation") -> None:
     """Print what was measured for people to read."""
-    from ctxextend.cli.evaluation_screen import evaluation_lines
+    from ctxextend.cli.evaluation_screen import add_evaluation
 
     sink.note(*found.notes)
     sink.warning(*found.warnings)
-    sink.screen(evaluation_lines(found, screen_of_stdout()))
+    add_evaluation(page := Page.of_stdout(), found)
+    sink.screen(page.lines)

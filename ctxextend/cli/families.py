@@ -6,9 +6,10 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
-from ctxextend.cli.tables import table
+from ctxextend.cli.tables import Page
 from ctxextend.json_output import to_json
 
+FIELDS = ("model_type", "part", "reserved_rows", "config_key", "table")
 HEADER = ("model type", "part", "offset rows", "config key", "table", "notes")
 
 
@@ -35,9 +36,7 @@ def families(
     """
     from ctxextend.families.lookup import list_families
 
-    sink, found = Output(as_json), list_families(model_types)
-    rows = [
-        (one.model_type, one.part, one.reserved_rows, one.config_key, one.table, "; ".join(one.notes)) for one in found
-    ]
-    sink.screen(table(HEADER, rows, left=range(len(HEADER))))
+    sink, page, found = Output(as_json), Page(), list_families(model_types)
+    page.table(HEADER, [(*(getattr(one, name) for name in FIELDS), "; ".join(one.notes)) for one in found], range(6))
+    sink.screen(page.lines)
     sink.result("families", {"families": to_json(found)})

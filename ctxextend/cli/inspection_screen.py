@@ -1,147 +1,101 @@
-"""An inspection as lines for a terminal."""
+"""An inspection on a terminal."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ctxextend.cli.output import Pieces, Screen
-from ctxextend.cli.plots import Curve, chart
-from ctxextend.cli.tables import Cell, end_of, labelled, table, wrapped
+from ctxextend.cli.output import Pieces
+from ctxextend.cli.plots import Curve, add_chart
+from ctxextend.cli.tables import Cell, Page, counted, end_of
 from ctxextend.inspection.table_report import ClientLimit, Inspection, Shown, TableReport, short_names, tables_by_part
 from ctxextend.tables.stats import describe_range, describe_rows
 
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
-# What is in front of a model's name, and beside several of them.
-LOOK_AT = "Look at, in "
-LONGEST_LABEL = 24
+LOOK_AT = "Look at, in "  # in front of a model's name
+BESIDE = 26  # characters beside a figure
 CLIENT_MARGIN = 22
 
 # Findings of one kind that are told one by one.
 TOLD = 5
 
 
-def inspection_lines(inspections: Sequence[Inspection], screen: Screen) -> Iterator[Pieces]:
-    """Yield tables of the same part side by side, then what each model's folder says of its length."""
-    names = {id_: end_of(name, screen.width - len(LOOK_AT)) for id_, name in short_names(inspections).items()}
+def add_inspections(page: Page, inspections: Sequence[Inspection]) -> None:
+    """Add tables of the same part side by side, then what each model's folder says of its length."""
+    names = {id_: end_of(name, page.width - len(LOOK_AT)) for id_, name in short_names(inspections).items()}
     for group in tables_by_part(inspections):
-        yield from _table_lines(group, names, screen)
+        _add_tables(page, group, names)
     for inspection in inspections:
-        title = f"Limits of {names[id(inspection)]}" if len(inspections) > 1 else "Limits"
-        yield from _limit_lines(inspection, title, screen.width)
+        page.line((f"Limits of {names[id(inspection)]}" if len(inspections) > 1 else "Limits", "title"))
+        _add_limits(page, inspection)
 
 
-def _table_lines(group: list[Shown], names: dict[int, str], screen: Screen) -> Iterator[Pieces]:
+def _add_tables(page: Page, group: list[Shown], names: dict[int, str]) -> None:
     for inspection, shown in group:
-        yield from _facts(inspection, shown, screen.width)
-    yield []
+        _add_facts(page, inspection, shown)
+    page.line()
     for pair in [group] if len(group) <= 2 else [[one] for one in group]:
-        yield from _norms(pair, names if len(group) > 1 else {}, screen)
-    yield []
-    if len(group) == 1:
-        yield from labelled(_figures(group[0][1]), screen.width)
-    else:
-        yield from _side_by_side(group, names, screen.width)
-    yield []
+        _add_norms(page, pair, names if len(group) > 1 else {})
+    page.line()
+    columns = [dict(_figures(shown)) for _, shown in group]
+    labels = dict.fromkeys(label for column in columns for label in column)
+    header = ["", *(end_of(names[id(inspection)], page.width - BESIDE) for inspection, _ in group)]
+    rows: list[list[Cell]] = [[(label, "label"), *(column.get(label, "-") for column in columns)] for label in labels]
+    page.table(header if len(group) > 1 else (), rows, left=(0,) if len(group) > 1 else (0, 1))
+    page.line()
     for inspection, shown in group:
-        yield [("Look at" if len(group) == 1 else f"{LOOK_AT}{names[id(inspection)]}", "title")]
-        nothing = "nothing unusual: no row stands out, is empty or repeated, and there is no seam"
-        for finding in list(_findings(shown)) or [nothing]:
-            yield from wrapped(finding, screen.width, indent="  ")
-    yield []
+        page.line(("Look at" if len(group) == 1 else f"{LOOK_AT}{names[id(inspection)]}", "title"))
+        for finding in list(_findings(shown)) or ["nothing: no row stands out, is empty or repeated, and no seam"]:
+            page.text(finding, indent="  ")
+    page.line()
 
 
-def _facts(inspection: Inspection, shown: TableReport, width: int) -> Iterator[Pieces]:
-    """Yield which table it is, and how large."""
+def _add_facts(page: Page, inspection: Inspection, shown: TableReport) -> None:
+    """Add which table it is, and how large."""
     part = f", {shown.part}" if shown.part else ""
     made = f", made by {inspection.method}" if inspection.method and shown.new_rows else ""
     trained = TRAINED[inspection.trainable] if inspection.trainable else ""
-    yield [(inspection.source, "title"), (f" ({inspection.family}{part}{made}{trained})", "")]
+    page.line((inspection.source, "title"), f" ({inspection.family}{part}{made}{trained})")
     ahead = shown.rows - shown.reserved_rows - shown.positions
     parts = [f"{shown.reserved_rows} offset"] * bool(shown.reserved_rows) + [f"{shown.positions} positions"]
     parts += [f"{ahead} ahead"] * bool(ahead)
-    text = (
+    page.text(
         f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, {shown.hidden_size} wide, "
         f"{shown.dtype}, {shown.bytes:,} bytes, {100 * shown.share:.3g} % of {inspection.parameters:,} parameters"
     )
-    yield from wrapped(text, width)
 
 
-def _norms(pair: list[Shown], names: dict[int, str], screen: Screen) -> Iterator[Pieces]:
-    """Yield the norms over the positions as a chart, with a key to what is what, by names where there are any."""
+def _add_norms(page: Page, pair: list[Shown], names: dict[int, str]) -> None:
+    """Add the norms over the positions as a chart, with a key to what is what, by names where there are any."""
     curves = []
     for (inspection, shown), learned in zip(pair, ("learned", "second"), strict=False):
         styles = ["new" if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
-        key: list[Pieces] = []
-        if shown.new_rows:
-            key.append([("  learned", learned), (" new", "new")])
+        key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if shown.new_rows else []
         if shown.reserved_rows:
-            key.append([(f"  {shown.reserved_rows} offset row{'s' * (shown.reserved_rows > 1)} in front", "offset")])
+            key.append([(f"  {counted(shown.reserved_rows, 'offset row')} in front", "offset")])
         name = names.get(id(inspection), "")
         curves.append(Curve(shown.stats.norms.tolist(), styles, shown.reserved_norms.tolist(), name, tuple(key)))
-    yield from chart("Norm of each row, by position", "", curves, "both", screen)
+    add_chart(page, "Norm of each row, by position", curves, "both")
     for inspection, shown in pair:
         if shown.new_rows:
-            spans = [(start - shown.reserved_rows, stop - shown.reserved_rows) for start, stop in shown.new_rows]
-            text = f"new positions: {', '.join(describe_range(*span) for span in spans)}; the others were learned"
-            if spans == [(0, len(shown.stats.norms))]:
-                text = "every position is new"
-            yield from wrapped(f"{names[id(inspection)]}: {text}" if names else text, screen.width, "faint")
+            name, ahead = f"{names[id(inspection)]}: " if names else "", shown.reserved_rows
+            new = ", ".join(describe_range(start - ahead, stop - ahead) for start, stop in shown.new_rows)
+            page.text(f"{name}new positions: {new}", "faint")
 
 
 def _figures(shown: TableReport) -> Iterator[tuple[str, str]]:
-    """Yield a table's figures in a few lines, each with its label."""
+    """Yield a table's figures, each with its label."""
     stats = shown.stats
     norms, cosines = stats.finite_norms, stats.cosines[~np.isnan(stats.cosines)]
     if norms.size:
-        low, middle, high = norms.min(), np.median(norms), norms.max()
-        variation = f"coefficient of variation {stats.norm_variation:.3g}"
-        yield "norms", f"min {low:.3g}, median {middle:.3g}, max {high:.3g}, {variation}"
-    worst = stats.worst_neighbours
-    if worst is not None:
-        lowest = f"worst {cosines.min():.3g} ({worst} to {worst + 1})"
-        yield "neighbours", f"cosine to next: median {np.median(cosines):.3g}, mean {cosines.mean():.3g}, {lowest}"
-    if stats.components:
-        rank, held = min(len(stats.norms), shown.hidden_size), stats.components_for(0.95)
-        seen = len(stats.eigenvalues)
-        of = f"{rank}" if stats.nonfinite or seen >= rank else f"{seen} (from so many rows)"
-        yield "spectrum", f"effective rank {stats.effective_rank:.1f} of {of}; {held} components hold 95 %"
-        length = len(stats.norms)
-        periods = ", ".join(f"{one.period:.0f}{'*' * (one.period > length)}" for one in stats.components)
-        yield "periods", f"{periods} positions, for {_percent(one.share for one in stats.components)} of the variance"
-        longer = "; *: longer than the table" if any(one.period > length for one in stats.components) else ""
-        yield "", f"a sinusoid fits {_percent(one.fit for one in stats.components)} of each{longer}"
-    yield "mean row", f"{stats.mean_norm:.3g} from zero"
-
-
-def _percent(shares: Iterable[float]) -> str:
-    return f"{', '.join(f'{100 * share:.0f}' for share in shares)} %"
-
-
-def _side_by_side(group: list[Shown], names: dict[int, str], width: int) -> Iterator[Pieces]:
-    """Yield the figures of several tables, one column each."""
-    columns = [dict(_short_figures(shown)) for _, shown in group]
-    labels = dict.fromkeys(label for column in columns for label in column)
-    header = ["", *(end_of(names[id(inspection)], width - LONGEST_LABEL - 2) for inspection, _ in group)]
-    rows: list[list[Cell]] = [[(label, "label"), *(column.get(label, "-") for column in columns)] for label in labels]
-    yield from table(header, rows, width)
-
-
-def _short_figures(shown: TableReport) -> Iterator[tuple[str, str]]:
-    """Yield a table's figures one by one, each with its label."""
-    stats = shown.stats
-    norms, cosines = stats.finite_norms, stats.cosines[~np.isnan(stats.cosines)]
-    yield "positions", str(shown.positions)
-    if norms.size:
-        yield "norm min", f"{norms.min():.3g}"
-        yield "norm median", f"{np.median(norms):.3g}"
-        yield "norm max", f"{norms.max():.3g}"
+        yield "norm, min to max", f"{norms.min():.3g} to {norms.max():.3g}"
+        yield "norm, median", f"{np.median(norms):.3g}"
         yield "norm variation", f"{stats.norm_variation:.3g}"
     if cosines.size:
         yield "cosine to next, median", f"{np.median(cosines):.3g}"
-        yield "cosine to next, mean", f"{cosines.mean():.3g}"
         yield "cosine to next, worst", f"{cosines.min():.3g} at {stats.worst_neighbours}"
-    yield "effective rank", f"{stats.effective_rank:.1f}"
-    yield "components for 95 %", str(stats.components_for(0.95))
+    if stats.components:
+        yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), shown.hidden_size)}"
+        yield "components for 95 %", str(shown.components_for_95_percent)
     for number, component in enumerate(stats.components, 1):
         yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
     yield "mean row from zero", f"{stats.mean_norm:.3g}"
@@ -158,13 +112,12 @@ def _findings(shown: TableReport) -> Iterator[str]:
         whole = repeated.start == 0 and repeated.stop == len(stats.norms)
         where = "" if whole else f" over {describe_range(repeated.start, repeated.stop)}"
         yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
-    for same in repeated.groups[:TOLD]:
-        yield f"the same row stands at {describe_rows(same)}"
+    yield from (f"the same row stands at {describe_rows(same)}" for same in repeated.groups[:TOLD])
     if len(repeated.groups) > TOLD:
         yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
     for deviation in dict.fromkeys(shown.untrained.values()):
         rows = [row for row, fits in shown.untrained.items() if fits == deviation]
-        what = f"({len(rows)} row{'s' * (len(rows) > 1)} as an initialiser of std {deviation:g} leaves them)"
+        what = f"({counted(len(rows), 'row')} as an initialiser of std {deviation:g} leaves them)"
         yield f"untrained by the look of it: {describe_rows(rows)} {what}"
     for length, positions in shown.seams.items():
         numbers = ", ".join(map(str, positions[: 2 * TOLD]))
@@ -180,11 +133,9 @@ def _findings(shown: TableReport) -> Iterator[str]:
         yield f"outliers too: {describe_rows([row for row, _ in outliers[told:]])}"
 
 
-def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pieces]:
-    yield [(title, "title")]
+def _add_limits(page: Page, inspection: Inspection) -> None:
     parts = {shown.name: f"{shown.part} " * bool(shown.part) for shown in inspection.tables}
-    styles = ["" if limit.agrees else "wrong" for limit in inspection.limits]
-    rows = []
+    rows = list[list[Cell]]()
     for limit in inspection.limits:
         is_table = limit.key == limit.table
         value = "unset" if limit.tokens is None else str(limit.tokens)
@@ -192,42 +143,36 @@ def _limit_lines(inspection: Inspection, title: str, width: int) -> Iterator[Pie
             value = f"{limit.value} = {value}"
         key = f"{parts.get(limit.table, '')}rows less offset" if is_table else limit.key
         obeyed = "read by nobody" if limit.client == "none" else limit.client
-        rows.append([f"{'  ' if limit.agrees else '! '}{limit.file}", key, value, obeyed])
-    for limit, style, line in zip(inspection.limits, styles, table((), rows, left=range(4)), strict=True):
-        yield [("".join(text for text, _ in line).rstrip(), style)]
+        mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
+        rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, obeyed)])
+    page.table((), rows, left=range(4), fold=False)
+    for limit in inspection.limits:
         if limit.why:
-            yield from wrapped(limit.why, width, style, indent="    ")
+            page.text(f"{limit.file} {limit.key}: {limit.why}", "" if limit.agrees else "wrong", indent="    ")
     if inspection.clients:
-        yield [("What each client reads, in tokens", "title")]
-    for client in inspection.clients:
-        yield from labelled([(client.client, _client_text(client))], width, CLIENT_MARGIN)
+        page.line(("What each client reads, in tokens", "title"))
+    page.values([(client.client, _client_text(client)) for client in inspection.clients], CLIENT_MARGIN)
     for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
-        yield [("mend: ", "label"), (mend, "command")]
+        page.line(("mend: ", "label"), (mend, "title"))
 
 
 def _client_text(client: ClientLimit) -> str:
     """Say what a client makes of a text, and which place decides it."""
-    if client.beyond == "not loaded":
-        return f"the model does not load: {client.decided_by}"
     beyond = {
         "cut": f"{client.tokens}, then cut",
         "fails": f"{client.tokens}, longer texts fail",
         "last position": f"{client.tokens}, and the rest of longer texts shares the last position",
         "not cut": "any length, not cut",
+        "not loaded": "the model does not load",
     }[client.beyond]
     return f"{beyond}: {client.decided_by}"
 
 
-def row_lines(inspections: Sequence[Inspection], rows: slice) -> Iterator[Pieces]:
-    """Yield the figures of single rows as a table.
-
-    Args:
-        inspections: What was looked at.
-        rows: Which rows of each tensor, offset rows included.
-    """
+def add_rows(page: Page, inspections: Sequence[Inspection], rows: slice) -> None:
+    """Add the figures of some rows of each tensor, offset rows included, as a table."""
     for inspection in inspections:
         for shown in inspection.tables:
-            yield [(f"{inspection.source} {shown.name}", "title")]
+            page.line((f"{inspection.source} {shown.name}", "title"))
             cells = []
             for row in shown.row_figures(rows):
                 remarks = "; ".join(row["remarks"])
@@ -242,4 +187,4 @@ def row_lines(inspections: Sequence[Inspection], rows: slice) -> Iterator[Pieces
                 ]
                 cells.append([(text, "wrong" if remarks else "") for text in texts])
             header = ("  row", "position", "norm", "cosine to next", "origin", "remarks")
-            yield from table(header, cells, left=(4, 5))
+            page.table(header, cells, left=(4, 5), fold=False)

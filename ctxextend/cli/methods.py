@@ -1,16 +1,8 @@
 """`ctxextend methods`."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, Pieces, terminal_width
-from ctxextend.cli.tables import labelled
-
-if TYPE_CHECKING:
-    from ctxextend.tables.method_facts import Method
-
-MARGIN = 16
+from ctxextend.cli.output import Output
+from ctxextend.cli.tables import Page
 
 
 def methods(as_json: options.AsJson = False) -> None:
@@ -25,28 +17,25 @@ def methods(as_json: options.AsJson = False) -> None:
     """
     from ctxextend.tables.methods import list_methods
 
-    sink, found = Output(as_json), list_methods()
-    blocks = [[[], *_block(method)] for method in found]
-    sink.screen([line for block in blocks for line in block][1:])
+    sink, page, found = Output(as_json), Page.of_stdout(), list_methods()
+    for method in found:
+        flags = [
+            f"--{flag} (default: {'chosen from the table' if default is None else default})"
+            for flag, default in method.flags.items()
+        ]
+        if method.keep_first != 0:
+            kept = method.keep_first
+            flags.append("no --keep-first" if kept is None else f"--keep-first (default: {kept})")
+        rows = {
+            "  does": method.summary,
+            "  learned rows": "stay, bit for bit" if method.keeps_learned_rows else "change",
+            "  flags": ", ".join(flags),
+            "  use when": method.when,
+            "  source": method.source,
+        }
+        if page.lines:
+            page.line()
+        page.line((method.name, "title"))
+        page.values(((label, value) for label, value in rows.items() if value), margin=16)
+    sink.screen(page.lines)
     sink.result("methods", {"methods": found})
-
-
-def _block(method: "Method") -> Iterator[Pieces]:
-    """Yield what a method does, takes and costs."""
-    flags = [
-        f"--{flag} (default: {'chosen from the table' if default is None else default})"
-        for flag, default in method.flags.items()
-    ]
-    if method.keep_first is None:
-        flags.append("no --keep-first")
-    elif method.keep_first:
-        flags.append(f"--keep-first (default: {method.keep_first})")
-    rows = {
-        "does": method.summary,
-        "learned rows": "stay, bit for bit" if method.keeps_learned_rows else "change",
-        "flags": ", ".join(flags),
-        "use when": method.when,
-        "source": method.source,
-    }
-    yield [(method.name, "title")]
-    yield from labelled([(f"  {label}", value) for label, value in rows.items() if value], terminal_width(), MARGIN)

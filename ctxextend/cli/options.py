@@ -1,9 +1,9 @@
 """Options that several commands share, each described once, and how they become settings."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,16 +16,19 @@ Settings = TypeVar("Settings")
 # Those of the recipe, which a test compares: importing it would bring numpy into --help.
 MEASURES = ("position", "context", "passkey", "retrieval")
 
-# An option, by the heading of --help that it is under.
-new_rows = partial(typer.Option, rich_help_panel="New rows")
-which = partial(typer.Option, rich_help_panel="Which table")
-text = partial(typer.Option, rich_help_panel="Text")
-learning = partial(typer.Option, rich_help_panel="Learning")
-measures = partial(typer.Option, rich_help_panel="What to measure")
-running = partial(typer.Option, rich_help_panel="Running")
-files = partial(typer.Option, rich_help_panel="Files")
-show = partial(typer.Option, rich_help_panel="What to show")
-printing = partial(typer.Option, rich_help_panel="Printing")
+
+def heading(title: str) -> Any:
+    """Return what describes an option under a heading of --help; one without names is typed as its parameter is."""
+
+    def option(metavar: str | None, does: str, *names: str, default: str | bool = True, **more: Any) -> Any:
+        return typer.Option(*names, metavar=metavar, help=does, show_default=default, rich_help_panel=title, **more)
+
+    return option
+
+
+new_rows, which, text, learning = map(heading, ("New rows", "Which table", "Text", "Learning"))
+measures, running, files = map(heading, ("What to measure", "Running", "Files"))
+show, printing = map(heading, ("What to show", "Printing"))
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -43,7 +46,7 @@ def complete_model_type(incomplete: str) -> list[str]:
 
 
 def complete_names(names: tuple[str, ...]) -> Any:
-    """Return what completes a list with commas: its last name, to each of these that begins so."""
+    """Return what completes the last name of a list with commas."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -52,125 +55,108 @@ def complete_names(names: tuple[str, ...]) -> Any:
     return complete
 
 
+def model(does: str, metavar: str = "MODEL") -> Any:
+    """Describe a checkpoint among a command's arguments."""
+    return typer.Argument(metavar=metavar, autocompletion=complete_model, help=does)
+
+
 def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
-    """Describe --output of a command: what it stands for, and what it is where it is not given."""
-    return files("--output", "-o", readable=False, metavar="DIR", show_default=default, help=does)
+    """Describe --output of a command, and what it is where it is not given."""
+    return files("DIR", does, "--output", "-o", default=default, readable=False)
 
 
-def report_file(default: str | bool, does: str) -> Any:
-    """Describe --report of a command: what it is, and where it is written if nothing is said."""
-    return show("--report", metavar="FILE.html", readable=False, show_default=default, help=does)
-
-
-def original_model(panel: Any, does: str) -> Any:
-    """Describe --original of a command: among which options it is, and what it is for there."""
-    default = "what ctxextend.yaml says"
-    return panel("--original", metavar="MODEL", autocompletion=complete_model, show_default=default, help=does)
-
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", autocompletion=complete_model, help="A folder, a bundled name (tiny-gpt2), or a Hub id."
-    ),
-]
+Model = Annotated[str, model("A folder, a bundled name (tiny-gpt2), or a Hub id.")]
 
 # Which table
-PartName = Annotated[
-    str | None,
-    which("--part", metavar="PART", help="Of several tables this one: encoder, decoder, ... (see families)."),
-]
+Part = Annotated[str | None, which("PART", "Of several tables this one: encoder, decoder, ... (see families).")]
 ModelType = Annotated[
     str | None,
     which(
+        "TYPE",
+        "The model type, in place of config.json's (see families).",
         "--family",
-        metavar="TYPE",
         autocompletion=complete_model_type,
-        help="The model type, in place of config.json's (see families).",
     ),
 ]
-TableName = Annotated[
-    str | None, which("--table", metavar="NAME", help="The table's tensor, for a model type of your own.")
-]
-ReservedRows = Annotated[
-    int, which("--offset", min=0, metavar="K", help="With --table: its rows in front of position 0.")
-]
-ConfigKey = Annotated[
-    str | None,
-    which("--config-key", metavar="KEY", help="With --table: the key that states its length, with dots where nested."),
-]
+TableName = Annotated[str | None, which("NAME", "The table's tensor, for a model type of your own.")]
+ReservedRows = Annotated[int, which("K", "With --table: its rows in front of position 0.", "--offset", min=0)]
+ConfigKey = Annotated[str | None, which("KEY", "With --table: the key that states its length, with dots where nested.")]
 
 # Text
-Data = Annotated[
-    list[str], text("--data", metavar="PATH...", help="Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.")
-]
+Data = Annotated[list[str], text("PATH...", "Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.")]
 EvalData = Annotated[
-    list[str] | None,
-    text("--eval-data", metavar="PATH...", show_default="the last 5 % of --data", help="Text to measure the loss on."),
+    list[str] | None, text("PATH...", "Text to measure the loss on.", default="the last 5 % of --data")
 ]
-TextField = Annotated[str, text("--text-field", metavar="KEY", help="The key of a line of JSON, or the column.")]
-Tokens = Annotated[int, text("--tokens", min=1, metavar="T", help="Measure on so many of its tokens, or one window.")]
+TextField = Annotated[str, text("KEY", "The key of a line of JSON, or the column.")]
+Tokens = Annotated[int, text("T", "Measure on so many of its tokens, or one window.", min=1)]
 
 # Learning
 Trainable = Annotated[
     Literal["new", "positions", "all"] | None,
-    learning("--trainable", show_default="positions", help="Train the new rows, the whole table, or everything."),
+    learning(None, "Train the new rows, the whole table, or everything.", default="positions"),
 ]
 SeqLen = Annotated[
-    int | None,
-    learning(
-        "--seq-len",
-        min=8,
-        metavar="L",
-        show_default="all it has",
-        help="Positions that a training sequence reaches over.",
-    ),
+    int | None, learning("L", "Positions that a training sequence reaches over.", default="all it has", min=8)
 ]
 Window = Annotated[
     int | None,
-    learning(
-        "--window",
-        min=8,
-        metavar="W",
-        show_default="L",
-        help="Train L positions by sequences of W tokens, each at a place of its own.",
+    learning("W", "Train L positions by sequences of W tokens, each at a place of its own.", default="L", min=8),
+]
+LearningRate = Annotated[float | None, learning("X", "The highest learning rate.", default="by what is trained")]
+StepBatch = Annotated[int | None, learning("B", "Sequences of a step, over all devices.", default="8", min=1)]
+
+# What to measure
+Length = Annotated[
+    list[int] | None,
+    measures("L...", "Contexts to measure, in tokens.", default="128, 256, ... up to the longest", min=8),
+]
+Measure = Annotated[
+    list[str] | None,
+    measures(
+        "NAME...",
+        f"Measure these alone: {', '.join(MEASURES)}.",
+        default="all that fit",
+        autocompletion=complete_names(MEASURES),
     ),
-]
-LearningRate = Annotated[
-    float | None, learning("--lr", metavar="X", show_default="by what is trained", help="The highest learning rate.")
-]
-StepBatch = Annotated[
-    int | None,
-    learning("--batch-size", min=1, metavar="B", show_default="8", help="Sequences of a step, over all devices."),
 ]
 
 # Running
-PrecisionName = Annotated[
+Precision = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
-    running("--precision", help="auto: fp32 on a CPU, bf16 on an accelerator that has it."),
+    running(None, "auto: fp32 on a CPU, bf16 on an accelerator that has it."),
 ]
-Seed = Annotated[
-    int, running("--seed", min=0, metavar="S", help="What order, masks, numbers and places are drawn with.")
-]
+Seed = Annotated[int, running("S", "What order, masks, numbers and places are drawn with.", min=0)]
 
 # Files
-Revision = Annotated[str | None, files("--revision", metavar="REV", help="A branch, tag or commit of the Hub.")]
-Subfolder = Annotated[
-    str | None, files("--subfolder", metavar="DIR", help="The folder in MODEL that holds the checkpoint.")
+Original = Annotated[
+    str | None,
+    files("MODEL", "What it was made of.", default="what ctxextend.yaml says", autocompletion=complete_model),
 ]
-Variant = Annotated[str | None, files("--variant", metavar="NAME", help="Which copy of the weights, such as fp16.")]
-KeepCode = Annotated[bool, files("--keep-code", help="Copy code in the folder (*.py and the like) too; it is not run.")]
-Force = Annotated[bool, files("--force", help="Replace an existing checkpoint folder.")]
-Resume = Annotated[bool, files("--resume", help="Go on with a training that was stopped.")]
+Revision = Annotated[str | None, files("REV", "A branch, tag or commit of the Hub.")]
+Subfolder = Annotated[str | None, files("DIR", "The folder in MODEL that holds the checkpoint.")]
+Variant = Annotated[str | None, files("NAME", "Which copy of the weights, such as fp16.")]
+KeepCode = Annotated[
+    bool, files(None, "Copy code in the folder (*.py and the like) too; it is not run.", "--keep-code")
+]
+Force = Annotated[bool, files(None, "Replace an existing checkpoint folder.", "--force")]
+Resume = Annotated[bool, files(None, "Go on with a training that was stopped.", "--resume")]
 
 # What to show, and how
-Plot = Annotated[
-    Path | None,
-    show("--plot", metavar="FILE", readable=False, help="Write a figure (.png, .svg, .pdf); needs ctxextend[plot]."),
-]
-DryRun = Annotated[bool, printing("--dry-run", help="Print the plan and write nothing.")]
-AsJson = Annotated[bool, printing("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, printing("--quiet", "-q", help="Print nothing on stderr but errors.")]
+Plot = Annotated[Path | None, show("FILE", "Write a figure (.png, .svg, .pdf); needs ctxextend[plot].", readable=False)]
+DryRun = Annotated[bool, printing(None, "Print the plan and write nothing.", "--dry-run")]
+AsJson = Annotated[bool, printing(None, "Print one JSON object.", "--json")]
+Quiet = Annotated[bool, printing(None, "Print nothing on stderr but errors.", "--quiet", "-q")]
+
+
+def read_range(text: str | None) -> tuple[int | None, int | None] | None:
+    """Read A:B, A:, :B or : as the ends of a slice."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text)
+    if found is None:
+        raise typer.BadParameter(f"{text} is no range of rows: write A:B for rows A to B-1.")
+    start, stop = (int(end) if end else None for end in found.groups())
+    return start, stop
 
 
 @contextmanager
@@ -190,27 +176,16 @@ def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
 
 
 def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: Any) -> Settings:
-    """Return settings from the flags that are named as their fields; one that was not given is its field's default.
+    """Return settings of ``ctxextend.recipe`` from a command's values, by the names of its parameters.
 
-    Args:
-        settings: A dataclass of ``ctxextend.recipe``.
-        flags: A command's values by the names of its parameters.
-        changes: Values that stand for those of the flags.
-
-    Raises:
-        BadParameter: What is given could serve no checkpoint.
+    What could serve no checkpoint is a usage error.
     """
     with usage_errors():
         return settings(**given_flags({**flags, **changes}, settings))
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:
-    """Refuse a figure or a report that cannot be before a model is read for it.
-
-    Raises:
-        BadParameter: Its ending is no format.
-        OutputError: It cannot be written, or the extra plot is not installed.
-    """
+    """Refuse a figure or a report that cannot be written before a model is read for it."""
     if plot is None and report is None:
         return
     from ctxextend.report.saving import FIGURE, REPORT, check_file, check_format

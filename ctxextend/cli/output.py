@@ -2,10 +2,9 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +34,6 @@ STYLES: dict[str, dict[str, Any]] = {
     "": {},
     "title": {"bold": True},
     "label": {"bold": True, "fg": "cyan"},
-    "command": {"bold": True},
-    "axis": {"dim": True},
     "faint": {"dim": True},
     "wrong": {"bold": True, "fg": "red"},
     "right": {"fg": "green"},
@@ -47,13 +44,6 @@ STYLES: dict[str, dict[str, Any]] = {
     "offset": {"fg": "magenta"},
 }
 
-# Texts cannot be wrapped any narrower and still be read.
-LEAST_WIDTH = 40
-
-# Lines of a chart, and of a screen on which it has all of them.
-CHART_LINES, FEWEST_CHART_LINES = 8, 4
-WHOLE_SCREEN = 46
-
 # Control characters could move the cursor or recolour the terminal, and others turn the order of letters; names in a
 # checkpoint may hold any.
 TURNING = (0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
@@ -62,33 +52,12 @@ ESCAPES |= {code: f"\\u{code:04x}" for code in TURNING} | {ord("\n"): "\\n", ord
 
 
 @dataclass(frozen=True)
-class Screen:
-    """What lines are made for.
-
-    Attributes:
-        width: Characters of a line.
-        chart_height: Lines of a chart: fewer on a low screen.
-        unicode: Whether charts and figures may use more than ASCII.
-    """
-
-    width: int
-    chart_height: int = CHART_LINES
-    unicode: bool = True
-
-
-@dataclass(frozen=True)
 class Output:
-    """Where a command says what it has to say.
+    """Where a command says what it has to say."""
 
-    Attributes:
-        as_json: One JSON object on stdout instead of text.
-        quiet: Nothing on stderr but errors.
-        silent: Nothing at all: another process of the same run prints.
-    """
-
-    as_json: bool = False
-    quiet: bool = False
-    silent: bool = False
+    as_json: bool = False  # one JSON object on stdout instead of text
+    quiet: bool = False  # nothing on stderr but errors
+    silent: bool = False  # nothing at all: another process of the same run prints
 
     def __post_init__(self) -> None:
         if self.quiet:  # the Hub's client draws bars of its own
@@ -129,17 +98,29 @@ class Output:
             lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
             _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
 
+    def saved(self, what: str, path: Path | None, write: Callable[[Path], None]) -> list[str]:
+        """Write a figure or a report, if asked for; return why that failed: results are printed all the same."""
+        if path is not None:
+            try:
+                write(path)
+            except OutputError as error:
+                return [str(error)]
+            self.note(f"The {what} is in {path}.")
+        return []
+
+    def measured(self, command: str, found: "Evaluation | Comparison", failures: Sequence[str]) -> None:
+        """Print what was measured as JSON; exit where not all of it could be, or a file could not be written."""
+        self.result(command, found, [*found.warnings, *failures])
+        self.note(*(f"Error: {failure}" for failure in failures))
+        if not found.complete:
+            self.note("Stopped: what is shown was measured until then.")
+            raise typer.Exit(INTERRUPTED)
+        if failures:
+            raise typer.Exit(1)
+
     @contextmanager
     def progress(self, what: str, of: str = "bytes") -> Iterator[Progress]:
-        """Show a bar on a terminal, and none in a pipe.
-
-        Args:
-            what: What is done.
-            of: What it counts: bytes, or tokens, which also show how fast and how long it will take.
-
-        Yields:
-            The function that moves it.
-        """
+        """Show a bar on a terminal, and none in a pipe; tokens also show how fast and how long it will take."""
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress
             return
@@ -193,40 +174,6 @@ def nowhere() -> TextIO:
     return Path(os.devnull).open("w")
 
 
-def written_files(sink: Output, files: Mapping[str, tuple[Path | None, Callable[[Path], None]]]) -> list[str]:
-    """Write figures and reports; return why one could not be, since what was measured must be printed all the same.
-
-    Args:
-        sink: Told where they are.
-        files: By what each is: its path, where it is asked for, and what writes it there.
-    """
-    failures = []
-    for what, (path, write) in files.items():
-        if path is not None:
-            try:
-                write(path)
-                sink.note(f"The {what} is in {path}.")
-            except OutputError as error:
-                failures.append(str(error))
-    return failures
-
-
-def show_measured(sink: Output, command: str, found: "Evaluation | Comparison", failures: Sequence[str]) -> None:
-    """Print as JSON what was measured, and say what could not be measured or written.
-
-    Raises:
-        Exit: It was stopped by Ctrl-C, or a file could not be written.
-    """
-    sink.result(command, found, [*found.warnings, *failures])
-    for failure in failures:
-        sink.note(f"Error: {failure}")
-    if not found.complete:
-        sink.note("Stopped: what is shown was measured until then.")
-        raise typer.Exit(INTERRUPTED)
-    if failures:
-        raise typer.Exit(1)
-
-
 def printable(text: str) -> str:
     """Return a text as one line without secrets; what is not shown where it stands is written out."""
     return without_tokens(text).translate(ESCAPES)
@@ -246,20 +193,3 @@ def ignore_ctrl_c() -> None:
 def is_other_process() -> bool:
     """Whether torchrun or accelerate started this process beside the one that prints."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
-
-
-def screen_of_stdout(width: int | None = None) -> Screen:
-    """Return what stdout shows, in lines of as many characters as were asked for."""
-    # Nobody scrolls where stdout is no terminal.
-    missing = max(WHOLE_SCREEN - shutil.get_terminal_size().lines, 0) if sys.stdout.isatty() else 0
-    try:
-        "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii")
-        unicode = True
-    except (UnicodeEncodeError, LookupError):
-        unicode = False
-    return Screen(terminal_width(width), max(CHART_LINES - missing, FEWEST_CHART_LINES), unicode)
-
-
-def terminal_width(wanted: int | None = None) -> int:
-    """Return how many columns a line may have: as many as were asked for, the terminal's, or 80 in a pipe."""
-    return max(wanted or shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH)

@@ -5,15 +5,15 @@ one curve hidden behind another.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
 
-from ctxextend.cli.output import Pieces, Screen
-from ctxextend.cli.tables import flowed
+from ctxextend.cli.output import Pieces
+from ctxextend.cli.tables import Page
 from ctxextend.tables.stats import needs_log_scale
 
 # Of a line, the part that reserved rows may take at most: a fourth.
@@ -28,67 +28,44 @@ MARKS: dict[bool, tuple[Mark, ...]] = {
     True: ((2, 4, BRAILLE), (1, 2, " ▀▄█"), (1, 1, " \u00d7")),
     False: ((1, 1, " *"), (1, 1, " o"), (1, 1, " x")),
 }
-# Stands where several curves are in one character.
-SHARED = {True: "▒", False: "#"}
+SHARED = {True: "▒", False: "#"}  # where several curves are in one character
+# Of the vertical axis its ticks and the rest, then the line between reserved rows and position 0; of the other one.
+SIDES = {True: ("┤", "│", "┊"), False: ("|", "|", ":")}
+AXES = {True: ("─", "┬", "└", "┴"), False: ("-", "+", "+", "+")}
+
+# What a character shows and in which style, by its line from the top and its column.
+Cells = dict[tuple[int, int], tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A row of numbers to draw.
+    """A row of numbers to draw."""
 
-    Attributes:
-        values: One for each position; what is no finite number is left out.
-        styles: The style of each position.
-        reserved: Values of rows before position 0, drawn apart from the others.
-        name: What it is called in the key; empty where it is alone.
-        key: What its other colours mean.
-    """
-
-    values: Sequence[float]
-    styles: Sequence[str]
-    reserved: Sequence[float] = ()
-    name: str = ""
-    key: tuple[Pieces, ...] = ()
+    values: Sequence[float]  # one for each position; what is no finite number is left out
+    styles: Sequence[str]  # the style of each position
+    reserved: Sequence[float] = ()  # values of rows before position 0, drawn apart from the others
+    name: str = ""  # what it is called in the key; empty where it is alone
+    key: tuple[Pieces, ...] = ()  # what its other colours mean
 
 
-def chart(title: str, note: str, curves: Sequence[Curve], shared: str, screen: Screen) -> Iterator[Pieces]:
-    """Yield curves, below a key to what is what.
-
-    Args:
-        title: What is drawn.
-        note: What else to say of it.
-        curves: As `draw` takes them.
-        shared: What several curves in one character are called.
-        screen: What to draw for.
-    """
-    logarithmic = " (logarithmic)" * _is_logarithmic(curves)
-    parts: list[Pieces] = [[(title, "title"), (logarithmic, "")], [(note, "")]]
-    for curve, (_, _, characters) in zip(curves, MARKS[screen.unicode], strict=False):
+def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> None:
+    """Add up to three curves below a key to what is what; `shared` names what several of them have in common."""
+    parts: list[Pieces] = [[(title, "title"), (" (logarithmic)" * _is_logarithmic(curves), "")]]
+    for curve, (_, _, characters) in zip(curves, MARKS[page.unicode], strict=False):
         if curve.name:
             parts.append([(f"  {characters[-1]} {curve.name}", curve.styles[0])])
         parts += curve.key
     if len(curves) > 1:
-        parts.append([(f"  {SHARED[screen.unicode]} {shared}", "axis")])
-    yield from flowed(parts, screen.width)
-    yield from draw(curves, screen.width, screen.chart_height, unicode=screen.unicode)
+        parts.append([(f"  {SHARED[page.unicode]} {shared}", "faint")])
+    page.flow(parts)
+    page.lines += draw(curves, page.width, page.chart_height, unicode=page.unicode)
 
 
 def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = True) -> list[Pieces]:
-    """Draw up to three curves over one axis of positions.
+    """Draw up to three curves over one axis of positions: `height` lines, the axis, and its labels.
 
     A column that stands for several positions shows everything from the lowest to the highest of their values, so
-    that no single row is lost. The curves are drawn in marks of their own, so that they differ without colour too,
-    and another mark stands for several. Where the highest value is far above the median, equal steps up are equal
-    factors.
-
-    Args:
-        curves: What to draw; the axis is as long as the longest of them.
-        width: Characters of a line, labels included.
-        height: Lines of the plot, the axis and its labels not included.
-        unicode: Whether braille, block and line characters may be used.
-
-    Returns:
-        `height` lines, the axis, and its labels.
+    that no single row is lost. Where the highest value is far above the median, equal steps up are equal factors.
     """
     # A padding row is zero; with room for that, little would be seen of the others.
     shown = [value for curve in curves for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)]
@@ -111,20 +88,20 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     first = front + 1 if front else 0  # column of position 0
     columns = max(width - margin - 1 - first, 8)
     length = max(len(curve.values) for curve in curves)
-    cells: dict[tuple[int, int], tuple[str, str]] = {}
+    tick, side, border = SIDES[unicode]
+    cells: Cells = {}
     for curve, mark in reversed(list(zip(curves, MARKS[unicode], strict=False))):
         drawn = _cells(shares(curve.reserved), ["offset"] * reserved, mark, (height, front, reserved))
         body = _cells(shares(curve.values), curve.styles, mark, (height, columns, length))
         drawn |= {(row, first + column): cell for (row, column), cell in body.items()}
         for place, cell in drawn.items():
-            cells[place] = (SHARED[unicode], "axis") if place in cells else cell
-    if front:
-        cells |= {(row, front): ("┊" if unicode else ":", "axis") for row in range(height)}
+            cells[place] = (SHARED[unicode], "faint") if place in cells else cell
     lines = []
     for row in range(height):
-        axis = ("┤" if row in labels else "│") if unicode else "|"
-        pieces = [cells.get((row, column), (" ", "")) for column in range(first + columns)]
-        pieces.insert(0, (f"{labels.get(row, ''):>{margin}}{axis}", "axis"))
+        if front:
+            cells[row, front] = border, "faint"
+        pieces = [(f"{labels.get(row, ''):>{margin}}{tick if row in labels else side}", "faint")]
+        pieces += [cells.get((row, column), (" ", "")) for column in range(first + columns)]
         by_style = groupby(pieces, itemgetter(1))
         lines.append([("".join(text for text, _ in same), style) for style, same in by_style])
     return [*lines, *_axis(margin, front, columns, length, unicode=unicode)]
@@ -135,20 +112,14 @@ def _is_logarithmic(curves: Sequence[Curve]) -> bool:
     return needs_log_scale(reserved, np.array([value for curve in curves for value in curve.values], dtype=np.float64))
 
 
-def _cells(
-    shares: Sequence[float], styles: Sequence[str], mark: Mark, size: tuple[int, int, int]
-) -> dict[tuple[int, int], tuple[str, str]]:
-    """Return the characters of a curve with their styles, by line from the top and column.
+def _cells(shares: Sequence[float], styles: Sequence[str], mark: Mark, size: tuple[int, int, int]) -> Cells:
+    """Return the characters of a curve, by what part of the height each value is at.
 
-    Args:
-        shares: At what part of the height each value is.
-        styles: The style of each.
-        mark: What it is drawn in.
-        size: Lines, columns, and positions of the axis.
+    `size` is in lines, columns, and positions of the axis.
     """
     (across, up, characters), (height, columns, length) = mark, size
     bits: dict[tuple[int, int], int] = {}
-    before = None
+    before: list[int] = []
     for x in range(columns * across):
         start, stop = (end * length // (columns * across) for end in (x, x + 1))
         here = [share for share in shares[start : max(stop, start + 1)] if not math.isnan(share)]
@@ -156,11 +127,11 @@ def _cells(
         if steps:
             low, high = min(steps), max(steps)
             if before:  # leaves no gap to the column before
-                low, high = min(low, before[1] + 1), max(high, before[0] - 1)
+                low, high = min(low, max(before) + 1), max(high, min(before) - 1)
             for y in range(height * up - 1 - high, height * up - low):
                 place = y // up, x // across
                 bits[place] = bits.get(place, 0) | BITS[x % across, y % up]
-        before = (min(steps), max(steps)) if steps else None
+        before = steps
     return {
         (row, column): (characters[found], styles[min(column * length // columns, len(shares) - 1)])
         for (row, column), found in bits.items()
@@ -169,11 +140,11 @@ def _cells(
 
 def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:
     """Return the line under the plot with a tick at round positions, and their numbers."""
+    line, tick, corner, end = AXES[unicode]
     step = 1  # a power of two, since lengths are such
     while length > step * max(columns // 10, 1):
         step *= 2
     ticks = {position * columns // length: str(position) for position in range(0, length, step)}
-    line, tick, corner, end = ("─", "┬", "└", "┴") if unicode else ("-", "+", "+", "+")
     ruler = "".join(tick if column in ticks else line for column in range(columns))
     numbers = [" "] * columns
     for column, label in ticks.items():
@@ -181,6 +152,6 @@ def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) 
             numbers[column : column + len(label)] = label
     before = line * front + end * bool(front)
     return [
-        [(f"{'':{margin}}{corner}{before}{ruler}", "axis")],
-        [(f"{'':{margin + 1 + len(before)}}{''.join(numbers)}".rstrip(), "axis")],
+        [(f"{'':{margin}}{corner}{before}{ruler}", "faint")],
+        [(f"{'':{margin + 1 + len(before)}}{''.join(numbers)}".rstrip(), "faint")],
     ]

@@ -1,17 +1,17 @@
 """`ctxextend resize`."""
 
-import re
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, is_other_process, printable
+from ctxextend.cli.output import Output, is_other_process
+from ctxextend.cli.tables import Page
 from ctxextend.errors import OutputError
 from ctxextend.json_output import to_json
 from ctxextend.tables.method_facts import MethodName, ScopeName
@@ -24,68 +24,45 @@ CHOSEN = "chosen from the table"
 
 
 def resize(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            autocompletion=options.complete_model,
-            help="A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.",
-        ),
-    ],
-    to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="Usable token positions wanted.")],
+    source: Annotated[str, options.model("A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.")],
+    to: Annotated[int, typer.Option(min=1, metavar="N", help="Usable token positions wanted.")],
     method: Annotated[
         MethodName | None,
         options.new_rows(
-            metavar="NAME",
-            show_default="copy",
-            help=f"How new rows are made: {', '.join(get_args(MethodName))} (see methods).",
+            "NAME", f"How new rows are made: {', '.join(get_args(MethodName))} (see methods).", default="copy"
         ),
     ] = None,
     keep_first: Annotated[
         int | None,
-        options.new_rows(
-            min=0, metavar="K", show_default="0; stretch: 20", help="Leave the first K positions as they are."
-        ),
+        options.new_rows("K", "Leave the first K positions as they are.", default="0; stretch: 20", min=0),
     ] = None,
-    drop_last: Annotated[
-        int, options.new_rows(min=0, metavar="K", help="Make no new row from the last K learned ones.")
-    ] = 0,
+    drop_last: Annotated[int, options.new_rows("K", "Make no new row from the last K learned ones.", min=0)] = 0,
     scope: Annotated[
-        ScopeName | None, options.new_rows(show_default="new", help="sinusoidal: make the new rows, or replace all.")
+        ScopeName | None,
+        options.new_rows(None, "sinusoidal: make the new rows, or replace all.", default="new"),
     ] = None,
     alpha: Annotated[
         float | None,
-        options.new_rows(
-            metavar="A", show_default="0.4", help="hierarchical: the first digit's weight, above 0, below 1, not 0.5."
-        ),
+        options.new_rows("A", "hierarchical: the first digit's weight, above 0, below 1, not 0.5.", default="0.4"),
     ] = None,
-    seed: Annotated[
-        int | None, options.new_rows(min=0, metavar="S", show_default="0", help="random: the seed of what is drawn.")
-    ] = None,
+    seed: Annotated[int | None, options.new_rows("S", "random: the seed of what is drawn.", default="0", min=0)] = None,
     sigma: Annotated[
         float | None,
         options.new_rows(
-            min=0,
-            metavar="S",
-            show_default=CHOSEN,
-            help="bands: part slow from fast by a Gaussian of S rows; 0: nothing is fast.",
+            "S", "bands: part slow from fast by a Gaussian of S rows; 0: nothing is fast.", default=CHOSEN, min=0
         ),
     ] = None,
     repeat: Annotated[
-        str | None,
-        options.new_rows(metavar="A:B", show_default=CHOSEN, help="bands: repeat the fast part of rows A to B-1."),
+        str | None, options.new_rows("A:B", "bands: repeat the fast part of rows A to B-1.", default=CHOSEN)
     ] = None,
     gain: Annotated[
-        float | None,
-        options.new_rows(
-            metavar="G", show_default=CHOSEN, help="bands: move rows away from their mean by this factor."
-        ),
+        float | None, options.new_rows("G", "bands: move rows away from their mean by this factor.", default=CHOSEN)
     ] = None,
     calibrate: Annotated[
         list[str] | None,
-        options.new_rows(metavar="PATH...", help="bands: choose of these three, by this text, what is not given."),
+        options.new_rows("PATH...", "bands: choose of these three, by this text, what is not given."),
     ] = None,
-    part: options.PartName = None,
+    part: options.Part = None,
     model_type: options.ModelType = None,
     table: options.TableName = None,
     reserved_rows: options.ReservedRows = 0,
@@ -93,7 +70,7 @@ def resize(
     mend_limits: Annotated[
         bool,
         options.files(
-            "--mend-limits", help="Make config, tokenizer and side files state the table's length even where it stays."
+            None, "Make config, tokenizer and side files state the table's length even where it stays.", "--mend-limits"
         ),
     ] = False,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
@@ -102,14 +79,12 @@ def resize(
     variant: options.Variant = None,
     keep_code: options.KeepCode = False,
     force: options.Force = False,
-    verify: Annotated[bool, options.files("--verify", help="Prove the output before it takes its name.")] = False,
+    verify: Annotated[bool, options.files(None, "Prove the output before it takes its name.", "--verify")] = False,
     train: Annotated[
         list[str] | None,
-        options.learning(
-            metavar="PATH...", help="Then train it on this text for --steps (see train; more by recipe, see run)."
-        ),
+        options.learning("PATH...", "Then train it on this text for --steps (see train; more by recipe, see run)."),
     ] = None,
-    steps: Annotated[int | None, options.learning(min=1, metavar="N", help="Optimizer steps.")] = None,
+    steps: Annotated[int | None, options.learning("N", "Optimizer steps.", min=1)] = None,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     resume: options.Resume = False,
@@ -132,7 +107,7 @@ def resize(
     _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, verify=verify)
     sink = Output(as_json, quiet, silent=is_other_process())
     with options.usage_errors():
-        settings = options.from_flags(Resize, flags, repeat=_read_repeat(repeat))
+        settings = options.from_flags(Resize, flags, repeat=options.read_range(repeat))
         training = options.from_flags(Train, flags, data=train, seed=None, keep_code=None) if train else None
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
         if calibrate:
@@ -151,13 +126,15 @@ def resize(
         values, warnings = show_plan(sink, plan, output, force=force)
         if training is not None:
             also["train"] = asdict(training)
-            sink.data(settings_text("train", also["train"]))
+            show_settings(sink, train=also["train"])
         sink.result("resize", values | also, warnings)
     elif training is not None:
-        from ctxextend.cli.train import run_training
+        from ctxextend.cli.train import execute
+        from ctxextend.pipeline import RunPlan
 
-        recipe = replace(recipe, resize=plan.settings)
-        trained = run_training(sink, recipe, output, force=force, resume=resume, plan=plan)
+        run = RunPlan(replace(recipe, resize=plan.settings), plan)
+        trained = execute(sink, run, output, force=force, resume=resume).training
+        assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
         sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, trained.warnings)
@@ -166,16 +143,6 @@ def resize(
         _show_result(sink, result)
         sink.result("resize", to_json(result) | also, result.warnings)
         sink.note(_next_steps(result))
-
-
-def _read_repeat(text: str | None) -> tuple[int, int] | None:
-    """Read A:B."""
-    if text is None:
-        return None
-    ends = re.fullmatch("([0-9]+):([0-9]+)", text)
-    if ends is None:
-        raise typer.BadParameter(f"--repeat {text} is no stretch of rows: write A:B for rows A to B-1.")
-    return int(ends[1]), int(ends[2])
 
 
 def _check_training(train: list[str] | None, steps: int | None, others: dict[str, Any], *, verify: bool) -> None:
@@ -197,8 +164,7 @@ def _calibrate(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tuple["
 
     with sink.progress("Calibrating", of="tokens") as progress:
         found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress)
-    sink.note(*(note for note in found.notes if note not in plan.notes))
-    sink.note(*calibration_text(found).splitlines())
+    sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
     return plan_model(plan.model, replace(plan.settings, **found.flags)), to_json(found)
 
 
@@ -206,30 +172,17 @@ def calibration_text(found: "Calibration") -> str:
     """Say what was chosen, by how much text, and what it gained."""
 
     def shown(value: Any) -> str:
-        if value is None:
-            return "none"
-        return "{}:{}".format(*value) if isinstance(value, tuple) else f"{value:.3g}"
+        return "{}:{}".format(*value) if isinstance(value, tuple) else "none" if value is None else f"{value:.3g}"
 
-    what, unit = ("windows", " nats a token") if found.is_loss else ("documents", "")
+    what, unit, measure = ("windows", " nats a token", "perplexity") if found.is_loss else ("documents", "", "MRR")
+    scores = [found.before.score, found.after.score]
+    before, after = (f"{score.perplexity:.4g}" if found.is_loss else f"{score.mean:.3f}" for score in scores)
     began = f"calibrated on {found.windows} {what} of {found.length:,} tokens in {found.seconds:.1f} s"
-    before, after = (
-        f"{trial.score.perplexity:.4g}" if found.is_loss else f"{trial.score.mean:.3f}"
-        for trial in (found.before, found.after)
-    )
-    measure = "perplexity" if found.is_loss else "reciprocal rank"
+    chosen = ", ".join(f"{name} {shown(value)}" for name, value in found.flags.items())
     if found.after == found.before:
-        chosen = ", ".join(f"{name} {shown(value)}" for name, value in found.flags.items() if value is not None)
-        none = f"none of {len(found.tried) - 1} other choices was better by more than a standard error"
-        return f"{began}: {none}; {chosen}, as the table says, with {measure} {after}"
-    changes = [
-        f"{name} {shown(value)}" + f" -> {shown(found.flags[name])}" * (found.flags[name] != value)
-        for name, value in found.before.flags.items()
-    ]
-    by, error = found.better_by.mean, found.better_by.error or 0.0
-    return (
-        f"{began}: {', '.join(changes)}; {measure} {before} -> {after}, "
-        f"better by {by:.2g} \u00b1 {error:.1g}{unit} (one standard error), on this text"
-    )
+        return f"{began}: {chosen}, as the table says; nothing was better by more than a standard error"
+    by = f"{found.better_by.mean:.2g} \u00b1 {found.better_by.error or 0.0:.1g}{unit}"
+    return f"{began}: {chosen}; {measure} {before} -> {after}, better by {by} on this text"
 
 
 def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, verify: bool) -> "ResizeResult":
@@ -246,8 +199,9 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
         def moved(advance: int, total: int, label: str = "") -> None:
             progress(advance, both, label)
 
-        check = partial(check_output, plan, progress=moved)
-        result = plan.execute(output, force=force, progress=moved, check=check)
+        result = plan.execute(
+            output, force=force, progress=moved, check=lambda folder: check_output(plan, folder, progress=moved)
+        )
     sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
     return replace(result, verified=True)
 
@@ -265,79 +219,76 @@ def show_plan(
         warnings.append(f"As things stand the run would be refused: {error}")
         sink.warning(warnings[-1])
     folder = output or plan.default_output
-    sink.data(_plan_text(plan, folder))
+    show_values(sink, _plan_items(plan, folder))
     choices = plan.choices()
     sink.note(*choices)
     return to_json(ResizeResult(plan, folder, choices=choices, dry_run=True)), warnings
 
 
-def _plan_text(plan: "ResizePlan", output: Path) -> str:
-    """Return a plan, a line for each thing that it does."""
+def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
+    """Yield everything that a plan does, each with its label."""
     from ctxextend.plan.output_files import CARD_FILE
 
     typed = plan.settings.typed_flags
     given = "".join(f", --{flag} {value}" for flag, value in typed.items() if value is not None)
-    lines = [
-        ("source", f"{plan.ref.source} ({plan.family})"),
-        ("output", str(output)),
-        ("method", plan.method + given * plan.makes_rows),
-    ]
+    yield "source", f"{plan.ref.source} ({plan.family})"
+    yield "output", str(output)
+    yield "method", plan.method + given * plan.makes_rows
     for table in plan.tables:
         offset = f", {table.reserved_rows} rows in front of position 0" if table.reserved_rows else ""
         part = f" ({table.part})" if table.part else ""
-        lines += [
-            ("table", f"{table.name}{part} in {table.file}, {table.dtype}, {table.hidden_size} wide"),
-            ("", f"{table.max_len_before} -> {table.max_len_after} positions"),
-            ("", f"{table.rows_before} -> {table.rows_after} rows{offset}"),
-        ]
+        yield "table", f"{table.name}{part} in {table.file}, {table.dtype}, {table.hidden_size} wide"
+        yield "", f"{table.max_len_before} -> {table.max_len_after} positions"
+        yield "", f"{table.rows_before} -> {table.rows_after} rows{offset}"
     for edit in plan.edits:
-        before, after = (_worded(value) for value in (edit.before, edit.after))
-        why = f" ({edit.why})" if edit.why else ""
-        lines.append(("edit", f"{edit.file}: {edit.key} {before} -> {after}{why}"))
-    lines += [("edit", f"{plan.checkpoint.index_file}: totals and names")] * plan.edits_index
-    lines += [("drop", f"{name} (a position buffer that transformers makes itself)") for name in plan.dropped]
-    lines += [("make anew", f"{buffer.name} (a position buffer that transformers reads)") for buffer in plan.remade]
-    lines += [("rewrite", name) for name in plan.rewritten]
-    lines += [("add to", name) for name in plan.edited if name == CARD_FILE]
-    lines += [("create", name) for name in plan.created]
-    lines += [("copy", name) for name in plan.copied]
-    lines += [("leave out", f"{name} ({why})") for name, why in plan.checkpoint.omitted.items()]
-    lines += [("write", f"{plan.bytes_to_write:,} bytes")]
-    shown, previous = [], ""
-    for label, text in lines:
-        shown.append(printable(f"{'' if label == previous else label:<10}{text}"))
-        previous = label or previous
-    return "\n".join(shown)
+        before, after = (_limit_text(value) for value in (edit.before, edit.after))
+        yield "edit", f"{edit.file}: {edit.key} {before} -> {after}" + (f" ({edit.why})" if edit.why else "")
+    if plan.edits_index:
+        yield "edit", f"{plan.checkpoint.index_file}: totals and names"
+    names = {
+        "drop": [f"{name} (a position buffer that transformers makes itself)" for name in plan.dropped],
+        "make anew": [f"{buffer.name} (a position buffer that transformers reads)" for buffer in plan.remade],
+        "rewrite": plan.rewritten,
+        "add to": [name for name in plan.edited if name == CARD_FILE],
+        "create": plan.created,
+        "copy": plan.copied,
+        "leave out": [f"{name} ({why})" for name, why in plan.checkpoint.omitted.items()],
+        "write": [f"{plan.bytes_to_write:,} bytes"],
+    }
+    yield from ((label, text) for label, texts in names.items() for text in texts)
 
 
-def _worded(value: Any) -> str:
+def _limit_text(value: Any) -> str:
     if value is None:
         return "unset"
     return "no limit" if isinstance(value, int | float) and value >= 10**9 else str(value)
 
 
-def settings_text(step: str, settings: dict[str, Any]) -> str:
-    """Return the settings of a step that say something, one a line."""
-    given = [
-        f"{name}: {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
-        for name, value in settings.items()
-        if value is not None and value is not False and value != ()
-    ]
-    return "\n".join(f"{'' if number else step:<10}{line}" for number, line in enumerate(given))
+def show_settings(sink: Output, **steps: dict[str, Any]) -> None:
+    """Print the settings of steps that say something, one a line."""
+    for step, settings in steps.items():
+        given = {name: value for name, value in settings.items() if value not in (None, False, ())}
+        texts = (f"{name}: {' '.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items())
+        show_values(sink, ((step, text) for text in texts))
+
+
+def show_values(sink: Output, items: Iterable[tuple[str, str]]) -> None:
+    """Print texts beside their labels, a line each."""
+    page = Page()
+    page.values(items, margin=10)
+    sink.screen(page.lines)
 
 
 def _show_result(sink: Output, result: "ResizeResult") -> None:
     """Print what became of a plan, and the new folder."""
-    plan = result.plan
-    for warning in result.warnings[len(plan.warnings) :]:
-        sink.warning(warning)
+    plan, omitted = result.plan, result.plan.checkpoint.omitted
+    sink.warning(*result.warnings[len(plan.warnings) :])
     for table in plan.tables:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
     sink.note(*result.choices)
-    if plan.checkpoint.omitted:
-        omitted = (f"{name} ({why})" for name, why in plan.checkpoint.omitted.items())
-        sink.note(f"left out: {', '.join(omitted)}")
+    if omitted:
+        sink.note(f"left out: {', '.join(f'{name} ({why})' for name, why in omitted.items())}")
     sink.note(f"{result.bytes_written:,} bytes in {result.seconds:.1f} s")
     sink.data(str(result.output))
 
@@ -346,26 +297,21 @@ def _next_steps(result: "ResizeResult") -> str:
     """Say what the output is worth, and what to type next."""
     from ctxextend.recipe import flag_words
 
-    def typed(**flags: Any) -> str:
-        return "".join(f" {shlex.quote(word)}" for word in flag_words(flags))
-
     checkpoint, ref, name = result.plan.checkpoint, result.plan.ref, str(result.output)
-    source, output = shlex.quote(ref.source), shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
-    origin = typed(revision=ref.revision, subfolder=ref.subfolder, variant=ref.variant)
-    described = typed(family=ref.model_type, table=ref.table, **{"config-key": ref.config_key})
-    described += typed(offset=ref.reserved_rows or None)
+    output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
+    described = {"variant": ref.variant, "family": ref.model_type, "table": ref.table, "config-key": ref.config_key}
+    look = flag_words(described | {"offset": ref.reserved_rows or None})
+    where = flag_words({"revision": ref.revision, "subfolder": ref.subfolder})
     steps = [
-        f"to look: ctxextend inspect {output}{typed(variant=ref.variant)}{described}",
-        f"to prove: ctxextend verify {source} {output}{origin}{described}",
+        f"to look: ctxextend inspect {output} {shlex.join(look)}".rstrip(),
+        f"to prove: ctxextend verify {shlex.quote(ref.source)} {output} {shlex.join(where + look)}".rstrip(),
         f"to train: ctxextend train {output} --data TEXT --steps 200",
     ]
     is_own = ref.table is not None or ref.model_type is not None or "auto_map" in checkpoint.config
     if checkpoint.has_config and not checkpoint.is_adapter and not is_own:
-        model_class, variant = checkpoint.model_class or "AutoModel", checkpoint.stored.variant
-        variant_flag = f", variant={variant!r}" if variant else ""
-        loaded = f"{model_class}.from_pretrained({str(result.output / checkpoint.model)!r}{variant_flag})"
-        code = f"from transformers import {model_class}; {loaded}"
-        quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
-        steps.append(f"to load: python -c {quoted}")
+        model_class, stored = checkpoint.model_class or "AutoModel", checkpoint.stored.variant
+        arguments = json.dumps(str(result.output / checkpoint.model)) + (f', variant="{stored}"' if stored else "")
+        code = f"from transformers import {model_class}; {model_class}.from_pretrained({arguments})"
+        steps.append(f"to load: python -c {shlex.quote(code)}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"

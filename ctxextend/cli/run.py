@@ -8,13 +8,13 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.evaluate import show_evaluation
-from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c, is_other_process
-from ctxextend.cli.resize import settings_text, show_plan
-from ctxextend.cli.train import interrupted, losses_text
+from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
+from ctxextend.cli.resize import show_plan, show_settings, show_values
+from ctxextend.cli.train import execute
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.pipeline import RunPlan, RunResult
+    from ctxextend.pipeline import RunPlan
 
 
 def run(
@@ -45,9 +45,8 @@ def run(
     Keys are the flags of resize, train and evaluate, with underscores: resize.keep_first, train.data. A relative path
     in a recipe starts where the command is run.
     """
-    from ctxextend.pipeline import RunInterrupted, plan_run
+    from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
-    from ctxextend.training.training_result import TrainingInterrupted
 
     sink = Output(as_json, quiet, silent=is_other_process())
     plan = plan_run(read_recipe(recipe, changes or ()))
@@ -56,16 +55,13 @@ def run(
     if dry_run:
         _show_dry_run(sink, plan, output, force)
         return
-    try:
-        result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
-    except TrainingInterrupted as stop:
-        raise interrupted(sink, stop) from None
-    except RunInterrupted as stop:
-        ignore_ctrl_c()
-        _show(sink, plan, stop.result)
+    result = execute(sink, plan, output, force=force, resume=resume)
+    if result.evaluation is not None:
+        show_evaluation(sink, result.evaluation)
+    sink.result("run", to_json(result) | {"dry_run": False}, result.warnings)
+    if result.evaluation is not None and not result.evaluation.complete:
         sink.note("Stopped: what is shown was measured until then.")
-        raise typer.Exit(INTERRUPTED) from None
-    _show(sink, plan, result)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _show_dry_run(sink: Output, plan: "RunPlan", output: Path | None, force: bool) -> None:
@@ -76,21 +72,8 @@ def _show_dry_run(sink: Output, plan: "RunPlan", output: Path | None, force: boo
     if values is not None:
         folder = Path(values["output"])
     elif steps:
-        sink.data(f"{'source':<10}{plan.recipe.checkpoint.source}" + (f"\n{'output':<10}{folder}" if folder else ""))
-    for name, settings in steps.items():
-        sink.data(settings_text(name, settings))
+        items = {"source": plan.recipe.checkpoint.source, "output": str(folder)}
+        show_values(sink, list(items.items())[: 2 if folder else 1])
+    show_settings(sink, **steps)
     shown = {"output": None if folder is None else str(folder), "dry_run": True, "resize": values}
     sink.result("run", shown | dict.fromkeys(("train", "evaluate")) | steps, warnings)
-
-
-def _show(sink: Output, plan: "RunPlan", result: "RunResult") -> None:
-    made = result.resize or result.training
-    if made is not None:
-        sink.warning(*(warning for warning in made.warnings if warning not in plan.warnings))  # which were shown before
-    if result.training is not None:
-        sink.note(*losses_text(result.training).splitlines())
-    if result.output is not None:
-        sink.data(str(result.output))
-    if result.evaluation is not None:
-        show_evaluation(sink, result.evaluation)
-    sink.result("run", to_json(result) | {"dry_run": False}, result.warnings)

@@ -1,86 +1,112 @@
-"""Texts and tables as the lines of a screen.
+"""Pages of a terminal: texts, lists of labels and values, and tables, as wide as what shows them.
 
 rich.table would fold numbers where a window is narrow; here columns that do not fit go below the others.
 """
 
+import shutil
+import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ctxextend.cli.output import Pieces, printable
 
 # A text, or one with the name of its style.
 Cell = str | tuple[str, str]
 
-MARGIN = 12
-GAP = 2
-NARROWEST_TEXT = 18
+MARGIN, GAP = 12, 2
+LEAST_WIDTH = 40  # texts cannot be wrapped any narrower and still be read
+NARROWEST_VALUE = 18
+WHOLE_SCREEN = 46  # lines of a screen on which a chart has all of its lines
+CHART_LINES, FEWEST_CHART_LINES = 8, 4
 
 
-def wrapped(text: str, width: int, style: str = "", indent: str = "") -> Iterator[Pieces]:
-    """Yield a text in lines, those behind the first indented by two characters more."""
-    text = printable(text)
-    for sign in ("\u00b1", "+-"):  # a number stays in one line with its error
-        text = text.replace(f" {sign} ", f"\0{sign}\0")
-    # Hyphens stand in ranges and names, which stay whole.
-    lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
-    yield from ([(line.replace("\0", " "), style)] for line in lines)
+@dataclass
+class Page:
+    """Lines, and what they are made for."""
+
+    width: int = sys.maxsize  # characters of a line
+    chart_height: int = CHART_LINES  # lines of a chart
+    unicode: bool = True  # whether charts and figures may use more than ASCII
+    lines: list[Pieces] = field(default_factory=list)
+
+    @classmethod
+    def of_stdout(cls, width: int | None = None) -> "Page":
+        """Return an empty page as wide as was asked for, as the terminal, or of 80 columns in a pipe."""
+        columns, lines = shutil.get_terminal_size((80, 24))
+        missing = max(WHOLE_SCREEN - lines, 0) if sys.stdout.isatty() else 0  # nobody scrolls in a pipe
+        try:
+            "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii")
+            unicode = True
+        except (UnicodeEncodeError, LookupError):
+            unicode = False
+        return cls(max(width or columns, LEAST_WIDTH), max(CHART_LINES - missing, FEWEST_CHART_LINES), unicode)
+
+    def line(self, *cells: Cell) -> None:
+        """Add a line as it is; an empty one without any text."""
+        self.lines.append([(cell, "") if isinstance(cell, str) else cell for cell in cells])
+
+    def text(self, text: str, style: str = "", indent: str = "") -> None:
+        """Add a text in lines, those behind the first indented by two characters more."""
+        text = printable(text)
+        for sign in ("\u00b1", "+-"):  # a number stays in one line with its error
+            text = text.replace(f" {sign} ", f"\0{sign}\0")
+        behind = f"{indent}  "
+        # Hyphens stand in ranges and names, which stay whole.
+        for line in textwrap.wrap(
+            text, self.width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False
+        ):
+            self.line((line.replace("\0", " "), style))
+
+    def values(self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label") -> None:
+        """Add texts behind a margin, each beside its label, which is not repeated."""
+        previous = ""
+        for label, text in items:
+            lines = textwrap.wrap(printable(text), max(self.width - margin, NARROWEST_VALUE), break_on_hyphens=False)
+            for number, line in enumerate(lines or [""]):
+                shown = label if number == 0 and label != previous else ""
+                self.line((f"{shown:<{margin}}", style), line)
+            previous = label or previous
+
+    def flow(self, parts: Iterable[Pieces]) -> None:
+        """Add parts behind one another, in as many lines as that takes."""
+        line: Pieces = []
+        for part in parts:
+            if line and sum(len(text) for text, _ in (*line, *part)) > self.width:
+                self.lines.append(line)
+                line = []
+            line = [*line, *part]
+        self.lines.append(line)
+
+    def table(
+        self, header: Sequence[str], rows: Iterable[Sequence[Cell]], left: Collection[int] = (0,), *, fold: bool = True
+    ) -> None:
+        """Add a table, the columns of `left` set to the left.
+
+        Columns that find no room stand below the others, behind the first column once more, unless it must not fold.
+        """
+        grid = [[(name, "label") for name in header]] * bool(header)
+        grid += [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
+        sizes = [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
+        parts: list[list[int]] = [[0]]
+        for column in range(1, len(sizes)):
+            taken = sum(sizes[other] + GAP for other in (*parts[-1], column)) - GAP
+            if fold and len(parts[-1]) > 1 and taken > self.width:
+                parts.append([0])
+            parts[-1].append(column)
+        for columns in parts:
+            for row in grid:
+                line: Pieces = []
+                for column in columns:
+                    text, style = row[column]
+                    padded = text.ljust(sizes[column]) if column in left else text.rjust(sizes[column])
+                    line.append((" " * GAP * bool(line) + padded, style))
+                self.lines.append(line)
 
 
-def sentence(text: str, width: int, style: str = "") -> Iterator[Pieces]:
-    """Yield a text in lines, beginning with a capital."""
-    return wrapped(text[:1].upper() + text[1:], width, style)
-
-
-def labelled(items: Iterable[tuple[str, str]], width: int, margin: int = MARGIN) -> Iterator[Pieces]:
-    """Yield texts, each beside its label, in a column behind a margin."""
-    for label, text in items:
-        room = max(width - margin, NARROWEST_TEXT)
-        lines = textwrap.wrap(printable(text), room, break_on_hyphens=False) or [""]
-        yield [(f"{label:<{margin}}", "label"), (lines[0], "")]
-        yield from ([(" " * margin + line, "")] for line in lines[1:])
-
-
-def flowed(parts: Iterable[Pieces], width: int) -> Iterator[Pieces]:
-    """Yield parts behind one another, in as many lines as that takes."""
-    line: Pieces = []
-    for part in parts:
-        if line and sum(len(text) for text, _ in (*line, *part)) > width:
-            yield line
-            line = []
-        line = [*line, *part]
-    yield line
-
-
-def table(
-    header: Sequence[str], rows: Iterable[Sequence[Cell]], width: int | None = None, left: Collection[int] = (0,)
-) -> Iterator[Pieces]:
-    """Yield a table; columns that find no room stand below the others, behind the first column once more.
-
-    Args:
-        header: What stands above each column; empty for none.
-        rows: As many cells each.
-        width: Characters of a line; None is as many as it takes.
-        left: The columns that are set to the left, the others to the right.
-    """
-    grid = [[(name, "label") for name in header]] * bool(header)
-    grid += [[cell if isinstance(cell, tuple) else (cell, "") for cell in row] for row in rows]
-    sizes = [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
-    parts: list[list[int]] = [[]]
-    for column in range(1, len(sizes)):
-        taken = sizes[0] + sum(sizes[other] + GAP for other in (*parts[-1], column))
-        if width is not None and parts[-1] and taken > width:
-            parts.append([])
-        parts[-1].append(column)
-    for columns in parts:
-        for row in grid:
-            yield [_padded(row[0], sizes[0], 0 in left)] + [
-                _padded(row[column], sizes[column], column in left, " " * GAP) for column in columns
-            ]
-
-
-def _padded(cell: tuple[str, str], size: int, is_left: bool, gap: str = "") -> tuple[str, str]:
-    text, style = cell
-    return gap + (text.ljust(size) if is_left else text.rjust(size)), style
+def counted(number: int, noun: str) -> str:
+    """Return how many there are of something: ``1 window``, ``1,024 windows``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def end_of(text: str, room: int) -> str:

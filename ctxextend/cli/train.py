@@ -13,54 +13,45 @@ from ctxextend.cli import options
 from ctxextend.cli.output import Output, ignore_ctrl_c, is_other_process
 
 if TYPE_CHECKING:
-    from ctxextend.plan.plan import ResizePlan
-    from ctxextend.recipe import Recipe
-    from ctxextend.training.training_result import TrainingInterrupted, TrainResult
-
-TEACHES = "What it was made of: it tells which rows are new, and teaches encoders without a head."
+    from ctxextend.pipeline import RunPlan, RunResult
+    from ctxextend.training.training_result import TrainResult
 
 
 def train(
     source: options.Model,
     data: options.Data,
-    steps: Annotated[int, options.learning(min=1, metavar="N", help="Optimizer steps.")],
+    steps: Annotated[int, options.learning("N", "Optimizer steps.", min=1)],
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
     window_skip: Annotated[
-        bool, options.text("--window-skip", help="Let the positions of a window jump once (PoSE).")
+        bool, options.learning(None, "Let the positions of a window jump once (PoSE).", "--window-skip")
     ] = False,
     trainable: options.Trainable = None,
     lr: options.LearningRate = None,
-    weight_decay: Annotated[float, options.learning(metavar="X", help="AdamW's weight decay.")] = 0.0,
+    weight_decay: Annotated[float, options.learning("X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
-    original: Annotated[str | None, options.original_model(options.learning, TEACHES)] = None,
+    original: options.Original = None,
     micro_batch: Annotated[
         int | None,
-        options.running(
-            min=1, metavar="b", show_default="as memory allows", help="Sequences that a device holds at once."
-        ),
+        options.running("b", "Sequences that a device holds at once.", default="as memory allows", min=1),
     ] = None,
-    precision: options.PrecisionName = "auto",
+    precision: options.Precision = "auto",
     seed: options.Seed = 0,
     eval_every: Annotated[
         int | None,
-        options.running(
-            min=1, metavar="K", show_default="first and last", help="Measure the held-out loss every K steps."
-        ),
+        options.running("K", "Measure the held-out loss every K steps.", default="first and last", min=1),
     ] = None,
     save_every: Annotated[
-        int | None, options.running(min=1, metavar="K", show_default="a tenth of N", help="Save every K steps.")
+        int | None, options.running("K", "Save every K steps.", default="a tenth of N", min=1)
     ] = None,
     resume: options.Resume = False,
-    report_to: Annotated[
-        str, options.running(metavar="NAME", help="Also show losses there: tensorboard, wandb, ...")
-    ] = "none",
+    report_to: Annotated[str, options.running("NAME", "Also show losses there: tensorboard, wandb, ...")] = "none",
     output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
-        options.files(show_default="the source's", help="The dtype of the weights written."),
+        options.files(None, "The dtype of the weights written.", default="the source's"),
     ] = None,
     keep_code: options.KeepCode = False,
     force: options.Force = False,
@@ -84,55 +75,41 @@ def train(
     torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
     flags = locals()
+    from ctxextend.pipeline import RunPlan
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
     sink = Output(as_json, quiet, silent=is_other_process())
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
-    result = run_training(sink, recipe, output, force=force, resume=resume)
-    sink.result("train", result, result.warnings)
+    result = execute(sink, RunPlan(recipe, None), output, force=force, resume=resume)
+    folder = shlex.quote(str(result.output))
+    sink.note(f"Next, to measure: ctxextend evaluate {folder} --data TEXT; to look: ctxextend inspect {folder}")
+    sink.result("train", result.training, result.warnings)
 
 
-def run_training(
-    sink: Output,
-    recipe: "Recipe",
-    output: Path | None,
-    *,
-    force: bool,
-    resume: bool,
-    plan: "ResizePlan | None" = None,
-) -> "TrainResult":
-    """Train under a bar, and print the result, but for the warnings of the resize, which were printed before.
-
-    Raises:
-        Exit: It was stopped by Ctrl-C or another signal, and saved.
-        CtxextendError: As `train_recipe`.
-    """
-    from ctxextend.training.train import train_recipe
+def execute(sink: Output, plan: "RunPlan", output: Path | None, *, force: bool, resume: bool) -> "RunResult":
+    """Carry a run out, and print what came of it but what was known before; exit where a training was stopped."""
+    from ctxextend.pipeline import RunInterrupted
     from ctxextend.training.training_result import TrainingInterrupted
 
     try:
-        with sink.progress("Training", of="tokens") as progress:
-            result = train_recipe(
-                recipe, output, plan=plan, force=force, resume=resume, progress=progress, tell=sink.note
-            )
+        result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
     except TrainingInterrupted as stop:
-        raise interrupted(sink, stop) from None
-    sink.warning(*(warning for warning in result.warnings if plan is None or warning not in plan.warnings))
-    sink.note(*losses_text(result).splitlines())
-    sink.data(str(result.output))
-    folder = shlex.quote(str(result.output))
-    sink.note(f"Next, to measure: ctxextend evaluate {folder} --data TEXT; to look: ctxextend inspect {folder}")
+        ignore_ctrl_c()
+        typed = shlex.join(["ctxextend", *(word for word in sys.argv[1:] if word != "--resume")])
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # then a launcher stood in front of it
+        hint = "Go on with --resume." if several else f"Go on with: {typed} --resume"
+        sink.failure("Interrupted", f"Stopped after step {stop.step}, which is saved in {stop.folder}.", hint)
+        raise typer.Exit(128 + stop.signal) from None
+    except RunInterrupted as stop:
+        ignore_ctrl_c()
+        result = stop.result
+    made = result.resize or result.training
+    sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in plan.warnings))
+    if result.training is not None:
+        sink.note(losses_text(result.training))
+    if result.output is not None:
+        sink.data(str(result.output))
     return result
-
-
-def interrupted(sink: Output, stop: "TrainingInterrupted") -> typer.Exit:
-    """Say where a training stopped, and how it goes on; return the exit to raise."""
-    ignore_ctrl_c()
-    typed = shlex.join(["ctxextend", *(word for word in sys.argv[1:] if word != "--resume")])
-    message = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # then a launcher stood in front of it
-    sink.failure("Interrupted", message, "Go on with --resume." if several else f"Go on with: {typed} --resume")
-    return typer.Exit(128 + stop.signal)
 
 
 def losses_text(result: "TrainResult") -> str:

@@ -1,38 +1,23 @@
 """`ctxextend verify`."""
 
 import sys
-import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import FAILED_CHECK, Output, Pieces, printable, terminal_width
-
-if TYPE_CHECKING:
-    from ctxextend.verification.checks import Check
+from ctxextend.cli.output import FAILED_CHECK, Output
+from ctxextend.cli.tables import Page
 
 # Lines of evidence that are shown of one claim; --json gives all.
 SHOWN = 12
-# Columns in front of the evidence.
-MARGIN = 17
 
 
 def verify(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="BASE",
-            autocompletion=options.complete_model,
-            help="The original: a folder, a weights file, a bundled name, or a Hub id.",
-        ),
+        str, options.model("The original: a folder, a weights file, a bundled name, or a Hub id.", "BASE")
     ],
-    extended: Annotated[
-        str,
-        typer.Argument(
-            metavar="EXTENDED", autocompletion=options.complete_model, help="The checkpoint that was made of it."
-        ),
-    ],
+    extended: Annotated[str, options.model("The checkpoint that was made of it.", "EXTENDED")],
     deep: Annotated[
         bool, typer.Option("--deep", help="Also load both in transformers, run them, and compare their outputs.")
     ] = False,
@@ -64,19 +49,14 @@ def verify(
     with sink.progress("Comparing") as progress:
         found = verify_resized(ref, extended, deep=deep, progress=progress)
     sink.note(*found.notes)
-    conclusion = (found.conclusion, "right" if found.passed else "wrong")
-    sink.screen([*(line for check in found.checks for line in _check_lines(check)), [conclusion]])
+    page = Page.of_stdout() if sys.stdout.isatty() else Page()  # long lines stay whole in a pipe
+    for check in found.checks:
+        label = f"{'proved' if check.passed else 'FAILED'}  {check.name}"
+        more = len(check.evidence) - SHOWN
+        evidence = [*check.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
+        page.values([(label, line) for line in evidence], margin=17, style="label" if check.passed else "wrong")
+    page.line((found.conclusion, "right" if found.passed else "wrong"))
+    sink.screen(page.lines)
     sink.result("verify", found)
     if not found.passed:
         raise typer.Exit(FAILED_CHECK)
-
-
-def _check_lines(check: "Check") -> list[Pieces]:
-    """Return a check on a line of its own, and more of its evidence below; wrapped on a terminal alone."""
-    mark, style = ("proved", "right") if check.passed else ("FAILED", "wrong")
-    more = len(check.evidence) - SHOWN
-    evidence = [*check.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
-    room = max(terminal_width() - MARGIN, 20) if sys.stdout.isatty() else sys.maxsize
-    first, *others = (line for text in evidence for line in textwrap.wrap(printable(text), room))
-    head = [(f"{mark}  ", style), (f"{check.name:<9}", "label"), (first, "")]
-    return [head, *([(f"{'':{MARGIN}}{text}", "")] for text in others)]
