@@ -311,7 +311,7 @@ def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:
     from typing import get_args
 
     assert options.MEASURES == MEASURES
-    assert get_args(get_args(options.PrecisionName)[0]) == PRECISIONS
+    assert get_args(get_args(options.Precision)[0]) == PRECISIONS
     settings = Evaluate(("x",))
     assert settings.tokens == 65_536
 

@@ -95,7 +95,7 @@ def _figures(shown: TableReport) -> Iterator[tuple[str, str]]:
         yield "cosine to next, worst", f"{cosines.min():.3g} at {stats.worst_neighbours}"
     if stats.components:
         yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), shown.hidden_size)}"
-        yield "components for 95 %", str(shown.components_for_95_percent)
+        yield "components for 95 %", str(stats.components_for(0.95))
     for number, component in enumerate(stats.components, 1):
         yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
     yield "mean row from zero", f"{stats.mean_norm:.3g}"

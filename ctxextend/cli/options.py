@@ -130,7 +130,12 @@ Seed = Annotated[int, running("S", "What order, masks, numbers and places are dr
 # Files
 Original = Annotated[
     str | None,
-    files("MODEL", "What it was made of.", default="what ctxextend.yaml says", autocompletion=complete_model),
+    files(
+        "MODEL",
+        "What it was made of, to compare with or to learn from.",
+        default="what ctxextend.yaml says",
+        autocompletion=complete_model,
+    ),
 ]
 Revision = Annotated[str | None, files("REV", "A branch, tag or commit of the Hub.")]
 Subfolder = Annotated[str | None, files("DIR", "The folder in MODEL that holds the checkpoint.")]

@@ -32,7 +32,6 @@ def train(
     lr: options.LearningRate = None,
     weight_decay: Annotated[float, options.learning("X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
-    original: options.Original = None,
     micro_batch: Annotated[
         int | None,
         options.running("b", "Sequences that a device holds at once.", default="as memory allows", min=1),
@@ -56,6 +55,7 @@ def train(
     keep_code: options.KeepCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
+    original: options.Original = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from ctxextend.evaluation.evaluation_result import Estimate, Recall
+from ctxextend.evaluation.evaluation_result import Estimate
 
 # Standard errors that a difference must be away from zero to be told as one.
 BEYOND = 2.0
@@ -60,15 +60,6 @@ class NumberFormat:
         if not significant_sign(change.mean, change.error):
             return f"no sure difference from {other} ({self.change(change)} nats a token)"
         return f"{'better' if change.mean < 0 else 'worse'} than {other} by {amount} nats a token"
-
-    def found_more(self, recall: Recall) -> str:
-        """Say what a difference of recall means."""
-        sure = significant_sign(recall.change, recall.change_error)
-        if not sure:
-            change = self.percent(recall.change, recall.change_error, signed=True)
-            return f"no sure difference from their starts alone ({change} points)"
-        amount = self.percent(abs(recall.change or 0.0), recall.change_error)
-        return f"finds {'more' if sure > 0 else 'fewer'} documents than their starts alone, by {amount} points"
 
 
 def significant_sign(difference: float | None, error: float | None) -> int:
