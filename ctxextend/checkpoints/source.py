@@ -34,8 +34,7 @@ PICKLE_VARIANTS = ("pytorch_model.{}.bin", "pytorch_model.{}-?????-of-?????.bin"
 
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 # A snapshot in the Hub's cache: its commit, and the folder whose blobs its files are links to.
-CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[^/]+)(?P<below>/.*)?")
-SHA = re.compile(r"[0-9a-f]{40}")
+CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")
 
 
 @dataclass(frozen=True)
@@ -71,22 +70,18 @@ def resolve_source(
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
     try:
         is_folder, is_file = bool(text) and path.is_dir(), bool(text) and path.is_file()
-        if is_folder or is_file or text in BUNDLED:
-            what = "local folder" if is_folder else "local file" if is_file else "bundled checkpoint"
-            for flag, value in {"revision": revision, "subfolder": subfolder, "variant": variant}.items():
-                if value is not None and (is_file or flag == "revision"):
-                    raise SourceError(f"--{flag} {value} has no meaning for the {what} {text}.", "Leave it out.")
-            if is_file:
-                return _local_file(text, path)
-            return _below(_local_folder(text, path) if is_folder else bundled_source(text), subfolder)
-        if text and path.exists():
-            raise SourceError(f"{text} is neither a folder nor a regular file.", "Name a checkpoint's folder.")
+        is_other = bool(text) and not is_folder and not is_file and path.exists()
     except OSError as error:
         raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
-    if not HUB_ID.fullmatch(text):
-        raise SourceError(
-            f"There is no folder {text}.", "Name a checkpoint's folder, or a model of the Hub (owner/name)."
-        )
+    if is_folder or is_file or text in BUNDLED:
+        what = "local folder" if is_folder else "local file" if is_file else "bundled checkpoint"
+        for flag, value in {"revision": revision, "subfolder": subfolder, "variant": variant}.items():
+            if value is not None and (is_file or flag == "revision"):
+                raise SourceError(f"--{flag} {value} has no meaning for the {what} {text}.", "Leave it out.")
+        return _below(_local(text, path, is_file=is_file) if is_folder or is_file else bundled_source(text), subfolder)
+    if is_other or not HUB_ID.fullmatch(text):
+        what = f"{text} is neither a folder nor a regular file." if is_other else f"There is no folder {text}."
+        raise SourceError(what, "Name a checkpoint's folder, or a model of the Hub (owner/name).")
     return _download(text, revision, subfolder, variant)
 
 
@@ -95,34 +90,27 @@ def bundled_source(name: str) -> Source:
     return Source(name, "bundled", BUNDLED[name], name)
 
 
-def _local_folder(reference: str, path: Path) -> Source:
-    notes: tuple[str, ...] = ()
-    if HUB_ID.fullmatch(reference):
+def _local(reference: str, path: Path, *, is_file: bool) -> Source:
+    """Return the source for a folder, or for one weights file: where that is a link, its neighbours are the link's."""
+    folder = (path.parent if is_file else path).resolve()
+    name, hub_id, revision, notes = folder.name or "model", None, None, tuple[str, ...]()
+    if is_file:
+        if path.suffix not in READABLE:
+            raise SourceError(
+                f"{reference} is no weights file that can be read.",
+                f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}.",
+            )
+        if path.stem not in PLAIN_STEMS and not (folder / "config.json").is_file():
+            name = path.stem
+    cached = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
+    if cached and not cached["below"]:
+        hub_id, revision = cached["id"].replace("--", "/"), cached["sha"]
+        name = hub_id.split("/")[-1]
+    elif not is_file and HUB_ID.fullmatch(reference):
         other = "the bundled checkpoint" if reference in BUNDLED else "a model of the Hub"
         notes = (f"{reference} is a local folder here, and it wins over {other} of that name.",)
-    folder = path.resolve()
-    return _with_hub_id(Source(reference, "folder", folder, folder.name or "model", notes=notes))
-
-
-def _local_file(reference: str, path: Path) -> Source:
-    """Return the source for one weights file, which a link may stand for: its neighbours are the link's."""
-    folder = path.parent.resolve()
-    if path.suffix not in READABLE:
-        raise SourceError(
-            f"{reference} is no weights file that can be read.",
-            f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}.",
-        )
-    named = folder.name if (folder / "config.json").is_file() or path.stem in PLAIN_STEMS else path.stem
-    return _with_hub_id(Source(reference, "file", folder, named or "model", file=path.name))
-
-
-def _with_hub_id(source: Source) -> Source:
-    """Return a local source with its Hub id and commit if its folder is a snapshot in the Hub's cache."""
-    cached = CACHE_SNAPSHOT.fullmatch(source.folder.as_posix())
-    if not cached or cached["below"] or not SHA.fullmatch(cached["sha"]):
-        return source
-    hub_id = cached["id"].replace("--", "/")
-    return replace(source, name=hub_id.split("/")[-1], hub_id=hub_id, revision=cached["sha"], notes=())
+    file = path.name if is_file else None
+    return Source(reference, "file" if is_file else "folder", folder, name, hub_id, revision, notes, file=file)
 
 
 def _below(source: Source, subfolder: str | None) -> Source:
