@@ -157,10 +157,6 @@ TOKENIZER_CONFIG, SENTENCE_CONFIG = "tokenizer_config.json", "sentence_bert_conf
 VARIANTS: dict[str, tuple[tuple[Edit, ...], Claims]] = {
     "as it is": ((), {}),
     "tokenizer lower": ((states(TOKENIZER_CONFIG, model_max_length=300),), {TRANSFORMERS: (300, "cut")}),
-    "tokenizer below the sentence config": (
-        (states(TOKENIZER_CONFIG, model_max_length=100),),
-        {TRANSFORMERS: (100, "cut")},
-    ),
     "tokenizer higher": ((states(TOKENIZER_CONFIG, model_max_length=600),), {TRANSFORMERS: (512, "fails")}),
     "tokenizer unset": ((states(TOKENIZER_CONFIG, model_max_length=None),), {TRANSFORMERS: (512, "fails")}),
     "tokenizer endless": ((states(TOKENIZER_CONFIG, model_max_length=10**30),), {TRANSFORMERS: (512, "fails")}),
@@ -180,27 +176,14 @@ VARIANTS: dict[str, tuple[tuple[Edit, ...], Claims]] = {
         (states(SENTENCE_CONFIG, max_seq_length=None), states(TOKENIZER_CONFIG, model_max_length=300)),
         {TRANSFORMERS: (300, "cut"), SENTENCE: (300, "cut")},
     ),
-    "sentence unset, tokenizer unset": (
-        (states(SENTENCE_CONFIG, max_seq_length=None), states(TOKENIZER_CONFIG, model_max_length=None)),
-        {TRANSFORMERS: (512, "fails"), SENTENCE: (512, "cut")},
-    ),
     "no sentence config": ((lacks(SENTENCE_CONFIG),), {SENTENCE: (512, "cut")}),
-    "no sentence config, tokenizer higher": (
-        (lacks(SENTENCE_CONFIG), states(TOKENIZER_CONFIG, model_max_length=600)),
-        {TRANSFORMERS: (512, "fails"), SENTENCE: (512, "cut")},
-    ),
     "no modules": ((lacks("modules.json"),), {SENTENCE: (512, "cut")}),
-    "no modules, tokenizer lower": (
-        (lacks("modules.json"), states(TOKENIZER_CONFIG, model_max_length=300)),
-        {TRANSFORMERS: (300, "cut"), SENTENCE: (300, "cut")},
-    ),
     "no tokenizer config and no modules": (
         (lacks(TOKENIZER_CONFIG, "modules.json"),),
         {TRANSFORMERS: (512, "fails"), SENTENCE: (512, "cut")},
     ),
     "sentence config of another name": ((is_named("sentence_xlnet_config.json"),), {}),
     "sentence config of no known name": ((is_named("sentence_mpnet_config.json"),), {SENTENCE: (512, "cut")}),
-    "two sentence configs": ((states("sentence_roberta_config.json", max_seq_length=64),), {}),
     "two sentence configs, the first without a length": (
         (states(SENTENCE_CONFIG, max_seq_length=None), states("sentence_roberta_config.json", max_seq_length=64)),
         {SENTENCE: (512, "cut")},
@@ -215,10 +198,6 @@ VARIANTS: dict[str, tuple[tuple[Edit, ...], Claims]] = {
     "no truncation": ((truncates(None),), {TOKENIZERS: (None, "not cut")}),
     "truncation lower": ((truncates(50),), {TOKENIZERS: (50, "cut")}),
     "truncation higher": ((truncates(600), pads(600)), {TOKENIZERS: (600, "cut")}),
-    "no truncation, tokenizer unset": (
-        (truncates(None), states(TOKENIZER_CONFIG, model_max_length=None)),
-        {TRANSFORMERS: (512, "fails"), TOKENIZERS: (None, "not cut")},
-    ),
 }
 
 
@@ -240,23 +219,12 @@ def mended(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_inspect_claims_what_each_client_does(name: str, encoder: Path) -> None:
+def test_inspect_claims_what_each_client_does_and_mends_what_disagrees(name: str, encoder: Path) -> None:
     edits, changed = VARIANTS[name]
     for edit in edits:
         edit(encoder)
     expected: Claims = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
-    assert claims(encoder) == expected | changed
-    assert observed(encoder, 512) == expected | changed
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_inspect_mend_leaves_nothing_that_disagrees(name: str, encoder: Path) -> None:
-    edits, _ = VARIANTS[name]
-    for edit in edits:
-        edit(encoder)
-    if not wrong(inspect(encoder)):
-        assert all(limit.mend is None for limit in inspect(encoder).limits)
-        return
+    assert claims(encoder) == observed(encoder, 512) == expected | changed
     output = mended(encoder)
     found, read = inspect(output), observed(output, 512)
     assert wrong(found) == {}
@@ -307,7 +275,7 @@ def distilbert(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert", "distilbert"])
-@pytest.mark.parametrize("limit", [None, 10, 17])
+@pytest.mark.parametrize("limit", [None, 17])
 def test_inspect_claims_what_each_family_does(
     model_type: str, limit: int | None, make_pico: Callable[..., pico.Pico], request: pytest.FixtureRequest
 ) -> None:
@@ -381,7 +349,7 @@ def make_bert(make_pico: Callable[..., pico.Pico]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("stated", [12, 99])
+@pytest.mark.parametrize("stated", [99])
 def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(
     stated: int, make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
@@ -406,16 +374,6 @@ def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(
     pico.logits(pico.Pico(folder, transformers.BertModel).load(output), 16)
 
 
-def test_resize_mend_limits_reaches_another_length_too(make_pico: Callable[..., pico.Pico], tmp_path: Path) -> None:
-    folder = make_bert(make_pico)
-    pico.edit_json(folder / "config.json", max_position_embeddings=99)
-    pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
-    for to in (40, 8):
-        output = resize(folder, to=to, mend_limits=True, output=tmp_path / str(to)).output
-        assert wrong(inspect(output)) == {}
-        assert claims(output) == observed(output, to)
-
-
 def test_inspect_shows_stale_buffers_and_mends_them(make_pico: Callable[..., pico.Pico]) -> None:
     folder = make_pico("gpt2").folder
     names = [f"transformer.h.{layer}.attn.bias" for layer in range(2)]
@@ -437,13 +395,6 @@ def test_inspect_shows_a_stale_buffer_that_transformers_reads_and_mends_it(tmp_p
     output = mended(tmp_path / "bros")
     assert wrong(inspect(output)) == {}
     assert pico.tensor_bytes(output)[name][1] == (1, 16)
-
-
-def test_inspect_counts_a_roberta_buffer_without_its_offset_rows(make_pico: Callable[..., pico.Pico]) -> None:
-    folder = make_pico("roberta", base=True).folder
-    pico.add_tensors(folder, {"embeddings.position_ids": torch.arange(18).unsqueeze(0)})
-    (limit,) = (limit for limit in inspect(folder).limits if limit.key == "embeddings.position_ids")
-    assert (limit.value, limit.tokens, limit.agrees) == (18, 16, True)
 
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
@@ -484,13 +435,6 @@ def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> Non
     assert wrong(inspect(mended(folder))) == {}
 
 
-def test_inspect_mends_the_tables_of_one_length_at_once(tmp_path: Path) -> None:
-    folder = save_led(tmp_path / "led", 16, 16)
-    pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
-    assert "--part" not in command(folder, tmp_path / "x")
-    assert wrong(inspect(mended(folder))) == {}
-
-
 def test_inspect_mend_of_two_parts_takes_a_command_each(tmp_path: Path) -> None:
     folder = save_led(tmp_path / "led", 32, 16)
     pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
@@ -525,17 +469,6 @@ def save_clip(folder: Path) -> Path:
     return folder
 
 
-def test_inspect_of_clip_states_the_nested_key(tmp_path: Path) -> None:
-    folder = save_clip(tmp_path / "clip")
-    assert "text_config.max_position_embeddings" in [limit.key for limit in inspect(folder).limits]
-    assert wrong(inspect(folder)) == {}
-    values = json.loads((folder / "config.json").read_text())
-    values["text_config"]["max_position_embeddings"] = 24
-    (folder / "config.json").write_text(json.dumps(values))
-    assert wrong(inspect(folder)) == {"config.json text_config.max_position_embeddings": 24}
-    assert wrong(inspect(mended(folder))) == {}
-
-
 def test_inspect_shows_the_keys_that_nobody_reads_and_mends_them(make_pico: Callable[..., pico.Pico]) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_ctx=8)
@@ -552,7 +485,7 @@ def loads(model_class: Any, folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("own", "alias"), [(16, 16), (99, 16), (16, 99), (99, 99)])
+@pytest.mark.parametrize(("own", "alias"), [(99, 16), (16, 99)])
 def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(
     own: int, alias: int, make_pico: Callable[..., pico.Pico]
 ) -> None:
@@ -563,8 +496,7 @@ def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(
     assert (found["n_positions"].client, found["max_position_embeddings"].client) == ("none", TRANSFORMERS)
     assert loads(source.model_class, source.folder) == (alias == 16)
     assert claims(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
-    if (own, alias) != (16, 16):
-        assert wrong(inspect(mended(source.folder))) == {}
+    assert wrong(inspect(mended(source.folder))) == {}
 
 
 @pytest.mark.parametrize(("own", "overriding"), [(24, 16), (16, 24)])
@@ -599,7 +531,7 @@ def test_inspect_of_a_length_that_the_config_leaves_out(tmp_path: Path) -> None:
     assert wrong(inspect(mended(output))) == {}
 
 
-@pytest.mark.parametrize(("stated", "agrees"), [(8, True), (16, True), (99, False)])
+@pytest.mark.parametrize(("stated", "agrees"), [(8, True), (99, False)])
 def test_inspect_of_a_generation_config(stated: int, agrees: bool, make_pico: Callable[..., pico.Pico]) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "generation_config.json", max_length=stated)

@@ -13,10 +13,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
-from ctxextend import CtxextendError, Inspection, TableReport, inspect, resize
+from ctxextend import Inspection, TableReport, inspect, resize
 from ctxextend.cli.app import app_of
 from ctxextend.json_output import to_json
-from tests import pico, test_layers, test_nanogpt
+from tests import pico, test_layers
 
 MakePico = Callable[..., pico.Pico]
 WPE = "transformer.wpe.weight"
@@ -85,11 +85,8 @@ def test_inspect_counts_no_buffer_as_parameters(make_pico: MakePico) -> None:
         ({"method": "copy"}, range(16, 40)),
         ({"method": "sinusoidal"}, range(16, 40)),
         ({"method": "linear"}, range(40)),
-        ({"method": "linear", "keep_first": 3}, range(3, 40)),
         ({"method": "sinusoidal", "scope": "all"}, range(40)),
         ({"method": "stretch", "keep_first": 5}, range(5, 40)),
-        ({"method": "spectral", "keep_first": 2}, range(16, 40)),
-        ({"method": "random", "seed": 2}, range(16, 40)),
         ({"method": "sinusoidal", "scope": "all", "keep_first": 1}, range(1, 40)),
     ],
 )
@@ -114,7 +111,7 @@ def test_inspect_of_a_table_that_did_not_grow_has_no_new_rows(to: int, make_pico
     assert set(origins(table)[:to]) == {"learned"}
 
 
-@pytest.mark.parametrize("text", ["", "[", "source: x\nresize: {to: 3}\n", "source: x\nresize: {to: -1}\n"])
+@pytest.mark.parametrize("text", ["[", "source: x\nresize: {to: 3}\n"])
 def test_inspect_passes_over_a_recipe_that_tells_nothing(text: str, make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     (source / "ctxextend.yaml").write_text(text)
@@ -133,14 +130,6 @@ def test_inspect_finds_the_seams_of_the_length_before(method: str, positions: tu
     short = resize("tiny-gpt2", to=100, output="short").output
     table = only(inspect(resize(short, to=300, method=method, output="out").output))
     assert table.seams[100] == positions
-
-
-@pytest.mark.parametrize("method", ["linear", "sinusoidal"])
-def test_inspect_of_other_methods_finds_no_tiles(method: str) -> None:
-    table = only(inspect(resize("tiny-gpt2", to=512, method=method, output="out").output))
-    assert table.repetition.period is None
-    assert table.untrained == {}
-    assert only(inspect("tiny-gpt2")).untrained == {}
 
 
 def test_inspect_finds_rows_that_transformers_made_anew(tmp_path: Path) -> None:
@@ -217,84 +206,19 @@ def test_inspect_of_a_weights_file_alone_takes_its_family(make_pico: MakePico, t
     assert run(tmp_path / "alone.safetensors", "--family", "roberta").exit_code == 0
 
 
-def _as_pickle(folder: Path) -> Path:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    return folder
-
-
-def _as_variant(folder: Path) -> Path:
-    (folder / "model.safetensors").rename(folder / "model.fp16.safetensors")
-    return folder
-
-
-def _as_shards(folder: Path) -> Path:
-    assert len(pico.shard(folder)) > 2
-    return folder
-
-
-FORMS: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
-    "a file beside its config": (lambda folder: folder / "model.safetensors", {}, "model.safetensors"),
-    "a subfolder": (lambda folder: folder.parent, {"subfolder": "copy"}, "model.safetensors"),
-    "a variant": (_as_variant, {"variant": "fp16"}, "model.fp16.safetensors"),
-    "a pickle": (_as_pickle, {}, "pytorch_model.bin"),
-    "shards": (_as_shards, {}, "model-"),
-    "a nested sentence encoder": (
-        lambda folder: pico.nest(folder, folder.parent / "sentence"),
-        {},
-        "0_Transformer/model.safetensors",
-    ),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_inspect_of_every_form(form: str, make_pico: MakePico, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["variant", "nested"])
+def test_inspect_names_the_file_that_holds_the_table(form: str, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
-    (tmp_path / "forms").mkdir()
-    change, flags, file = FORMS[form]
-    found = inspect(change(Path(shutil.copytree(source.folder, tmp_path / "forms" / "copy"))), **flags)
-    assert same_table(found, source)
-    assert only(found).file.startswith(file)
-    if form == "a nested sentence encoder":
+    copy = Path(shutil.copytree(source.folder, tmp_path / "copy"))
+    if form == "variant":
+        (copy / "model.safetensors").rename(copy / "model.fp16.safetensors")
+        found = inspect(tmp_path, subfolder="copy", variant="fp16")
+        assert only(found).file.endswith("model.fp16.safetensors")
+    else:
+        found = inspect(pico.nest(copy, tmp_path / "sentence"))
+        assert only(found).file == "0_Transformer/model.safetensors"
         assert found.limits[0].file == "0_Transformer/config.json"
-
-
-def test_inspect_of_nanogpt(tmp_path: Path) -> None:
-    model = test_nanogpt.NanoGpt(**test_nanogpt.ARGUMENTS)
-    content = {"model": model.state_dict(), "model_args": test_nanogpt.ARGUMENTS, "config": {}}
-    torch.save(content, tmp_path / "ckpt.pt")
-    for reference in (tmp_path / "ckpt.pt", tmp_path):
-        found = inspect(reference)
-        table = only(found)
-        assert (found.family, table.name, table.positions) == ("gpt2", WPE, 16)
-        assert np.array_equal(table.values, model.state_dict()["transformer.wpe.weight"].numpy())
-
-
-def test_inspect_of_an_adapter_with_the_table(make_pico: MakePico, tmp_path: Path) -> None:
-    table = torch.randn(16, pico.WIDTH)
-    (tmp_path / "adapter").mkdir()
-    settings = {"peft_type": "LORA", "base_model_name_or_path": str(make_pico("gpt2").folder), "r": 2}
-    pico.edit_json(tmp_path / "adapter" / "adapter_config.json", **settings, modules_to_save=["wpe"])
-    save_file({f"base_model.model.{WPE}": table}, tmp_path / "adapter" / "adapter_model.safetensors")
-    found = inspect(tmp_path / "adapter", family="gpt2")
-    assert only(found).name == f"base_model.model.{WPE}"
-    assert np.array_equal(only(found).values, table.numpy())
-
-
-def test_inspect_of_a_hub_id_takes_the_cache(
-    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    source = make_pico("gpt2")
-    revision, cached = "0" * 40, tmp_path / "cache" / "models--owner--model"
-    (cached / "refs").mkdir(parents=True)
-    (cached / "refs" / "main").write_text(revision)
-    shutil.copytree(source.folder, cached / "snapshots" / revision)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    found = inspect("owner/model")
     assert same_table(found, source)
-    assert found.source == "owner/model"
 
 
 def test_inspect_of_a_type_of_ones_own(make_pico: MakePico) -> None:
@@ -308,7 +232,7 @@ def test_inspect_of_a_type_of_ones_own(make_pico: MakePico) -> None:
     assert mend == f"ctxextend resize {source} --to 16 --table {WPE} --config-key n_positions --mend-limits"
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",), ("tiny-gpt2",), ("--rows", "0:3")])
+@pytest.mark.parametrize("flags", [("--json",), ("tiny-gpt2", "--rows", "0:3")])
 def test_inspect_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) -> None:
     loaded = test_layers.loaded_after(test_layers.command("inspect", "tiny-gpt2", *flags))
     assert "numpy" in loaded
@@ -374,14 +298,9 @@ def rows(source: object, *flags: object) -> list[tuple[int, int | None, str]]:
     ("given", "expected"),
     [
         ("0:4", [0, 1, 2, 3]),
-        ("14:", [14, 15, 16, 17]),
         (":2", [0, 1]),
         ("5", [5]),
-        ("17", [17]),
-        ("-2:", [16, 17]),
-        (":-16", [0, 1]),
         ("-4:-2", [14, 15]),
-        (":", list(range(18))),
         ("16:99", [16, 17]),
     ],
 )
@@ -395,14 +314,14 @@ def test_inspect_rows_counts_the_tensors_own_rows(given: str, expected: list[int
     assert [int(line.split()[0]) for line in lines[2:]] == expected
 
 
-@pytest.mark.parametrize("given", ["5:5", "9:3", "18", "18:", ":-18"])
+@pytest.mark.parametrize("given", ["9:3", "18"])
 def test_inspect_rows_refuses_to_show_none(given: str, make_pico: MakePico) -> None:
     done = run(make_pico("roberta").folder, f"--rows={given}", "--json")
     assert done.exit_code == 1
     assert "selects none" in json.loads(done.stdout)["error"]["message"]
 
 
-@pytest.mark.parametrize("given", ["x", "1:2:3", "-", "-1", "-:5", "1.5", "", "a:b", "1-2"])
+@pytest.mark.parametrize("given", ["x", "1:2:3", "-1", "", "1-2"])
 def test_inspect_rows_refuses_what_is_no_range(given: str) -> None:
     done = run("tiny-gpt2", f"--rows={given}")
     assert (done.exit_code, done.stdout) == (2, "")
@@ -425,11 +344,6 @@ def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
     )
 
 
-def test_inspect_rows_tells_learned_rows_from_new_ones(make_pico: MakePico) -> None:
-    output = resize(make_pico("roberta").folder, to=20, output="out").output
-    assert [origin for _, _, origin in rows(output, "--rows", ":")] == ["offset"] * 2 + ["learned"] * 16 + ["new"] * 4
-
-
 # Errors
 
 
@@ -440,18 +354,6 @@ def refusal(*arguments: object) -> str:
     as_json = json.loads(run(*arguments, "--json").stdout)["error"]
     assert as_json["message"]
     return done.stderr
-
-
-def test_inspect_of_a_folder_that_is_not_there() -> None:
-    assert "There is no" in refusal("no/such/folder")
-    assert "There is no" in refusal("./nowhere")
-    assert "There is no" in refusal("tiny-gpt2", "no/such/folder")
-
-
-def test_inspect_of_a_rotary_model_says_what_it_uses(make_pico: MakePico) -> None:
-    source = make_pico("gpt2").folder
-    pico.edit_json(source / "config.json", model_type="llama")
-    assert "it uses rotary position embeddings" in refusal(source)
 
 
 def test_inspect_of_an_unknown_type_advises_an_inspect_command(make_pico: MakePico) -> None:
@@ -471,33 +373,13 @@ def test_inspect_of_a_part_of_a_model_with_one_table() -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        ("--offset", "2"),
-        ("--config-key", "n_positions"),
-        ("--table", WPE, "--family", "gpt2"),
-        ("--width", "20"),
-        ("--offset", "-1"),
-    ],
+    [("--offset", "2"), ("--table", WPE, "--family", "gpt2"), ("--width", "20")],
 )
 def test_inspect_refuses_flags_without_meaning(flags: tuple[str, ...]) -> None:
     assert run(*flags).exit_code == 2
     done = run("tiny-gpt2", *flags)
     assert (done.exit_code, done.stdout) == (2, "")
     assert json.loads(run("tiny-gpt2", *flags, "--json").stdout)["error"]["type"] == "UsageError"
-
-
-def test_inspect_of_part_and_table_together_is_refused(make_pico: MakePico) -> None:
-    source = make_pico("gpt2").folder
-    assert "--part" in refusal(source, "--table", WPE, "--config-key", "n_positions", "--part", "x")
-    with pytest.raises(CtxextendError):
-        inspect(source, table=WPE, config_key="n_positions", part="x")
-
-
-def test_inspect_quiet_prints_the_screen_alone(make_pico: MakePico) -> None:
-    make_pico("gpt2", str(Path.cwd() / "here"))
-    assert run("here", "--quiet").stderr == ""
-    assert "is a local folder here" in run("here").stderr
-    assert run("here", "--quiet").stdout == run("here").stdout
 
 
 def test_inspect_prints_nothing_that_a_checkpoint_could_forge(make_pico: MakePico) -> None:

@@ -34,6 +34,7 @@ from ctxextend.verification.verify import check_output
 from tests import pico, tiny
 
 MakePico = Callable[..., pico.Pico]
+Damage = Callable[[Path], object]
 TINY = BUNDLED["tiny-gpt2"]
 TABLE = "transformer.wpe.weight"
 INDEX = "model.safetensors.index.json"
@@ -76,11 +77,6 @@ def rewrite(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tens
     tensors = load_file(path)
     tensors[name] = change(tensors[name]).contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change a JSON file, which is then written another way."""
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
 
 def flip(path: Path, byte: int, bit: int) -> None:
@@ -266,141 +262,92 @@ def test_verify_catches_one_row_that_no_method_makes(pair: tuple[Path, Path]) ->
     assert expected in failed(verify(base, out))["table"]
 
 
-def _unlisted(index: dict[str, Any]) -> dict[str, Any]:
-    return index | {"weight_map": {name: file for name, file in index["weight_map"].items() if name != OTHER}}
+def sets(name: str, **values: Any) -> Damage:
+    """Set keys of a JSON file."""
+    return lambda out: pico.edit_json(out / name, **values)
 
 
-def _vocabulary(out: Path) -> None:
-    text = (out / "tokenizer.json").read_text()
-    assert '"the"' in text
-    (out / "tokenizer.json").write_text(text.replace('"the"', '"teh"', 1))
+def writes(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
+    """Put one text for another in a file."""
+    return lambda out: (out / name).write_text((out / name).read_text().replace(old, new, 1), encoding)
 
 
-def _missing(out: Path) -> None:
-    path = holder(out, OTHER)
-    tensors = load_file(path)
-    del tensors[OTHER]
-    save_file(tensors, path, metadata={"format": "pt"})
-    edit(out / INDEX, _unlisted)
+def changes(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
+    return lambda out: rewrite(out, name, change)
 
 
-def _added(out: Path) -> None:
-    path = holder(out, OTHER)
-    save_file({**load_file(path), "transformer.h.0.attn.bias": torch.ones(2)}, path, metadata={"format": "pt"})
+def saves(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], kind: str = "pt") -> Damage:
+    """Change the tensors of one shard."""
+
+    def save(out: Path) -> None:
+        path = holder(out, OTHER)
+        save_file(change(load_file(path)), path, metadata={"format": kind})
+
+    return save
 
 
-def _swapped(out: Path) -> None:
+def unlisted(out: Path) -> None:
+    index = json.loads((out / INDEX).read_text())
+    del index["weight_map"][OTHER]
+    (out / INDEX).write_text(json.dumps(index))
+
+
+def missing(out: Path) -> None:
+    saves(lambda tensors: {name: value for name, value in tensors.items() if name != OTHER})(out)
+    unlisted(out)
+
+
+def swapped(out: Path) -> None:
     one, other = sorted(out.glob("*.safetensors"))[:2]
     one.rename(out / "aside")
     other.rename(one)
     (out / "aside").rename(other)
 
 
-def _another_models(out: Path) -> None:
-    tensors = load_file(holder(out, OTHER))
-    noise = {name: torch.randn_like(value) for name, value in tensors.items() if name != TABLE}
-    save_file(tensors | noise, holder(out, OTHER), metadata={"format": "pt"})
-
-
-def _number(tensor: torch.Tensor) -> torch.Tensor:
+def number(tensor: torch.Tensor) -> torch.Tensor:
     tensor.view(-1)[1000] += 1
     return tensor
 
 
-CORRUPTIONS: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "a stale tokenizer limit": (
-        lambda out: pico.edit_json(out / "tokenizer_config.json", model_max_length=128),
-        "files",
-        "tokenizer_config.json: model_max_length is 128, and should be 512 (the new length)",
-    ),
-    "a length in the config edited by hand": (
-        lambda out: pico.edit_json(out / "config.json", n_positions=4096),
-        "files",
-        "config.json: n_positions is 4096, and should be 512 (the new length)",
-    ),
-    "another key of the config edited by hand": (
-        lambda out: pico.edit_json(out / "config.json", attn_pdrop=0.5),
-        "files",
-        "config.json: attn_pdrop is 0.5, and should be",
-    ),
-    "an index whose total does not match": (
-        lambda out: edit(out / INDEX, lambda index: index | {"metadata": {"total_size": 4}}),
-        "files",
-        "states a total_size of 4",
-    ),
-    "an index that leaves a tensor out": (lambda out: edit(out / INDEX, _unlisted), "files", f"does not list {OTHER}"),
-    "a vocabulary that changed": (_vocabulary, "files", "tokenizer.json: model.vocab.the is missing"),
-    "a tokenizer that is gone": (lambda out: (out / "tokenizer.json").unlink(), "files", "tokenizer.json is missing"),
-    "a tokenizer file of another encoding": (
-        lambda out: (out / "tokenizer_config.json").write_text((out / "tokenizer_config.json").read_text(), "utf-16"),
-        "files",
-        "tokenizer_config.json is not UTF-8",
-    ),
-    "a key that stands twice": (
-        lambda out: (out / "tokenizer_config.json").write_text(
-            (out / "tokenizer_config.json").read_text().replace("{", '{"model_max_length": 5,', 1)
-        ),
-        "files",
-        "stands twice",
-    ),
-    "weights that say that they are another framework's": (
-        lambda out: save_file(load_file(holder(out, OTHER)), holder(out, OTHER), metadata={"format": "tf"}),
-        "tensors",
-        "has the __metadata__ {'format': 'tf'}",
-    ),
-    "stale weights beside": (
-        lambda out: (out / "pytorch_model.bin").write_bytes(b"old"),
-        "files",
-        "pytorch_model.bin lies beside: PyTorch weights, not rewritten",
-    ),
-    "a tensor that is gone": (_missing, "tensors", f"{OTHER} is missing"),
-    "a tensor that was added": (_added, "tensors", "transformer.h.0.attn.bias is not in the original"),
-    "a tensor of another dtype": (
-        lambda out: rewrite(out, OTHER, lambda tensor: tensor.half()),
-        "tensors",
-        f"{OTHER} is F16 [128, 512], and was F32 [128, 512]",
-    ),
-    "a table of another length": (
-        lambda out: rewrite(out, TABLE, lambda table: table[:511]),
+LIMITS = "tokenizer_config.json"
+# The check that fails, what it says, and what was done to the output.
+DAMAGES: list[tuple[str, str, Damage]] = [
+    ("files", f"{LIMITS}: model_max_length is 128, and should be 512 (the new", sets(LIMITS, model_max_length=128)),
+    ("files", "config.json: n_positions is 4096, and should be 512 (the new", sets("config.json", n_positions=4096)),
+    ("files", "config.json: attn_pdrop is 0.5, and should be", sets("config.json", attn_pdrop=0.5)),
+    ("files", "states a total_size of 4", sets(INDEX, metadata={"total_size": 4})),
+    ("files", f"does not list {OTHER}", unlisted),
+    ("files", "tokenizer.json: model.vocab.the is missing", writes("tokenizer.json", '"the"', '"teh"')),
+    ("files", "tokenizer.json is missing", lambda out: (out / "tokenizer.json").unlink()),
+    ("files", "tokenizer_config.json is not UTF-8", writes(LIMITS, "", "", "utf-16")),
+    ("files", "stands twice", writes(LIMITS, "{", '{"model_max_length": 5,')),
+    ("files", "pytorch_model.bin lies beside", lambda out: (out / "pytorch_model.bin").write_bytes(b"old")),
+    ("files", "training_args.bin is not in the original", lambda out: (out / "training_args.bin").touch()),
+    ("tensors", "has the __metadata__ {'format': 'tf'}", saves(lambda tensors: tensors, "tf")),
+    ("tensors", f"{OTHER} is missing", missing),
+    ("tensors", "extra is not in the original", saves(lambda tensors: {**tensors, "extra": torch.ones(2)})),
+    ("tensors", f"{OTHER} is F16 [128, 512], and was F32 [128, 512]", changes(OTHER, torch.Tensor.half)),
+    ("tensors", f"{OTHER} differs, first in its byte 4,00", changes(OTHER, number)),
+    ("table", f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]", changes(TABLE, lambda table: table[:511])),
+    (
         "table",
-        f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]",
+        "127 of 128 learned rows are bit-equal; 0 moved",
+        changes(TABLE, lambda t: torch.cat((-t[:1], t[1:]))),
     ),
-    "a learned row that moved": (
-        lambda out: rewrite(out, TABLE, lambda table: torch.cat([table[:1] * 2, table[1:]])),
-        "table",
-        "127 of 128 learned rows are bit-equal; 0 moved by up to",
-    ),
-    "a number that changed": (
-        lambda out: rewrite(out, OTHER, _number),
-        "tensors",
-        f"{OTHER} differs, first in its byte 4,00",
-    ),
-    "a shard of another model": (_another_models, "tensors", f"{OTHER} differs"),
-    "shards that were swapped": (_swapped, "readable", "where it is not"),
-    "a recipe that names another method": (
-        lambda out: (out / RECIPE_FILE).write_text(
-            (out / RECIPE_FILE).read_text().replace("method: copy", "method: linear", 1)
-        ),
-        "table",
-        "neither learned nor made by linear",
-    ),
-    "a file that was cut": (
-        lambda out: holder(out, OTHER).write_bytes(holder(out, OTHER).read_bytes()[:-1]),
-        "readable",
-        "truncated",
-    ),
-    "a config that is no JSON": (lambda out: (out / "config.json").write_text("{"), "readable", "not valid JSON"),
-}
+    ("table", "neither learned nor made by linear", writes(RECIPE_FILE, "method: copy", "method: linear")),
+    ("readable", "where it is not", swapped),
+    ("readable", "truncated", lambda out: holder(out, OTHER).write_bytes(holder(out, OTHER).read_bytes()[:-1])),
+    ("readable", "not valid JSON", lambda out: (out / "config.json").write_text("{")),
+]
 
 
-@pytest.mark.parametrize("name", sorted(CORRUPTIONS))
-def test_verify_catches(name: str, pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(("check", "evidence", "damage"), DAMAGES, ids=[evidence for _, evidence, _ in DAMAGES])
+def test_verify_catches(check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
     assert verify(base, out).passed
-    damage, claim, evidence = CORRUPTIONS[name]
     damage(out)
     found = failed(verify(base, out))
-    assert evidence in found.get(claim, ""), found
+    assert evidence in found.get(check, ""), found
 
 
 @pytest.mark.parametrize("change", [lambda table: table[:, :64], lambda table: table.flatten()])
@@ -429,12 +376,10 @@ def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> N
     [
         lambda out: (out / "README.md").write_text("another card"),
         lambda out: (out / "train_log.jsonl").write_text("{}"),
-        lambda out: edit(
-            out / "config.json", lambda config: config | {"transformers_version": "9.9", "_name_or_path": ""}
-        ),
+        writes("config.json", '"transformers_version": "', '"_name_or_path": "", "transformers_version": "9.'),
     ],
 )
-def test_verify_lets_pass_what_no_model_obeys(change: Callable[[Path], object], pair: tuple[Path, Path]) -> None:
+def test_verify_lets_pass_what_no_model_obeys(change: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
     change(out)
     found = verify(base, out)
@@ -458,17 +403,12 @@ def test_verify_reads_the_original_as_it_was_named(pair: tuple[Path, Path]) -> N
     assert found.passed, failed(found)
 
 
-BAD_RECIPES = {
-    "no mapping": "- 1",
-    "a tag": "!!python/object/apply:os.system ['id']",
-    "a number of 8,000 digits": "source: x\nresize: {to: 0x" + "f" * 8000 + "}",
-}
-
-
-@pytest.mark.parametrize("name", sorted(BAD_RECIPES))
-def test_verify_tries_every_method_where_the_recipe_cannot_be_read(name: str, pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    "recipe", ["- 1", "!!python/object/apply:os.system ['id']", "source: x\nresize: {to: 0x" + "f" * 8000 + "}"]
+)
+def test_verify_tries_every_method_where_the_recipe_cannot_be_read(recipe: str, pair: tuple[Path, Path]) -> None:
     base, out = pair
-    (out / RECIPE_FILE).write_text(BAD_RECIPES[name])
+    (out / RECIPE_FILE).write_text(recipe)
     found = verify(base, out)
     assert found.passed, failed(found)
     assert "Every method was tried" in found.notes[0]
@@ -503,11 +443,8 @@ def train(out: Path, trainable: str, changes: dict[str, Callable[[torch.Tensor],
     for name, change in changes.items():
         rewrite(out, name, change)
     recipe = out / RECIPE_FILE
-    recipe.write_text(
-        recipe.read_text().replace(
-            "provenance:", f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:", 1
-        )
-    )
+    said = f"train: {{data: x, steps: 1, trainable: {trainable}}}\n"
+    recipe.write_text(recipe.read_text().replace("provenance:", f"{said}provenance:", 1))
 
 
 def _moved(tensor: torch.Tensor) -> torch.Tensor:
