@@ -179,7 +179,7 @@ def test_from_nanogpt_ties_a_head_that_equals_the_embeddings(change: str, tmp_pa
 
 def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
     _, content = make(vocab_size=50304, dropout=0)
-    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
+    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content))
     assert config == {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -193,14 +193,14 @@ def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
         "vocab_size": 50304,
     }
     assert next(iter(tensors)) == "transformer.wte.weight"
-    assert from_nanogpt(Unpickled(Path("ckpt.pt"), make()[1], (0, 0, 0)))[0]["eos_token_id"] is None
+    assert from_nanogpt(Unpickled(Path("ckpt.pt"), make()[1]))[0]["eos_token_id"] is None
 
 
 def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> None:
     _, content = make()
     old = {name: value for name, value in content["model_args"].items() if name not in ("bias", "dropout")}
     content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
-    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content | {"model_args": old}, (0, 0, 0)))
+    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content | {"model_args": old}))
     assert (config["resid_pdrop"], config["dtype"]) == (0, "bfloat16")
     assert tensors["transformer.ln_f.bias"].any()
 
@@ -226,7 +226,7 @@ def test_from_nanogpt_refuses_arguments_that_do_not_fit(arguments: dict[str, Any
     _, content = make()
     content["model_args"] |= arguments
     with pytest.raises(CheckpointError, match=message) as caught:
-        from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
+        from_nanogpt(Unpickled(Path("ckpt.pt"), content))
     assert caught.value.message.startswith("ckpt.pt")
 
 
@@ -244,7 +244,7 @@ def test_from_nanogpt_refuses_other_tensors(change: Callable[[Any], Any], messag
     _, content = make()
     change(content["model"])
     with pytest.raises(CheckpointError, match=message):
-        from_nanogpt(Unpickled(Path("ckpt.pt"), content, (0, 0, 0)))
+        from_nanogpt(Unpickled(Path("ckpt.pt"), content))
 
 
 def test_is_nanogpt_knows_others() -> None:

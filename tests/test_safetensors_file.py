@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend.checkpoints.copy import check_unchanged
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, open_safetensors, read_floats
 from ctxextend.errors import CheckpointError
 from tests.faults.weights import entry, pack
@@ -66,16 +65,3 @@ ONE = json.dumps(entry(0, 4))
 def test_open_safetensors_refuses_what_does_not_add_up(header: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         open_safetensors(write(tmp_path / "a", header, b"1234"))
-
-
-def test_check_unchanged_notices_another_file_of_that_name(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    save_file({"table": torch.ones(4, 2)}, path)
-    file = open_safetensors(path)
-    check_unchanged(file.path, file.fingerprint)
-    save_file({"table": torch.ones(5, 2)}, path)
-    with pytest.raises(CheckpointError, match="changed while it was read"):
-        check_unchanged(file.path, file.fingerprint)
-    path.unlink()
-    with pytest.raises(CheckpointError, match="changed while it was read"):
-        check_unchanged(file.path, file.fingerprint)

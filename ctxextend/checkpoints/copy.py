@@ -140,17 +140,7 @@ def reading(path: Path | str) -> Iterator[None]:
 def file_fingerprint(path: Path) -> Fingerprint | None:
     """Return what identifies a file's content; None if it does not exist or cannot be looked at."""
     try:
-        return fingerprint_of(path.stat())
+        status = path.stat()
     except OSError:
         return None
-
-
-def fingerprint_of(status: os.stat_result) -> Fingerprint:
-    """Return the fingerprint of a file that was looked at."""
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def check_unchanged(path: Path, before: Fingerprint) -> None:
-    """Raise CheckpointError if a source file changed since its fingerprint was taken."""
-    if file_fingerprint(path) != before:
-        raise CheckpointError(f"{path} changed while it was read.", "Run the command again when it is complete.")

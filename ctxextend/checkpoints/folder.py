@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from ctxextend.checkpoints.copy import Fingerprint, check_unchanged, file_fingerprint
+from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint
 from ctxextend.checkpoints.filenames import NANOGPT_FILE, NOT_OURS, STALE, first_match, is_code, is_known, stays_inside
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorFile
@@ -129,8 +129,9 @@ class Checkpoint:
     def check_unchanged(self) -> None:
         """Raise CheckpointError if one of its files changed since it was opened."""
         for name, before in self.fingerprints.items():
-            if name not in self.omitted:
-                check_unchanged(self.root / name, before)
+            if name not in self.omitted and file_fingerprint(self.root / name) != before:
+                hint = "Run the command again when it is complete."
+                raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
 
 
 def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
@@ -148,7 +149,7 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     is_alone = source.file is not None and not any(
         os.path.lexists(root / name) for name in (CONFIG, ADAPTER_CONFIG, MODULES)
     )
-    listed = [] if is_alone else list(_files_below(root))
+    listed = [source.file] if is_alone else list(_files_below(root))
     # Taken before any file is read: what changes from here on is noticed.
     early = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)

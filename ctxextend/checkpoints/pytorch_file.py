@@ -5,6 +5,7 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serializ
 """
 
 import json
+import os
 import re
 import sys
 import warnings
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import Fingerprint, fingerprint_of, read_range, reading
+from ctxextend.checkpoints.copy import read_range, reading
 from ctxextend.checkpoints.safetensors_file import METADATA, OF_ML_DTYPES, OF_NUMPY, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
@@ -61,8 +62,7 @@ class Unpickled(NamedTuple):
 
     path: Path
     content: Any  # tensors and plain values
-    fingerprint: Fingerprint  # from before it was read
-    mapped_at: int | None = None  # the address at which the file is mapped into memory; None if its tensors were read
+    mapped: range | None = None  # the addresses at which the file is mapped into memory; None if its tensors were read
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,12 @@ class PytorchFile(TensorFile):
 
     tensors: Mapping[str, torch.Tensor]  # by name, of any strides; tied ones once
     tied: Mapping[str, str]  # names that are left out, each with the name in `tensors` that has the same numbers
-    mapped_at: int | None  # as in `Unpickled`
+    mapped: range | None  # as in `Unpickled`
 
     @property
     def is_in_memory(self) -> bool:
         """Whether its tensors were read into memory when it was opened."""
-        return self.mapped_at is None
+        return self.mapped is None
 
     def offset(self, name: str) -> int | None:
         """Return the file offset of a tensor's bytes; None if the file does not hold them as safetensors would."""
@@ -101,15 +101,15 @@ class PytorchFile(TensorFile):
         return flat
 
     def _mapped_offset(self, tensor: torch.Tensor) -> int | None:
-        offset = tensor.data_ptr() - (self.mapped_at or 0)
-        return offset if 0 <= offset < self.fingerprint[0] else None
+        address = tensor.data_ptr()
+        return address - self.mapped.start if self.mapped and address in self.mapped else None
 
 
 def unpickle(path: Path) -> Unpickled:
     """Load a PyTorch file; nothing but tensors and plain values is built, and nothing is run."""
     with reading(path), path.open("rb") as file:
         prefix = file.read(8)
-        fingerprint = fingerprint_of(path.stat())
+        size = os.fstat(file.fileno()).st_size
     if prefix == b"version ":
         raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", "Run `git lfs pull` in its folder.")
     addresses = set[int]()
@@ -125,11 +125,11 @@ def unpickle(path: Path) -> Unpickled:
             warnings.simplefilter("ignore")  # what torch says of odd files is in the error, or does not matter
             content = torch.load(path, map_location=note_address, weights_only=True, mmap=offsets is not None)
         if offsets is None:
-            return Unpickled(path, content, fingerprint)
-        mapped_at = min(addresses, default=0) - min(offsets, default=0)
-        if {address - mapped_at for address in addresses} != offsets:
+            return Unpickled(path, content)
+        start = min(addresses, default=0) - min(offsets, default=0)
+        if {address - start for address in addresses} != offsets:
             raise ValueError("its records of numbers are not its tensors'")
-        return Unpickled(path, content, fingerprint, mapped_at)
+        return Unpickled(path, content, range(start, start + size))
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files raise whatever the code that they lead to raises
@@ -239,7 +239,7 @@ def as_tensor_file(unpickled: Unpickled, tensors: Mapping[str, torch.Tensor], *,
         header, entries = parse_header(json.dumps(described).encode())
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    return PytorchFile(path, header, entries, 0, unpickled.fingerprint, kept, tied, unpickled.mapped_at)
+    return PytorchFile(path, header, entries, 0, kept, tied, unpickled.mapped)
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

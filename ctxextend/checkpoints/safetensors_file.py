@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import Fingerprint, fingerprint_of, read_range, reading
+from ctxextend.checkpoints.copy import read_range, reading
 from ctxextend.checkpoints.json_edit import unique_keys
 from ctxextend.errors import CheckpointError
 
@@ -67,7 +67,6 @@ class TensorFile:
     header: Mapping[str, Any]  # as parsed JSON, in its order
     entries: Mapping[str, TensorEntry]  # by name, in the header's order
     data_start: int  # the file offset of the first tensor byte
-    fingerprint: Fingerprint  # from when the header was read
 
     @property
     def metadata(self) -> dict[str, str] | None:
@@ -99,12 +98,11 @@ def open_safetensors(path: Path) -> TensorFile:
     """Read and check the header of a file; no tensor is read."""
     try:
         with reading(path), path.open("rb") as file:
-            status = os.fstat(file.fileno())
             prefix = file.read(8)
             if prefix == b"version ":
                 hint = "Run `git lfs pull` in its folder."
                 raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", hint)
-            length, size = int.from_bytes(prefix, "little"), status.st_size
+            length, size = int.from_bytes(prefix, "little"), os.fstat(file.fileno()).st_size
             if 8 + length > size:
                 raise ValueError(f"its header should be {length:,} bytes, and the whole file is {size:,}")
             if length > MAX_HEADER_BYTES:
@@ -114,7 +112,7 @@ def open_safetensors(path: Path) -> TensorFile:
         _check_ranges(entries, size - 8 - length)
     except ValueError as error:
         raise CheckpointError(f"{path} is no whole safetensors file: {error}.", "Fetch or save it again.") from None
-    return TensorFile(path, header, entries, 8 + length, fingerprint_of(status))
+    return TensorFile(path, header, entries, 8 + length)
 
 
 def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:

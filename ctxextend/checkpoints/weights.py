@@ -51,7 +51,7 @@ class Weights:
     def notes(self) -> tuple[str, ...]:
         """What the user should know of how they were read."""
         in_memory = [file for file in self.files if file.is_in_memory]
-        size = sum(file.fingerprint[0] for file in in_memory)
+        size = sum(file.path.stat().st_size for file in in_memory)
         names = ", ".join(file.path.name for file in in_memory)
         why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
         notes = (f"{names} {why}: reading it takes {size:,} bytes of memory.",) if in_memory else ()
