@@ -149,7 +149,7 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     is_alone = source.file is not None and not any(
         os.path.lexists(root / name) for name in (CONFIG, ADAPTER_CONFIG, MODULES)
     )
-    listed = [source.file] if is_alone else list(_files_below(root))
+    listed = [str(source.file)] if is_alone else list(_files_below(root))
     # Taken before any file is read: what changes from here on is noticed.
     early = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)

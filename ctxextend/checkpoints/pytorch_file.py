@@ -70,7 +70,6 @@ class PytorchFile(TensorFile):
     """A PyTorch file, seen as the safetensors file that it will be written as."""
 
     tensors: Mapping[str, torch.Tensor]  # by name, of any strides; tied ones once
-    tied: Mapping[str, str]  # names that are left out, each with the name in `tensors` that has the same numbers
     mapped: range | None  # as in `Unpickled`
 
     @property
@@ -81,27 +80,24 @@ class PytorchFile(TensorFile):
     def offset(self, name: str) -> int | None:
         """Return the file offset of a tensor's bytes; None if the file does not hold them as safetensors would."""
         tensor = self.tensors[name]
-        is_plain = tensor.numel() and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-        return self._mapped_offset(tensor) if is_plain else None
+        return self._mapped_offset(tensor) if tensor.is_contiguous() else None
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Read a copy of the bytes of a tensor as safetensors stores them, shape (size,)."""
         tensor = self.tensors[name]
         offset = self._mapped_offset(tensor)
-        if offset is not None and tensor.numel():
+        if offset is not None:
             # Read from the file, so that no page of the map stays in memory.
             reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
             data = torch.frombuffer(read_range(self.path, offset, reach * tensor.element_size()), dtype=torch.uint8)
-            read = data.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
-            read = read.conj() if tensor.is_conj() else read
-            tensor = read.neg() if tensor.is_neg() else read
-        tensor = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+            tensor = data.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
         # Not reshape(-1): a single number may have any stride and be contiguous, and then cannot be seen as bytes.
         flat: NDArray[np.uint8] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
         return flat
 
     def _mapped_offset(self, tensor: torch.Tensor) -> int | None:
-        address = tensor.data_ptr()
+        address = tensor.data_ptr() if tensor.numel() else 0
         return address - self.mapped.start if self.mapped and address in self.mapped else None
 
 
@@ -211,8 +207,8 @@ def _check_tensor(path: Path, key: Any, value: Any) -> None:
         what = f"of type {type(value).__name__}, not a tensor"
     elif value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
         what = f"no dense tensor ({value.layout}, {value.dtype}, on {value.device})"
-    elif str(value.dtype).removeprefix("torch.") not in DTYPES:
-        what = f"a tensor of {value.dtype}, which safetensors cannot hold"
+    elif str(value.dtype).removeprefix("torch.") not in DTYPES or value.is_conj() or value.is_neg():
+        what = f"a tensor of {value.dtype} or a view of one, which safetensors cannot hold"
     elif value.numel() * value.element_size() > value.untyped_storage().nbytes() + MAX_EXPANSION:
         what = f"expanded from {value.untyped_storage().nbytes():,} bytes to the shape {tuple(value.shape)}"
     if what:
@@ -225,7 +221,7 @@ def as_tensor_file(unpickled: Unpickled, tensors: Mapping[str, torch.Tensor], *,
     With `ties`, names that share their numbers, and that transformers ties again, are written once.
     """
     path = unpickled.path
-    tied = _tied_names(tensors) if ties else {}
+    tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(kept)}
     start = 0
@@ -239,20 +235,19 @@ def as_tensor_file(unpickled: Unpickled, tensors: Mapping[str, torch.Tensor], *,
         header, entries = parse_header(json.dumps(described).encode())
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    return PytorchFile(path, header, entries, 0, kept, tied, unpickled.mapped)
+    return PytorchFile(path, header, entries, 0, kept, unpickled.mapped)
 
 
-def _tied_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return the names that are left out, each with the name that is kept: the first, LM heads counted last."""
+def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """Return the names that are left out; of each tensor's names the first is kept, LM heads counted last."""
     kept: dict[Any, str] = {}
-    tied = {}
+    tied = set()
     for name in sorted(tensors, key=lambda name: LM_HEAD in f".{name}"):
         tensor = tensors[name]
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
         # Tensors without numbers have no storage either, and so all have the same.
-        first = kept.setdefault(place, name) if tensor.numel() else name
+        first = kept.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype), name)
         again = TIED_AGAIN.fullmatch(name)
         # Whatever else shares its numbers is written out: nothing is tied again across models in a model.
-        if first != name and again and first.startswith(again["owner"]):
-            tied[name] = first
+        if first != name and tensor.numel() and again and first.startswith(again["owner"]):
+            tied.add(name)
     return tied
