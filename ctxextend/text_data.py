@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, TypeGuard
+from typing import Any, TextIO, TypeAlias
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError
@@ -26,8 +26,6 @@ SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, PARQUET)
 PIECE = 1 << 20
 # Rows of a Parquet file that are decoded at a time.
 ROWS = 64
-# Characters of each document that `check_texts` reads.
-CHECKED = 1 << 16
 
 HUB = "hf:"
 SPELLING = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
@@ -122,11 +120,11 @@ def _is_user_text(file: Path, folder: Path) -> bool:
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     """Read the beginning of every file and dataset, so that faults show before long work begins."""
     for source in check_paths(paths):
-        if not any(text.strip() for text in read_documents([str(source)], text_field, CHECKED)):
+        if not any(text.strip() for text, _ in read_pieces([str(source)], text_field)):
             raise DataError(f"{source} holds no text.", "Leave it out, or name the text's field: --text-field.")
 
 
-def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int | None = None) -> Iterator[str]:
+def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int = -1) -> Iterator[str]:
     """Yield the documents: a text file is one, and so is a line of JSONL and a row of Parquet or a Hub dataset.
 
     `text_field` is the key or column that holds the text; null is skipped. Of each document at most `characters` are
@@ -134,12 +132,8 @@ def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int |
     """
     for source in check_paths(paths):
         with _reading(source):
-            if _is_plain(source):
-                with _open(source) as stream:
-                    # A stream allocates as much as it is asked for.
-                    yield stream.read(-1 if characters is None else min(characters, source.stat().st_size))
-            else:
-                yield from (text[:characters] for text in _rows(source, text_field))
+            for stream in _streams(source, text_field):
+                yield stream.read(characters)
 
 
 def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
@@ -149,12 +143,8 @@ def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[st
     """
     for source in check_paths(paths):
         with _reading(source):
-            if _is_plain(source):
-                with _open(source) as stream:
-                    yield from cut(stream)
-            else:
-                for text in _rows(source, text_field):
-                    yield from cut(io.StringIO(text))
+            for stream in _streams(source, text_field):
+                yield from cut(stream)
 
 
 def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
@@ -175,14 +165,6 @@ def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
 # ---- formats
 
 
-def _is_plain(source: Path | HubDataset) -> TypeGuard[Path]:
-    return isinstance(source, Path) and source.suffix.lower() not in (*JSON_LINES, PARQUET)
-
-
-def _open(file: Path) -> TextIO:
-    return file.open(encoding="utf-8-sig")  # programs on Windows write a byte order mark, which is no part of the text
-
-
 @contextmanager
 def _reading(source: Path | HubDataset) -> Iterator[None]:
     """Turn whatever goes wrong in reading a file or dataset into a DataError that names it."""
@@ -201,19 +183,22 @@ def _reading(source: Path | HubDataset) -> Iterator[None]:
         raise DataError(f"{source} cannot be read: {words}.", hint) from error
 
 
-def _rows(source: Path | HubDataset, text_field: str) -> Iterator[str]:
-    """Yield the text of each line of JSONL, or row of a Parquet file or a Hub dataset, that has one."""
-    if isinstance(source, Path) and source.suffix.lower() in JSON_LINES:
-        with _open(source) as stream:
+def _streams(source: Path | HubDataset, text_field: str) -> Iterator[TextIO]:
+    """Yield each document as a stream: a text file is one, and so is each line of JSONL or row that has text."""
+    suffix = source.suffix.lower() if isinstance(source, Path) else ""
+    if isinstance(source, Path) and suffix != PARQUET:
+        with source.open(encoding="utf-8-sig") as stream:  # programs on Windows write a byte order mark
+            if suffix not in JSON_LINES:
+                yield stream
+                return
             for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    where = f"{source}, line {number},"
-                    try:
-                        row = json.loads(line)
-                    except (ValueError, RecursionError) as error:
-                        message = f"{where} is no JSON: {str(error)[:200]}."
-                        raise DataError(message, "Each line must be one JSON object.") from error
-                    yield from _text(row, text_field, where)
+                where = f"{source}, line {number},"
+                try:
+                    row = json.loads(line) if line.strip() else {text_field: None}
+                except (ValueError, RecursionError) as error:
+                    message = f"{where} is no JSON: {str(error)[:200]}."
+                    raise DataError(message, "Each line must be one JSON object.") from error
+                yield from _text(row, text_field, where)
         return
     _check_datasets_installed(source)
     from datasets import load_dataset
@@ -230,19 +215,15 @@ def _rows(source: Path | HubDataset, text_field: str) -> Iterator[str]:
         yield from _text(row, text_field, str(source))
 
 
-def _text(row: Any, text_field: str, where: str) -> Iterator[str]:
+def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
     """Yield a row's text if it is not null."""
+    names = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
     if not isinstance(row, dict) or text_field not in row:
-        has = (
-            f"it has {', '.join(list(row)[:20]) or 'none'}"
-            if isinstance(row, dict)
-            else f"it is a {type(row).__name__}"
-        )
-        raise DataError(f"{where} has no field {text_field!r}; {has}.", "Name the text's: --text-field.")
+        raise DataError(f"{where} has no field {text_field!r}; it has {names}.", "Name the text's: --text-field.")
     text = row[text_field]
     if isinstance(text, str):
         # Half of an escaped surrogate pair is no character, and no tokenizer accepts it.
-        yield text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        yield io.StringIO(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     elif text is not None:
         kind = type(text).__name__
         raise DataError(f"{where} has {kind} in the field {text_field!r}, no text.", "Name the text's: --text-field.")

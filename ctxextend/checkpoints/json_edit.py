@@ -54,21 +54,14 @@ def parse_json(text: str, where: str) -> Any:
         value = json.loads(text, object_pairs_hook=unique_keys)
         level = [value]
         for _ in range(MAX_DEPTH + 1):
-            level = [inner for outer in level for inner in _items(outer) if isinstance(inner, dict | list)]
-        if not level:
-            return value
-        reason = "it is nested too deeply"
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except ValueError as error:
-        reason = str(error)
-    raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.")
-
-
-def _items(value: Any) -> Collection[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+            groups = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+            level = [one for group in groups for one in group]
+        if level:
+            raise RecursionError
+        return value
+    except (RecursionError, ValueError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.") from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
