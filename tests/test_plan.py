@@ -185,7 +185,7 @@ def test_resize_recomputes_the_index(make_pico: MakePico, tmp_path: Path) -> Non
     assert new["metadata"]["total_size"] == sum(len(data) for _, _, data in tensors.values())
     model = source.load(tmp_path / "out")
     assert new["metadata"]["total_parameters"] == model.num_parameters()
-    assert "model.safetensors.index.json" in result.plan.edited
+    assert "model.safetensors.index.json" in result.plan.files["edited"]
 
 
 def test_resize_writes_only_the_shards_that_change(make_pico: MakePico, tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_resize_writes_only_the_shards_that_change(make_pico: MakePico, tmp_path
     result = resize(source, to=NEW, output=tmp_path / "out")
     before, after = pico.contents(source), pico.contents(tmp_path / "out")
     changed = {name for name in before if before[name] != after[name]}
-    assert {name for name in changed if name.endswith(".safetensors")} == set(result.plan.rewritten)
-    assert len(result.plan.rewritten) == 1
+    assert {name for name in changed if name.endswith(".safetensors")} == set(result.plan.files["rewritten"])
+    assert len(result.plan.files["rewritten"]) == 1
 
 
 def test_resize_edits_config_in_place_and_keeps_its_formatting(make_pico: MakePico, tmp_path: Path) -> None:
@@ -687,7 +687,7 @@ def test_resize_to_an_equal_length_drops_nothing(make_pico: MakePico, tmp_path: 
     source = make_pico("gpt2").folder
     pico.add_tensors(source, {"transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)})
     plan = resize(source, to=OLD, output=tmp_path / "out").plan
-    assert (plan.dropped, plan.rewritten) == ((), ())
+    assert (plan.dropped, plan.files["rewritten"]) == ((), ())
     assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(source)
 
 
@@ -728,7 +728,7 @@ def test_resize_syncs_every_file_it_writes(
 
     monkeypatch.setattr(os, "fsync", fsync)
     result = resize(make_pico("gpt2").folder, to=NEW, output=tmp_path / "out")
-    assert {Path(name).name for name in result.plan.output_files} < set(synced)
+    assert {Path(name).name for name in result.plan.file_sizes} < set(synced)
 
 
 def test_resize_says_where_new_rows_do_not_fit_the_dtype(make_pico: MakePico, tmp_path: Path) -> None:

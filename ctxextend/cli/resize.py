@@ -243,15 +243,15 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     for edit in plan.edits:
         before, after = (_limit_text(value) for value in (edit.before, edit.after))
         yield "edit", f"{edit.file}: {edit.key} {before} -> {after}" + (f" ({edit.why})" if edit.why else "")
-    if plan.edits_index:
+    if plan.checkpoint.index_file in plan.texts:
         yield "edit", f"{plan.checkpoint.index_file}: totals and names"
     names = {
         "drop": [f"{name} (a position buffer that transformers makes itself)" for name in plan.dropped],
         "make anew": [f"{buffer.name} (a position buffer that transformers reads)" for buffer in plan.remade],
-        "rewrite": plan.rewritten,
-        "add to": [name for name in plan.edited if name == CARD_FILE],
-        "create": plan.created,
-        "copy": plan.copied,
+        "rewrite": plan.files["rewritten"],
+        "add to": [name for name in plan.files["edited"] if name == CARD_FILE],
+        "create": plan.files["created"],
+        "copy": plan.files["copied"],
         "leave out": [f"{name} ({why})" for name, why in plan.checkpoint.omitted.items()],
         "write": [f"{plan.bytes_to_write:,} bytes"],
     }

@@ -73,7 +73,7 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     learned = {table.name: read_floats(plan.checkpoint.holder(table.name), table.name) for table in plan.tables}
     resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), names, learned)
     stated = {**model.config.to_dict(), "model_type": model.config.model_type}
-    edits = config_changes(stated, plan.architecture, plan.tables)
+    edits = config_changes(stated, plan.model.architecture, plan.tables)
     lengthen(model, resized.tensors(resized.tables(plan)), edits)
     return resized
 

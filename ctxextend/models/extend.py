@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import find_architecture
-from ctxextend.plan.edits import config_changes, plan_found
+from ctxextend.plan.edits import config_changes, plan_tables
 from ctxextend.plan.find_tables import find_tables
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import resize_with_reserved
@@ -53,7 +53,7 @@ def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, *
         found = find_tables(architecture, shapes, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, ITSELF) from error
-    tables = plan_found(found, asked, lambda name: (shapes[name], str(model.get_parameter(name).dtype), ""))
+    tables = plan_tables(found, asked, lambda name: (shapes[name], str(model.get_parameter(name).dtype), ""))
     weights = {}
     for table in tables:
         weight = model.get_parameter(table.name)

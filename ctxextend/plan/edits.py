@@ -12,20 +12,17 @@ from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, TableLocation, nested
-from ctxextend.families.schema import Pin
 from ctxextend.json_output import json_key, not_in_json
 from ctxextend.plan.find_tables import (
     FoundTable,
     OpenedModel,
     TableShape,
     check_rows,
-    describe_table,
     of_part,
     tables_below,
 )
-from ctxextend.recipe import TRUNCATE, Resize
+from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
-from ctxextend.tables.method_facts import METHOD_NAMES
 
 
 @dataclass(frozen=True)
@@ -68,45 +65,13 @@ class TablePlan:
         return self.rows_before != self.rows_after
 
 
-def makes_rows(tables: Sequence[TablePlan]) -> bool:
-    """Whether new rows are made: False where tables get shorter or stay."""
-    return any(table.rows_after > table.rows_before for table in tables)
-
-
-def method_name(settings: Resize, tables: Sequence[TablePlan]) -> str:
-    """Return what makes the tables: the method, `truncate` for shorter ones, `copy` for those that stay."""
-    if makes_rows(tables):
-        return settings.facts.name
-    return TRUNCATE if any(table.is_changed for table in tables) else METHOD_NAMES[0]
-
-
-def plan_tables(model: OpenedModel, settings: Resize) -> tuple[TablePlan, ...]:
-    """Plan those of a checkpoint's tables that were asked for.
-
-    Raises:
-        CheckpointError: One disagrees with the config, or is of a dtype or shape that it cannot have.
-        ResizeError: The length, the part or a flag cannot be served.
-    """
-    checkpoint = model.checkpoint
-    return plan_found(
-        model.tables, settings, lambda name: describe_table(checkpoint, name), has_config=bool(checkpoint.config)
-    )
-
-
-def plan_found(
+def plan_tables(
     found: Sequence[FoundTable], settings: Resize, describe: Callable[[str], TableShape], *, has_config: bool = True
 ) -> tuple[TablePlan, ...]:
-    """Plan the tables that were found in a checkpoint or a loaded model.
+    """Plan those of a checkpoint's or a loaded model's tables that were asked for.
 
-    Args:
-        found: From `find_tables`.
-        settings: What was asked for.
-        describe: Gives shape, dtype and file of a tensor by its name.
-        has_config: Whether there is a config that must agree with the tables.
-
-    Raises:
-        CheckpointError: A table disagrees with the config, or is of a dtype or shape that it cannot have.
-        ResizeError: The length, the part or a flag cannot be served.
+    `describe` gives shape, dtype and file of a tensor by its name; a config, if there is one, must agree with the
+    tables.
     """
     chosen = of_part(found, settings.part)
     if tied := _tied(found, chosen):
@@ -201,11 +166,7 @@ def _step(place: TableLocation) -> int:
 
 
 def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, ...]:
-    """Return the edits of config.json and of the tokenizers' limits that go with the tables' new lengths.
-
-    Raises:
-        CheckpointError: A file is malformed.
-    """
+    """Return the edits of config.json and of the tokenizers' limits that go with the tables' new lengths."""
     checkpoint = model.checkpoint
     edits = list(_config_edits(checkpoint, model.architecture, tables)) if checkpoint.has_config else []
     # A tokenizer's limits follow the first table that reads its texts.
@@ -264,26 +225,20 @@ def _fixed(
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
     """Return the values of keys that depend on the length, such that the model computes what it did."""
-    place, changes = table.location, dict[tuple[str, ...], Any]()
-    for pin in place.family.pins:
-        if pin.condition is None or place.stated(pin.condition):
-            value = _blocks_a_row(pin, table) if pin.keeps == "blocks" else _old_length(pin, table)
-            changes |= dict.fromkeys(place.paths_of(pin.key), value) if value is not None else {}
+    location, changes = table.location, dict[tuple[str, ...], Any]()
+    before, after = (location.key_value(length) for length in (table.max_len_before, table.max_len_after))
+    for pin in location.family.pins:
+        if pin.condition is not None and not location.stated(pin.condition):
+            continue
+        stated = location.stated(pin.key)
+        value = before if not isinstance(stated, int) or stated < 1 else None  # which meant the old length
+        if pin.keeps == "blocks":  # a row of blocks must have so many that their sum stays
+            rows, wanted = before // pin.block_size, after // pin.block_size
+            blocks = min(rows * location.value(pin.key), rows**2)
+            value = blocks // wanted if wanted and blocks and blocks % wanted == 0 else None
+        if value is not None:
+            changes |= dict.fromkeys(location.paths_of(pin.key), value)
     return changes
-
-
-def _old_length(pin: Pin, table: TablePlan) -> int | None:
-    stated = table.location.stated(pin.key)
-    is_length = not isinstance(stated, int) or stated < 1
-    return table.location.key_value(table.max_len_before) if is_length else None
-
-
-def _blocks_a_row(pin: Pin, table: TablePlan) -> int | None:
-    """Return how many blocks a row of blocks must have; None where no whole number keeps their sum."""
-    before, after = (table.location.key_value(length) for length in (table.max_len_before, table.max_len_after))
-    rows, wanted = before // pin.block_size, after // pin.block_size
-    blocks = min(rows * table.location.value(pin.key), rows**2)
-    return blocks // wanted if wanted and blocks and blocks % wanted == 0 else None
 
 
 @dataclass(frozen=True)
@@ -298,14 +253,7 @@ class BufferPlan:
 
 
 def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[tuple[str, ...], tuple[BufferPlan, ...]]:
-    """Plan the buffers that the tables' new lengths make wrong.
-
-    Returns:
-        The names of those that transformers makes itself, which are dropped, and plans of those that it reads.
-
-    Raises:
-        CheckpointError: One is of a shape or dtype that it cannot have.
-    """
+    """Return the names of the buffers to drop, which transformers makes itself, and plans of those that it reads."""
     dropped, plans = list[str](), list[BufferPlan]()
     changed = [table for table in tables if table.is_changed or table.fixes_limits]
     for name in checkpoint.names:

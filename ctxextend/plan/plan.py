@@ -3,50 +3,40 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import delete, edit, read_bytes
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layout, rewrite, write_rest
-from ctxextend.checkpoints.safetensors_file import TensorFile, read_floats
+from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
 from ctxextend.errors import ResizeError
-from ctxextend.families.lookup import Architecture
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.edits import (
-    BufferPlan,
-    TablePlan,
-    make_buffer,
-    makes_rows,
-    method_name,
-    plan_buffers,
-    plan_edits,
-    plan_tables,
-)
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.edits import BufferPlan, TablePlan, make_buffer, plan_buffers, plan_edits, plan_tables
+from ctxextend.plan.find_tables import OpenedModel, describe_table, open_model
 from ctxextend.plan.output_files import (
     CARD_FILE,
+    RECIPE_POINTER,
     UNDECODED,
-    card_text,
-    consequences,
-    edited_texts,
-    hash_placeholders,
-    index_text,
-    nonfinite_warnings,
-    output_recipe,
-    plan_warnings,
+    UNTRAINED,
+    file_warnings,
+    model_card,
+    printable,
 )
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, REF_KEYS, CheckpointRef, Recipe, Resize
-from ctxextend.tables.apply import OWN_FLAGS, explain_choice, resize_with_reserved
+from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRUNCATE, CheckpointRef, Recipe, Resize
+from ctxextend.recipe_file import recipe_text
+from ctxextend.tables.apply import OWN_FLAGS, explain_choice, nonfinite_rows, resize_with_reserved
+from ctxextend.tables.method_facts import METHOD_NAMES, UNCHANGED
 from ctxextend.tables.methods import METHODS
+from ctxextend.version import __version__
 
 
 @dataclass(frozen=True)
@@ -69,16 +59,27 @@ class ResizePlan:
     dropped: tuple[str, ...]
     remade: tuple[BufferPlan, ...] = field(metadata=not_in_json)
 
-    json_properties: ClassVar[Mapping[str, str]] = {
-        "source": "ref.source",
-        "revision": "checkpoint.source.revision",
-        **{name: name for name in ("family", "method")},
-        **{name: f"flags.{name}" for name in ("keep_first", "drop_last", *OWN_FLAGS)},
-        "max_len_before": "common.max_len_before",
-        "max_len_after": "common.max_len_after",
-        **{name: name for name in ("config", "files", "bytes_to_write", "bytes_shareable", "notes")},
-        "remade": "remade_names",
-    }
+    def json_more(self) -> dict[str, Any]:
+        """Return what the JSON of a plan says beside its fields."""
+        options, config_file = self.settings, self.checkpoint.config_file
+        flags = {"keep_first": options.kept_first, "drop_last": options.drop_last}
+        lengths = {key: {getattr(table, key) for table in self.tables} for key in ("max_len_before", "max_len_after")}
+        return {
+            "source": self.ref.source,
+            "revision": self.checkpoint.source.revision,
+            "family": self.family,
+            "method": self.method,
+            **flags,
+            **dict.fromkeys(OWN_FLAGS),
+            **options.flags,
+            **{key: found.pop() if len(found) == 1 else None for key, found in lengths.items()},
+            "config": {edit.key: (edit.before, edit.after) for edit in self.edits if edit.file == config_file},
+            "files": self.files,
+            "bytes_to_write": self.bytes_to_write,
+            "bytes_shareable": self.bytes_shareable,
+            "notes": self.notes,
+            "remade": [buffer.name for buffer in self.remade],
+        }
 
     @property
     def ref(self) -> CheckpointRef:
@@ -91,26 +92,9 @@ class ResizePlan:
         return self.model.checkpoint
 
     @property
-    def architecture(self) -> Architecture:
-        """What the registry knows of the source."""
-        return self.model.architecture
-
-    @property
     def family(self) -> str:
         """The model type."""
-        return self.architecture.family.model_type
-
-    @property
-    def method(self) -> str:
-        """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
-        return method_name(self.settings, self.tables)
-
-    @property
-    def flags(self) -> SimpleNamespace:
-        """The method's flags with their values; None for those that it does not take."""
-        options = self.settings
-        given = {"keep_first": options.kept_first, "drop_last": options.drop_last}
-        return SimpleNamespace(**given | dict.fromkeys(OWN_FLAGS) | options.flags)
+        return self.model.architecture.family.model_type
 
     @property
     def max_len_before(self) -> int:
@@ -123,15 +107,6 @@ class ResizePlan:
         return self.settings.to
 
     @property
-    def common(self) -> SimpleNamespace:
-        """The lengths that all tables have; None where they differ."""
-        before, after = {table.max_len_before for table in self.tables}, {table.max_len_after for table in self.tables}
-        return SimpleNamespace(
-            max_len_before=before.pop() if len(before) == 1 else None,
-            max_len_after=after.pop() if len(after) == 1 else None,
-        )
-
-    @property
     def is_changed(self) -> bool:
         """Whether any table gets another length."""
         return any(table.is_changed for table in self.tables)
@@ -139,41 +114,95 @@ class ResizePlan:
     @property
     def makes_rows(self) -> bool:
         """Whether new rows are made: False where tables get shorter or stay."""
-        return makes_rows(self.tables)
+        return any(table.rows_after > table.rows_before for table in self.tables)
+
+    @property
+    def method(self) -> str:
+        """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
+        if self.makes_rows:
+            return self.settings.facts.name
+        return TRUNCATE if self.is_changed else METHOD_NAMES[0]
 
     @property
     def keeps_learned_rows(self) -> bool:
         """Whether every learned row that a longer table begins with stays as it is, bit for bit."""
-        options = self.settings
-        return all(options.kept_of(table.max_len_before) == table.max_len_before for table in self.tables)
+        lengths = [table.max_len_before for table in self.tables]
+        return all(self.settings.kept_of(length) == length for length in lengths)
 
     @property
     def consequences(self) -> str:
         """What the new length is worth before any training, in a sentence."""
-        return consequences(self.settings, self.tables)
+        after, options, method = self.max_len_after, self.settings, self.settings.facts
+        if not self.is_changed:
+            return "Its table is the old one, row for row."
+        if not self.makes_rows:
+            return f"Texts of up to {after} tokens give exactly what they gave; longer ones no longer fit."
+        but = f" but for the first {options.kept_first}" if options.kept_first else ""
+        short = UNCHANGED if self.keeps_learned_rows else f"{method.short_inputs}{but}"
+        if method.keeps_learned_rows and not options.keeps_learned_rows:
+            short = f"nothing that it had learned of positions is left{but}, so short texts change too"
+        return (
+            f"{UNTRAINED.format(after)} with {method.name}, {short}; beyond {self._old_lengths}, {method.long_inputs}."
+        )
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know before the plan is carried out."""
-        return tuple(plan_warnings(self.model, self.settings, self.tables, self.edits, rewrites=bool(self.layouts)))
+    def _old_lengths(self) -> str:
+        """The tables' old lengths in words: one number where all agree."""
+        lengths = {table.part: table.max_len_before for table in self.tables}
+        if len(set(lengths.values())) == 1:
+            return str(self.max_len_before)
+        return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What needs saying of how the reference was understood, and of the family."""
-        families = {table.location.family.model_type: table.location.family.note for table in self.tables}
-        particular = (f"Of {model_type}: {note}." for model_type, note in families.items() if note)
+        families = [table.location.family for table in self.tables]
+        particular = dict.fromkeys(f"Of {family.model_type}: {family.note}." for family in families if family.note)
         return (*self.checkpoint.source.notes, *self.checkpoint.stored.notes, *particular)
 
     @property
-    def config(self) -> Mapping[str, tuple[Any, Any]]:
-        """Of each key that changes in config.json, what it was and what it becomes."""
-        own = [edit for edit in self.edits if edit.file == self.checkpoint.config_file]
-        return {edit.key: (edit.before, edit.after) for edit in own}
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know before the plan is carried out."""
+        return (*self._warnings(), *file_warnings(self.checkpoint))
 
-    @property
-    def remade_names(self) -> tuple[str, ...]:
-        """The names of the buffers that are made anew."""
-        return tuple(buffer.name for buffer in self.remade)
+    def _warnings(self) -> Iterator[str]:
+        checkpoint = self.checkpoint
+        if not self.is_changed:
+            flags = ", ".join(self.settings.method_flags)
+            what = "the same weights as safetensors" if self.layouts else "a copy"
+            what += ", with the limits mended." if self.edits else "."
+            what += f" {flags} had nothing to do." if flags else ""
+            yield f"The table has {self.max_len_before} positions already: the output is {what}"
+        yield from self._low_limits()
+        if not checkpoint.has_config and not checkpoint.is_adapter:
+            lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in self.tables}
+            keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
+            yield f"There is no config.json: the one that transformers will need must state {keys}."
+        if checkpoint.is_adapter and self.is_changed:
+            yield (
+                f"The adapter now fits {checkpoint.base} at {self.max_len_after} positions alone: resize that too, and "
+                "load the adapter onto the result, since adapter_config.json still names the old one."
+            )
+        if self.ref.table is not None and self.is_changed:
+            lengths_now = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
+            for entry in (entry for file in checkpoint.weights for entry in file.entries.values()):
+                if entry.name != self.ref.table and "pos" in entry.name and lengths_now & set(entry.shape):
+                    yield f"{entry.name} {list(entry.shape)} may follow the length too, and is left as it is."
+
+    def _low_limits(self) -> Iterator[str]:
+        """Yield a sentence where side files stated less than the old table had: such texts now give something else."""
+        low = [
+            f"{edit.file} {edit.key} {edit.before}"
+            for edit in self.edits
+            if edit.is_limit and isinstance(edit.before, int) and edit.before < self.max_len_before
+        ]
+        if low and (self.makes_rows or self.settings.mend_limits):
+            yield (
+                f"Limits below the table's {self.max_len_before} positions are raised too ({', '.join(low)}): longer "
+                "texts were cut there, are now read whole, and so give something else."
+            )
+
+    # ---- the files of the output
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
@@ -181,7 +210,9 @@ class ResizePlan:
         layouts = {}
         for file in self.checkpoint.weights:
             shapes: dict[str, tuple[int, ...]] = {
-                table.name: (table.rows_after, table.hidden_size) for table in self.tables_in(file) if table.is_changed
+                table.name: (table.rows_after, table.hidden_size)
+                for table in self.tables
+                if table.is_changed and table.name in file.entries
             }
             shapes |= {buffer.name: buffer.shape for buffer in self.remade if buffer.name in file.entries}
             dropped = [name for name in self.dropped if name in file.entries]
@@ -190,64 +221,106 @@ class ResizePlan:
                 layouts[name] = plan_layout(file, shapes, dropped)
         return layouts
 
-    @property
-    def edits_index(self) -> bool:
-        """Whether there is an index of shards, and it changes."""
-        return self.checkpoint.index is not None and bool(self.layouts)
-
     @cached_property
     def texts(self) -> Mapping[str, bytes]:
-        """Every text file that is edited or made, by its path below the output.
-
-        Hashes that are not known yet stand in the recipe as `hash_placeholders`, which are as long.
+        """Every text file that is edited or made, by its path below the output; the recipe's hashes are not yet known.
 
         Raises:
             CheckpointError: A file of the source cannot be read.
         """
         checkpoint = self.checkpoint
-        texts = edited_texts(checkpoint, self.edits)
-        if self.edits_index:
-            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts, self.tables, self.dropped)
-        texts[RECIPE_FILE] = output_recipe(self.model, self.settings, self.tables, hash_placeholders(self.tables))
-        texts[CARD_FILE] = card_text(self.model, self.settings, self.tables, self.edits)
+        texts = dict(checkpoint.made)
+        for name in dict.fromkeys(change.file for change in self.edits):
+            values = {change.path: change.after for change in self.edits if change.file == name}
+            texts[name] = edit(checkpoint.text(name), values)
+        if checkpoint.index is not None and self.layouts:
+            texts[checkpoint.index_file] = self._index(checkpoint.index)
+        unknown = "f" * 64
+        texts[RECIPE_FILE] = self._recipe(dict.fromkeys((table.name for table in self.tables), (unknown, unknown)))
+        texts[CARD_FILE] = self._card()
         return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
-    @property
-    def rewritten(self) -> tuple[str, ...]:
-        """Weights files of the output that are not copies."""
-        return tuple(self.layouts)
+    def _index(self, index: Mapping[str, Any]) -> str:
+        """Return the index of shards, with the totals and names that it must have."""
+        checkpoint = self.checkpoint
+        text, metadata = checkpoint.text(checkpoint.index_file), index.get("metadata")
+        if isinstance(metadata, dict):
+            sizes = {checkpoint.output_name(file): file.tensor_bytes for file in checkpoint.weights}
+            sizes |= {name: layout.tensor_bytes for name, layout in self.layouts.items()}
+            totals = {"total_size": sum(sizes.values())}
+            if isinstance(metadata.get("total_parameters"), int | float):
+                added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.tables)
+                totals["total_parameters"] = metadata["total_parameters"] + added
+            text = edit(text, {("metadata", key): value for key, value in totals.items() if key in metadata})
+        return delete(text, ("weight_map",), self.dropped)
 
-    @property
-    def edited(self) -> tuple[str, ...]:
-        """Text files that exist in the source and change."""
-        return tuple(sorted(self.texts.keys() & self.checkpoint.files))
+    def _recipe(self, hashes: Mapping[str, tuple[str, str]]) -> str:
+        """Return the recipe, with the SHA-256 of each table before and after."""
+        source = self.checkpoint.source
+        # A branch may move on: the commit is written down.
+        pinned = source.kind == "hub" and source.revision is not None
+        ref = replace(self.ref, revision=source.revision) if pinned else self.ref
+        versions = {"ctxextend": __version__, "numpy": np.__version__}
+        if any(table.dtype in OF_ML_DTYPES for table in self.tables):
+            import ml_dtypes
 
-    @property
-    def created(self) -> tuple[str, ...]:
-        """Text files that the source does not have."""
-        return tuple(sorted(self.texts.keys() - self.checkpoint.files))
+            versions["ml_dtypes"] = ml_dtypes.__version__
+        provenance: dict[str, Any] = {
+            "family": self.family,
+            "method": self.method,
+            **({"convention": METHODS[self.method].convention} if self.makes_rows else {}),
+            "revision": source.revision,
+            "tables": [
+                {
+                    "name": table.name,
+                    "rows_before": table.rows_before,
+                    "rows_after": table.rows_after,
+                    "sha256_before": hashes[table.name][0],
+                    "sha256_after": hashes[table.name][1],
+                }
+                for table in self.tables
+            ],
+            "versions": versions,
+        }
+        return recipe_text(Recipe(ref, self.settings), provenance, makes_rows=self.makes_rows)
 
-    @property
-    def copied(self) -> tuple[str, ...]:
-        """Files that are copied byte for byte."""
-        return tuple(sorted(self.checkpoint.files - self.texts.keys() - set(self.rewritten)))
+    def _card(self) -> str:
+        """Return the model card: the source's own, and a section on the resize."""
+        checkpoint, source, after = self.checkpoint, self.checkpoint.source, self.max_len_after
+        name = printable(source.hub_id or source.name)
+        names = ", ".join(f"`{table.name}`" for table in self.tables)
+        was = f"resized from {self._old_lengths} to {after} token positions"
+        section = (
+            f"## Context length {after}\n\n"
+            f"{name} with its position table{'s' * (len(self.tables) > 1)} ({names}) "
+            f"{was if self.is_changed else f'of {after} token positions as it was'} by ctxextend {__version__}, method "
+            f"`{self.method}`; no other weight was changed. {' '.join((self.consequences, *self._low_limits()))}"
+            f"{RECIPE_POINTER}\n"
+        )
+        # Whatever bytes a card holds are kept: what is no UTF-8 becomes surrogates here and bytes again when written.
+        has_card = CARD_FILE in checkpoint.copied
+        card = read_bytes(source.folder / CARD_FILE).decode("utf-8", UNDECODED) if has_card else None
+        card = card and card.replace(RECIPE_POINTER, "")
+        title = f"{printable(source.name)}-{after}"
+        return model_card(card, name, is_hub_id=source.hub_id is not None, title=title, section=section)
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """What becomes of each file, and why some are left out."""
-        names = ("rewritten", "copied", "edited", "created")
-        return {name: getattr(self, name) for name in names} | {"omitted": self.checkpoint.omitted}
+        """The files that are ``rewritten``, ``copied``, ``edited`` and ``created``, and why some are ``omitted``."""
+        names, texts = self.checkpoint.files, self.texts.keys()
+        return {
+            "rewritten": tuple(self.layouts),
+            "copied": tuple(sorted(names - texts - self.layouts.keys())),
+            "edited": tuple(sorted(texts & names)),
+            "created": tuple(sorted(texts - names)),
+            "omitted": self.checkpoint.omitted,
+        }
 
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
         """The size in bytes of each file of the output."""
         texts = {name: len(text) for name, text in self.texts.items()}
-        return file_sizes(self.checkpoint, self.copied, self.layouts) | texts
-
-    @property
-    def output_files(self) -> frozenset[str]:
-        """Every file of the output."""
-        return frozenset(self.file_sizes)
+        return file_sizes(self.checkpoint, self.files["copied"], self.layouts) | texts
 
     @property
     def bytes_to_write(self) -> int:
@@ -257,7 +330,7 @@ class ResizePlan:
     @property
     def bytes_shareable(self) -> int:
         """Bytes of the output in blocks that stay as they are, which a disk that can share them need not write."""
-        copied = (self.file_sizes[name] for name in self.copied)
+        copied = (self.file_sizes[name] for name in self.files["copied"])
         return sum(copied) + sum(layout.shareable for layout in self.layouts.values())
 
     @property
@@ -265,13 +338,14 @@ class ResizePlan:
         """Where the checkpoint goes if nothing else is said: ``<name>-<N>`` in the current folder."""
         return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
 
-    def tables_in(self, file: TensorFile) -> list[TablePlan]:
-        """Return the tables that a weights file holds."""
-        return [table for table in self.tables if table.name in file.entries]
+    # ---- carrying it out
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
         check_output(self._output(output), self.checkpoint.guarded, self.file_sizes, force=force)
+
+    def _output(self, output: str | os.PathLike[str] | None) -> Path:
+        return self.default_output if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
     def execute(
         self,
@@ -296,34 +370,30 @@ class ResizePlan:
         """
         began, folder, checkpoint = time.perf_counter(), self._output(output), self.checkpoint
         checkpoint.check_unchanged()
-        texts, placeholders = dict(self.texts), hash_placeholders(self.tables)
-        warnings, choices = list(self.warnings), list[str]()
+        warnings, choices, hashes = list(self.warnings), list[str](), dict[str, tuple[str, str]]()
+        texts, copied, total = dict(self.texts), self.files["copied"], self.bytes_to_write
 
         def written(count: int) -> None:
-            progress(count, self.bytes_to_write)
+            progress(count, total)
 
         with atomic_folder(folder, checkpoint.guarded, self.file_sizes, force=force) as staged:
             for file in checkpoint.weights:
                 tensors = {buffer.name: make_buffer(buffer) for buffer in self.remade if buffer.name in file.entries}
-                for table in self.tables_in(file):
+                for table in (table for table in self.tables if table.name in file.entries):
                     before = read_floats(file, table.name)
                     after = tensors[table.name] = self.resized(table, before)
-                    for rows, placeholder in zip((before, after), placeholders[table.name], strict=True):
-                        known = table_hash(rows).encode()
-                        texts[RECIPE_FILE] = texts[RECIPE_FILE].replace(placeholder.encode(), known)
-                    warnings += nonfinite_warnings(table, before, after)
+                    hashes[table.name] = (table_hash(before), table_hash(after))
+                    warnings += _nonfinite_warnings(table, before, after)
                     choices += self._choice(table, before)
                 name = checkpoint.output_name(file)
                 if name in self.layouts:
                     rewrite(file, self.layouts[name], tensors, staged / name, written)
-            write_rest(checkpoint, staged, self.copied, texts, written)
-            size = sum((staged / name).stat().st_size for name in self.output_files)
+            texts[RECIPE_FILE] = self._recipe(hashes).encode()
+            write_rest(checkpoint, staged, copied, texts, written)
+            size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - began, 3)
         return ResizeResult(self, folder, tuple(warnings), size, seconds, tuple(choices))
-
-    def _output(self, output: str | os.PathLike[str] | None) -> Path:
-        return self.default_output if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
     def choices(self) -> tuple[str, ...]:
         """Say what a method that goes by a table's own figures makes of them; for others no table is read.
@@ -336,17 +406,17 @@ class ResizePlan:
         files = [(table, self.checkpoint.holder(table.name)) for table in self.tables]
         return tuple(said for table, file in files for said in self._choice(table, read_floats(file, table.name)))
 
-    def _choice(self, table: TablePlan, before: NDArray[Any]) -> Iterator[str]:
-        """Yield what a method that goes by a table's figures made of them."""
-        if table.rows_after > table.rows_before:
-            said = explain_choice(before[table.reserved_rows :], table.max_len_after, self.settings)
-            yield from [f"{table.name}: {said}"] if said else []
+    def _choice(self, table: TablePlan, before: NDArray[Any]) -> list[str]:
+        if table.rows_after <= table.rows_before:
+            return []
+        said = explain_choice(before[table.reserved_rows :], table.max_len_after, self.settings)
+        return [f"{table.name}: {said}"] if said else []
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
-        """Return a table's rows at its new length.
+        """Return one of the `tables` at its new length.
 
         Args:
-            table: One of `tables`.
+            table: What becomes of it.
             before: Its rows now, shape (rows_before, hidden_size).
 
         Returns:
@@ -355,15 +425,25 @@ class ResizePlan:
         Raises:
             ResizeError: It does not fit in memory.
         """
+        positions = table.rows_after - table.reserved_rows
         try:
-            return resize_with_reserved(
-                before, table.reserved_rows, table.rows_after - table.reserved_rows, self.settings
-            )
+            return resize_with_reserved(before, table.reserved_rows, positions, self.settings)
         except MemoryError:
-            raise ResizeError(
-                f"A table of {table.rows_after:,} rows of {table.hidden_size:,} does not fit in this machine's memory.",
-                "Give a smaller --to.",
-            ) from None
+            what = f"A table of {table.rows_after:,} rows of {table.hidden_size:,}"
+            raise ResizeError(f"{what} does not fit in this machine's memory.", "Give a smaller --to.") from None
+
+
+def _nonfinite_warnings(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:
+    """Yield a sentence where a table holds what is no number, or got it by the method or the dtype."""
+    bad, written = nonfinite_rows(before), len(nonfinite_rows(after))
+    if bad:
+        listed = ", ".join(map(str, bad[:10])) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
+        yield (
+            f"{table.name} holds NaN or infinity in row{'s' * (len(bad) > 1)} {listed}; "
+            f"{written} of the {len(after)} rows that were written hold them."
+        )
+    elif written:
+        yield f"{written} new rows of {table.name} go beyond what {table.dtype} can hold, and are infinite."
 
 
 @dataclass(frozen=True)
@@ -390,10 +470,9 @@ class ResizeResult:
     dry_run: bool = False
     verified: bool = False
 
-    json_properties: ClassVar[Mapping[str, str]] = {
-        **{name: f"plan.{name}" for name in ("tables", "edits", "dropped")},
-        **{key: f"plan.{name}" for key, name in ResizePlan.json_properties.items()},
-    }
+    def json_more(self) -> ResizePlan:
+        """Return what its JSON says beside its fields."""
+        return self.plan
 
 
 def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None = None, **settings: Any) -> ResizePlan:
@@ -401,7 +480,7 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
 
     Args:
         reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, which is downloaded.
-        to: Usable token positions wanted, ≥ 1; offset rows come on top.
+        to: Usable token positions wanted, ≥ 1; reserved rows come on top.
         method: The name of one of `list_methods`; None is ``copy``, and must stand where the table gets shorter.
         settings: Any of these, by their names: ``keep_first`` and ``drop_last`` (positions at the start and the end
             that the method does not read), the method's own ``scope``, ``alpha``, ``seed``, ``sigma``, ``repeat`` and
@@ -423,27 +502,22 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
 
 
 def plan_recipe(recipe: Recipe) -> ResizePlan:
-    """Plan the resize that a recipe asks for; see `plan_resize`.
-
-    Raises:
-        CtxextendError: As `plan_resize`.
-        ResizeError: The recipe asks for no resize.
-    """
+    """Plan the resize that a recipe asks for; see `plan_resize`."""
     if recipe.resize is None:
         raise ResizeError("The recipe asks for no resize.", "Say to what length: resize with to.")
     return plan_model(open_model(recipe.checkpoint, typed=recipe.typed), recipe.resize)
 
 
 def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
-    """Plan the resize of a checkpoint that is open already; see `plan_resize`.
-
-    Raises:
-        CheckpointError: As `plan_resize`.
-        ResizeError: As `plan_resize`.
-    """
+    """Plan the resize of a checkpoint that is open already; see `plan_resize`."""
     model = model.with_code() if settings.keep_code else model
-    tables = plan_tables(model, settings)
-    return ResizePlan(model, settings, tables, plan_edits(model, tables), *plan_buffers(model.checkpoint, tables))
+    checkpoint = model.checkpoint
+
+    def describe(name: str) -> tuple[tuple[int, int], str, str]:
+        return describe_table(checkpoint, name)
+
+    tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config))
+    return ResizePlan(model, settings, tables, plan_edits(model, tables), *plan_buffers(checkpoint, tables))
 
 
 def resize(

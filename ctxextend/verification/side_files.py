@@ -41,9 +41,9 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     if {resized.relative(file) for file in resized.weights} != not_compared:
         not_compared.add(base.index_file)  # saved in other shards, it has an index of its own
     kept = set(base.code) & set(resized.code)  # which an output may hold, and need not
-    compared = [name for name in sorted({*plan.texts, *plan.copied, *kept} - not_compared) if not _is_harmless(name)]
+    compared = {*plan.texts, *plan.files["copied"], *kept} - not_compared
     wrong = [*_wrong_index(resized), *_unexpected_files(plan, resized)]
-    for name in compared:
+    for name in sorted(name for name in compared if not _is_harmless(name)):
         wrong += _differences(plan, resized, name)
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
     length = "the new length" if plan.is_changed else "its length"
@@ -78,7 +78,7 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
     for name, why in resized.omitted.items():
         if PurePosixPath(name).name not in NOT_OURS and name not in resized.code:
             yield f"{name} lies beside: {why}"
-    known = {*plan.output_files, *base.code}
+    known = {*plan.file_sizes, *base.code}
     # Weights alone want a config.json, which must state the new lengths.
     lengths = {table.location.length_paths[0]: table.location.key_value(table.max_len_after) for table in plan.tables}
     if not base.has_config and all(nested(resized.config, path) == length for path, length in lengths.items()):

@@ -163,7 +163,7 @@ def test_resize_warns_of_links_that_lead_out_and_says_how_to_go_on(make_pico: Ma
     shutil.copytree(folder, copied)  # which follows links
     plan = plan_resize(copied, to=NEW)
     assert not plan.warnings
-    assert "vocab.txt" in plan.copied
+    assert "vocab.txt" in plan.files["copied"]
 
 
 def test_links_inside_a_folder_are_followed(make_pico: MakePico) -> None:
@@ -193,11 +193,11 @@ def cached(folder: Path, tmp_path: Path, *, below: str = "") -> Path:
 @pytest.mark.parametrize("below", ["", "sub"])
 def test_links_of_the_hubs_cache_are_followed(below: str, make_pico: MakePico, tmp_path: Path) -> None:
     folder = cached(make_pico("gpt2").folder, tmp_path, below=below)
-    assert resize(folder, to=NEW, output="out").plan.copied == ("generation_config.json",)
+    assert resize(folder, to=NEW, output="out").plan.files["copied"] == ("generation_config.json",)
     link_out(folder / "vocab.txt")
     assert "vocab.txt" in plan_resize(folder, to=NEW).checkpoint.omitted
     Path("linked").symlink_to(folder)
-    assert "config.json" in plan_resize("linked", to=NEW).edited
+    assert "config.json" in plan_resize("linked", to=NEW).files["edited"]
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\x00b", "\ud800", "sub", "."])
