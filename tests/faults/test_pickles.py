@@ -1,12 +1,9 @@
 """Pickles that try to run code, to climb out of their file, or to fill the memory: refused, with nothing run."""
 
-import builtins
-import functools
 import importlib
 import io
 import os
 import pickle
-import subprocess
 import tarfile
 import zipfile
 from argparse import Namespace
@@ -64,23 +61,15 @@ def array_of(command: str) -> Call:
 
 HOSTILE: dict[str, Callable[[str], Any]] = {
     "system": lambda command: Call(os.system, command),
-    "popen": lambda command: Call(subprocess.Popen, ["sh", "-c", command]),
     "eval": lambda command: Call(eval, f"__import__('os').system({command!r})"),
-    "exec": lambda command: Call(exec, f"import os; os.system({command!r})"),
-    "chain": lambda command: Call(Call(getattr, Call(builtins.__import__, "os"), "system"), command),
     "import": lambda command: Call(importlib.import_module, "antigravity"),
-    "partial": lambda command: Call(functools.partial, os.system, command),
     "loaded": lambda command: Call(pickle.loads, pickle.dumps(Call(os.system, command))),
     "hub": lambda command: Call(torch.hub.load, "owner/name", "model"),
-    "torch": lambda command: Call(torch.load, io.BytesIO(pickle.dumps(Call(os.system, command)))),
     "tensor": lambda command: tensor_of(Call(os.system, command)),
-    "deep": lambda command: {"a": [{"b": ({"c": tensor_of(Call(os.system, command))},)}]},
     "hooks": lambda command: Call(torch._utils._rebuild_parameter, torch.ones(1), False, Call(os.system, command)),
     "state": Setting,
-    "set state": lambda command: Call(torch.nn.Parameter, torch.ones(1), state={"x": Call(os.system, command)}),
     "object": lambda command: Namespace(command=command),
     "module": lambda command: torch.nn.Linear(2, 2),
-    "scalar": lambda command: np.float64(1),
     "array": array_of,
 }
 
