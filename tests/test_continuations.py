@@ -101,10 +101,10 @@ def test_continuations_of_rows_that_are_no_numbers_are_none(method: Any, value: 
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("unit", [1e300, 1e-300, 1e-20])
-def test_continuations_do_not_depend_on_the_unit(method: Any, unit: float) -> None:
+def test_continuations_do_not_depend_on_the_unit(method: Any) -> None:
     table = waves([1.3, 4], 40, 5, 40)
-    np.testing.assert_allclose(method(unit * table, 90) / unit, method(table, 90), rtol=0, atol=1e-6)
+    for unit in (1e300, 1e-300):
+        np.testing.assert_allclose(method(unit * table, 90) / unit, method(table, 90), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -93,16 +93,10 @@ def test_mean_of_chunks_is_the_mean_of_the_vectors_of_all_tokens(reader: EvalMod
     np.testing.assert_allclose(embedder.mean_of_chunks(text[:50]), embedder.vectors([text[:50]])[0], atol=1e-6)
 
 
-def test_read_pooling_reads_every_flag_of_older_folders(tmp_path: Path) -> None:
-    for flag, name in FLAGS.items():
-        (tmp_path / name).mkdir()
-        config = dict.fromkeys(FLAGS, False) | {flag: True, "word_embedding_dimension": 8}
-        assert read_pooling(write_folder(tmp_path / name, OLD, config)) == (name,)
-
-
 @pytest.mark.parametrize(
     ("kinds", "config", "expected"),
     [
+        *((OLD, dict.fromkeys(FLAGS, False) | {flag: True}, (name,)) for flag, name in FLAGS.items()),
         (OLD, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
         (OLD, {"word_embedding_dimension": 8}, ("mean",)),
         (NEW, {"embedding_dimension": 8, "pooling_mode": "lasttoken"}, ("lasttoken",)),
@@ -112,11 +106,8 @@ def test_read_pooling_reads_every_flag_of_older_folders(tmp_path: Path) -> None:
 def test_read_pooling_reads_both_spellings(
     kinds: list[str], config: dict[str, Any], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
+    assert read_pooling(tmp_path) == ("mean",)  # of a folder that says nothing
     assert read_pooling(write_folder(tmp_path, kinds, config)) == expected
-
-
-def test_read_pooling_is_the_mean_where_a_folder_says_nothing(tmp_path: Path) -> None:
-    assert read_pooling(tmp_path) == ("mean",)
 
 
 def test_read_pooling_reads_what_sentence_transformers_saves(theirs: SentenceTransformer, tmp_path: Path) -> None:

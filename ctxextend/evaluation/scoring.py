@@ -49,31 +49,25 @@ class Scorer:
             with torch.inference_mode(), without_head(self.model.model, apart=self.has_separate_head):
                 states = self.model.model(**prepare_inputs(self.model.model, ids)).logits
             for i, row in zip(batch, states, strict=True):
-                chosen = row[torch.from_numpy(windows[i].places).to(row.device)]
-                found[i] = self._losses_of(chosen, windows[i].labels)
+                places, labels = (
+                    torch.from_numpy(each).to(row.device) for each in (windows[i].places, windows[i].labels)
+                )
+                found[i] = self._losses_of(row[places], labels)
         return [found[i] for i in range(len(windows))]
 
-    def _losses_of(self, states: "torch.Tensor", labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _losses_of(self, states: "torch.Tensor", labels: "torch.Tensor") -> NDArray[np.float64]:
         """Return the losses of labels, (k,), from states before a separate head, (k, d), or from logits."""
         import torch
+        from torch.nn.functional import cross_entropy
 
         head: Any = self.model.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
-        vocab_size = head.out_features if self.has_separate_head else states.shape[-1]
-        targets = torch.from_numpy(labels).to(states.device)
-        size = max(min(LOGITS_AT_ONCE // vocab_size, len(states)), 1)
-        # One buffer for all chunks: to allocate each anew takes a fifth of the time of the product.
-        has_buffer = type(head) is torch.nn.Linear and states.dtype == torch.float32
-        buffer = states.new_empty(size, vocab_size) if has_buffer else None
-        found = torch.empty(len(states), dtype=torch.float64)
+        size = max(LOGITS_AT_ONCE // (head.out_features if self.has_separate_head else states.shape[-1]), 1)
         with torch.inference_mode():
-            for chunk in (slice(start, start + size) for start in range(0, len(states), size)):
-                if buffer is None:
-                    logits = head(states[chunk]).float()
-                else:
-                    logits = torch.mm(states[chunk], head.weight.t(), out=buffer[: len(targets[chunk])])
-                    logits = logits if head.bias is None else logits.add_(head.bias)
-                found[chunk] = _cross_entropy(logits, targets[chunk])
-        return found.numpy()
+            found = [
+                cross_entropy(head(some).float(), wanted, reduction="none")
+                for some, wanted in zip(torch.split(states, size), torch.split(labels, size), strict=True)
+            ]
+        return torch.cat(found).cpu().double().numpy()
 
 
 def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
@@ -142,16 +136,3 @@ def _trial_logits(model: EvalModel, last: int = 0) -> "torch.Tensor":
     with torch.inference_mode():
         logits: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
     return logits
-
-
-def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
-    """Return the cross entropy of each row, shape (k,), float64; the logits are overwritten."""
-    import torch
-
-    scores = logits.gather(1, targets[:, None])[:, 0]
-    highest = logits.amax(1, keepdim=True)
-    summed = logits.sub_(highest).exp_().sum(1)
-    # To the CPU first: not every device knows float64.
-    scores, most, summed = torch.stack([scores, highest[:, 0], summed]).cpu().double()
-    losses: torch.Tensor = most + summed.log() - scores
-    return losses
