@@ -16,16 +16,6 @@ def opened(folder: Path) -> Checkpoint:
     return open_checkpoint(Source(str(folder), "folder", folder, folder.name))
 
 
-def test_open_checkpoint_of_shards(make_pico: Callable[..., pico.Pico]) -> None:
-    folder = make_pico("gpt2").folder
-    names = pico.shard(folder)
-    checkpoint = opened(folder)
-    assert len(names) > 2
-    assert [file.path.name for file in checkpoint.weights] == names
-    assert "model.safetensors.index.json" in checkpoint.files
-    assert "model.safetensors.index.json" not in checkpoint.copied
-
-
 def test_open_checkpoint_sorts_files_into_copied_and_omitted(make_pico: Callable[..., pico.Pico]) -> None:
     folder = make_pico("gpt2").folder
     kept = ["vocab.txt", "1_Pooling/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "LICENSE"]
@@ -86,6 +76,8 @@ def test_open_checkpoint_finds_a_transformer_in_a_sub_folder(
     assert checkpoint.config_file == "0_Transformer/config.json"
     assert checkpoint.relative(checkpoint.weights[0]) == "0_Transformer/model.safetensors"
     assert "modules.json" in checkpoint.copied
+    (root / "config.json").write_text('{"__version__": "2.0.0"}')  # as old folders have it
+    assert opened(root).config_file == "0_Transformer/config.json"
 
 
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc", ""])
@@ -176,21 +168,15 @@ def test_open_checkpoint_refuses_one_tensor_in_two_shards(make_pico: Callable[..
         opened(folder)
 
 
-def test_open_checkpoint_of_an_old_sentence_transformers_folder(
-    make_pico: Callable[..., pico.Pico], tmp_path: Path
-) -> None:
-    root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
-    (root / "config.json").write_text('{"__version__": "2.0.0"}')
-    assert opened(root).config_file == "0_Transformer/config.json"
-
-
 def test_open_checkpoint_takes_shards_by_roundabout_names(make_pico: Callable[..., pico.Pico]) -> None:
     folder = make_pico("gpt2").folder
     pico.shard(folder)
     index = folder / "model.safetensors.index.json"
     weight_map = json.loads(index.read_text())["weight_map"]
     pico.edit_json(index, weight_map={name: f"./{file}" for name, file in weight_map.items()})
-    assert [file.path.name for file in opened(folder).weights] == sorted(set(weight_map.values()))
+    checkpoint = opened(folder)
+    assert [file.path.name for file in checkpoint.weights] == sorted(set(weight_map.values()))
+    assert "model.safetensors.index.json" in checkpoint.files - set(checkpoint.copied)
 
 
 @pytest.mark.parametrize("name", ["x.gguf", "model.fp16.safetensors", "other.bin"])

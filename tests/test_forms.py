@@ -632,7 +632,7 @@ def test_resize_of_weights_that_cannot_be_read_does_not_say_to_name_them(name: s
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("by_file", [True, False])
 def test_resize_of_a_nanogpt_checkpoint(by_file: bool, bias: bool, tmp_path: Path) -> None:
-    model, content = test_nanogpt.make(bias=bias)
+    content = test_nanogpt.make(bias=bias)
     out_dir = tmp_path / "out-shakespeare"
     out_dir.mkdir()
     torch.save(content, out_dir / "ckpt.pt")
@@ -647,7 +647,7 @@ def test_resize_of_a_nanogpt_checkpoint(by_file: bool, bias: bool, tmp_path: Pat
     assert set(pico.contents(output)) == files | (set() if by_file else {"log.txt"})
     stated = json.loads((output / "config.json").read_text())
     assert (stated["n_positions"], stated["model_type"], stated["n_layer"]) == (NEW, "gpt2", 2)
-    test_nanogpt.assert_same_logits(model, output)
+    test_nanogpt.assert_same_logits(content, output)
     loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
     assert pico.logits(loaded, NEW).isfinite().all()
     assert torch.equal(loaded.transformer.wpe.weight[:OLD], content["model"]["transformer.wpe.weight"])
@@ -658,7 +658,7 @@ def test_resize_of_a_nanogpt_checkpoint(by_file: bool, bias: bool, tmp_path: Pat
 
 def test_resize_of_a_nanogpt_checkpoint_beside_a_config_is_refused(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
-    torch.save(test_nanogpt.make()[1], folder / "ckpt.pt")
+    torch.save(test_nanogpt.make(), folder / "ckpt.pt")
     hint = assert_refused(CheckpointError, "nanoGPT", folder / "ckpt.pt")
     assert "folder of its own" in hint
 
