@@ -63,7 +63,8 @@ def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Ten
     x = state["transformer.wte.weight"][tokens] + state["transformer.wpe.weight"][: len(tokens)]
     for at in ("transformer.h.0", "transformer.h.1"):
         heads = linear(norm(x, f"{at}.ln_1"), f"{at}.attn.c_attn").reshape(len(x), 3, ARGUMENTS["n_head"], -1)
-        mixed = functional.scaled_dot_product_attention(*heads.permute(1, 2, 0, 3), is_causal=True)
+        q, k, v = heads.permute(1, 2, 0, 3)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + linear(mixed.transpose(0, 1).reshape(x.shape), f"{at}.attn.c_proj")
         x = x + linear(functional.gelu(linear(norm(x, f"{at}.ln_2"), f"{at}.mlp.c_fc")), f"{at}.mlp.c_proj")
     return linear(norm(x, "transformer.ln_f"), "lm_head")
