@@ -25,13 +25,6 @@ BUFFER = 1 << 20
 # The block size of nearly all disks; those that can clone share whole blocks.
 DISK_BLOCK = 4096
 
-# What file systems, kernels and sandboxes answer where copy_file_range does not work. EIO: reading through a buffer
-# tells which of the two files it comes from.
-NOT_IN_KERNEL = {
-    *(errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM),
-    *(errno.EBADF, errno.ETXTBSY, errno.EISDIR, errno.EIO),
-}
-
 
 def copy_range(
     source: FileIO, destination: BinaryIO, start: int, length: int, written: Written = lambda count: None
@@ -42,11 +35,9 @@ def copy_range(
         # Up to the start of a block first: from there on file systems can share blocks.
         step, count = min(length, -start % DISK_BLOCK or CHUNK), 0
         if in_kernel:
-            try:
+            # Whatever is wrong, reading and writing will tell, and of which of the two files.
+            with contextlib.suppress(OSError):
                 count = os.copy_file_range(source.fileno(), destination.fileno(), step, offset_src=start)
-            except OSError as error:
-                if error.errno not in NOT_IN_KERNEL:
-                    raise
         if count == 0:  # some file systems answer 0 where they cannot
             in_kernel = False
             with reading(source.name):

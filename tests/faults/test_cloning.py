@@ -195,7 +195,7 @@ def test_resize_killed_while_it_clones_leaves_nothing_or_all(resizing: Nursery, 
 @pytest.mark.usefixtures("sweep")
 @only_xfs
 @needs_strace
-def test_resize_that_may_not_clone_copies_or_says_so(resizing: Nursery, disk: Path, room: Path) -> None:
+def test_resize_that_may_not_clone_copies(resizing: Nursery, disk: Path, room: Path) -> None:
     before, new = contents(Path(shutil.copytree(disk / "ragged", "source"))), made(resizing, 32)
     made_calls = [call for call in cloning(resizing) if call.name == "copy_file_range"]
     for error, first in {"ENOSPC": 1, "EIO": 2, "EOPNOTSUPP": 3}.items():
@@ -203,7 +203,5 @@ def test_resize_that_may_not_clone_copies_or_says_so(resizing: Nursery, disk: Pa
             put_none()
             ended, log = traced(resizing, RESIZE, f"{call.name}:error={error}:when={call.k}")
             assert "(INJECTED)" in log, call
-            is_refused = error == "ENOSPC"
-            assert (ended.code, found() == (None if is_refused else new)) == (int(is_refused), True), (call, ended)
+            assert (ended.code, found() == new) == (0, True), (call, ended)
             assert (contents(Path("source")) == before, leftovers()) == (True, []), call
-            assert (f"Error: {OUTPUT} could not be written" in ended.stderr) == is_refused

@@ -28,7 +28,7 @@ def survives(call: Call, error: str, calls: list[Call]) -> bool:
     if call.name == "write":
         return call.given.startswith("2<")  # nobody hears what it says
     if call.name == "copy_file_range":
-        return error == "EIO"  # there are other ways to copy
+        return True  # there are other ways to copy
     named = next(i for i, one in enumerate(calls) if one.name == "rename")
     # What is not locked is not cleared by others; and an output that has its name is made.
     return call.name == "flock" or (call.name == "fsync" and call in calls[named:])
