@@ -218,9 +218,8 @@ def test_comparison_gives_every_method_the_same_weights_back(trainable: str, tmp
     assert [name for name, value in before.items() if not torch.equal(value, after[name])] == []
     assert not any(value.grad is not None for value in found.resized.model.model.parameters())
     one, other = found.candidates
-    for stage in ("untrained", "trained"):
-        first, second = (getattr(candidate, stage).scores for candidate in (one, other))
-        assert [values.tolist() for values in first] == [values.tolist() for values in second]
+    for first, second in zip(one.measured, other.measured, strict=True):
+        assert [values.tolist() for values in first.scores] == [values.tolist() for values in second.scores]
     assert not [*tmp_path.glob("saves/*")]
 
 

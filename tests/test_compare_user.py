@@ -12,6 +12,7 @@ from typer.testing import Result
 from ctxextend.cli.app import _stop
 from ctxextend.comparison import compare as compare_module
 from ctxextend.errors import OutputError
+from ctxextend.evaluation.evaluate import EvaluationRun
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
 from tests.test_compare import write_texts
@@ -111,7 +112,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int, 
 
 
 def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, compare_module.ComparisonRun, "_measure_model", 2, signal.SIGINT)
+    stop_at(monkeypatch, EvaluationRun, "measure", 2, signal.SIGINT)
     done = compare(source, "--methods", "linear,copy", "--json", "--report", "page.html")
     assert done.exit_code == 130
     values = json.loads(done.stdout)
@@ -123,7 +124,7 @@ def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkey
 
 
 def test_compare_stopped_before_a_method_is_done_writes_no_page(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, compare_module.ComparisonRun, "_measure_model", 1, signal.SIGINT)
+    stop_at(monkeypatch, EvaluationRun, "measure", 1, signal.SIGINT)
     done = compare(source, "--methods", "linear", "--report", "page.html")
     assert done.exit_code == 130
     assert "by 0 methods" in done.stdout

@@ -26,7 +26,7 @@ def measured(*windows: list[float]) -> Measurement:
 
 def candidate(name: str, untrained: Measurement | None, trained: Measurement | None = None) -> Candidate:
     plan: Any = SimpleNamespace(keeps_learned_rows=False)
-    return Candidate(name, plan, "source: x\n", (), untrained, trained)
+    return Candidate(name, plan, "source: x\n", (), [found for found in (untrained, trained) if found])
 
 
 def test_rank_pairs_by_window_so_that_small_differences_show() -> None:

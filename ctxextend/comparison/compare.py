@@ -3,8 +3,8 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -150,8 +150,7 @@ class Candidate:
     plan: ResizePlan
     recipe: str  # which makes its checkpoint, YAML
     norms: tuple[float, ...] = ()  # of the rows of its table, shape (m,)
-    untrained: Measurement | None = None
-    trained: Measurement | None = None
+    measured: list[Measurement] = field(default_factory=list)  # as it is made, and once it was trained
     seconds: float = 0.0
 
 
@@ -171,39 +170,26 @@ class ComparisonRun:
 
     def measure(self, progress: Progress) -> None:
         """Let the base read the text, then measure each candidate untrained, then each once it was trained."""
-        evaluation, trainer = self.evaluation, self.trainer
-        per_candidate = evaluation.tokens + (evaluation.tokens + trainer.tokens if trainer else 0)
+        evaluation, learning = self.evaluation, self.trainer.tokens if self.trainer else 0
+        per_candidate = (2 if self.trainer else 1) * evaluation.tokens + learning
         total = evaluation.base_tokens + len(self.candidates) * per_candidate
 
         def advance(name: str) -> Callable[[int], None]:
             return lambda tokens: progress(tokens, total, name)
 
         evaluation.read_base(advance("the original"))
-        for candidate in self.candidates:
-            with self._in_model(candidate):
-                candidate.untrained = self._measure_model(advance(candidate.name))
-        if trainer is None:
-            return
-        for candidate in self.candidates:
-            with self._in_model(candidate):
+        for trainer in (None, self.trainer) if self.trainer else (None,):
+            for candidate in self.candidates:
+                began, moved = time.perf_counter(), advance(candidate.name)
+                tables = self.resized.set_tables(candidate.plan)
+                candidate.norms = _norms(tables[self.files.table], candidate.plan)
                 try:
-                    with trainer.trained(self.resized, candidate.plan, advance(candidate.name)):
-                        candidate.trained = self._measure_model(advance(candidate.name))
+                    with trainer.trained(self.resized, candidate.plan, moved) if trainer else nullcontext():
+                        evaluation.measure(moved)
+                        candidate.measured.append(Measurement(evaluation.report(complete=True), evaluation.scores))
                 except TrainingError as error:  # what was measured of the others is not lost
                     self.failures.append(f"{candidate.name} was not trained to the end: {error}")
-
-    @contextmanager
-    def _in_model(self, candidate: Candidate) -> Iterator[None]:
-        """Set a candidate's tables, and count the time until the block is done."""
-        began = time.perf_counter()
-        candidate.norms = _norms(self.resized.set_tables(candidate.plan)[self.files.table], candidate.plan)
-        yield
-        candidate.seconds += time.perf_counter() - began
-
-    def _measure_model(self, advance: Callable[[int], None]) -> Measurement:
-        """Measure the model with the tables that it has now."""
-        self.evaluation.measure(advance)
-        return Measurement(self.evaluation.report(complete=True), self.evaluation.scores)
+                candidate.seconds += time.perf_counter() - began
 
     def report(self, *, complete: bool) -> Comparison:
         """Return what was measured."""
@@ -317,33 +303,30 @@ def _base_score(evaluation: Evaluation) -> Estimate | None:
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     """Return the candidates that were measured, the best first; those that were not trained yet come last."""
-    untrained = _outcomes([candidate.untrained for candidate in candidates], metric)
-    trained = _outcomes([candidate.trained for candidate in candidates], metric)
+    stages = (_outcomes([one.measured[stage : stage + 1] for one in candidates], metric) for stage in (0, 1))
     rows = [
         Row(one.name, one.plan.keeps_learned_rows, one.recipe, one.norms, before, after, round(one.seconds, 3))
-        for one, before, after in zip(candidates, untrained, trained, strict=True)
+        for one, before, after in zip(candidates, *stages, strict=True)
         if before is not None
     ]
     return tuple(sorted(rows, key=lambda row: (row.trained is None, _cost(row.final.score, metric))))
 
 
-def _outcomes(measured: Sequence[Measurement | None], metric: str) -> list[Outcome | None]:
+def _outcomes(measured: Sequence[Sequence[Measurement]], metric: str) -> list[Outcome | None]:
     """Return what candidates were worth at one stage, each beside the best; None for those not measured at it."""
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
-    known = [one for one in measured if one is not None]
+    known = [one for found in measured for one in found]
     best = min(known, key=lambda one: _cost(mean(one.scores), metric), default=None)
-    found: list[Outcome | None] = []
-    for one in measured:
-        if one is None or best is None:
-            found.append(None)
-            continue
-        pairs = zip(one.scores, best.scores, strict=True)
+
+    def outcome(one: Measurement) -> Outcome:
+        evaluation, contexts = one.evaluation, one.evaluation.contexts
+        pairs = zip(one.scores, best.scores if best else (), strict=True)
         behind = None if one is best else estimate([sign * (own - other) for own, other in pairs])
-        evaluation = one.evaluation
-        points = evaluation.contexts.points if evaluation.contexts else ()
+        points = contexts.points if contexts else ()
         short = [point.against_original for point in points if point.context == evaluation.original_max_len]
-        found.append(Outcome(mean(one.scores), behind, short[0] if short else None, evaluation))
-    return found
+        return Outcome(mean(one.scores), behind, short[0] if short else None, evaluation)
+
+    return [outcome(found[0]) if found else None for found in measured]
 
 
 def _cost(score: Estimate, metric: str) -> float:
