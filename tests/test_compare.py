@@ -228,7 +228,7 @@ def test_comparison_measures_on_what_training_leaves_out(tmp_path: Path) -> None
     write_texts(150, 40)
     found = run_of(source, "copy", steps=1, folder=tmp_path, tokens=256)
     assert found.trainer is not None
-    train, held_out = found.trainer.texts
+    train, held_out = found.trainer.task.train, found.trainer.task.held_out
     assert len(held_out) == (len(train) + len(held_out)) // 20
     read = np.concatenate(found.evaluation.text.documents)
     assert read.tolist() == held_out[: len(read)].tolist()

@@ -54,7 +54,7 @@ def in_training(objective: LanguageModeling) -> LanguageModeling:
 @pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
 def test_language_modeling_loss_equals_the_models_own(model_type: str) -> None:
     reader, ids = reader_of(model_type), text()
-    objective = LanguageModeling.of(reader)
+    objective = LanguageModeling(reader)
     assert objective.has_separate_head == (model_type not in WHOLE)
     labels = ids.clone()
     labels[:, ::3] = IGNORE_INDEX
@@ -69,7 +69,7 @@ def test_language_modeling_gradients_equal_the_models_own_under_gradient_checkpo
     parameters = [parameter for parameter in reader.model.parameters() if parameter.requires_grad]
     expected_loss = reader.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
     expected = torch.autograd.grad(expected_loss, parameters, allow_unused=True)
-    objective = LanguageModeling.of(reader)
+    objective = LanguageModeling(reader)
     in_training(objective)
     found = torch.autograd.grad(loss(objective, ids, labels), parameters, allow_unused=True)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
@@ -77,7 +77,7 @@ def test_language_modeling_gradients_equal_the_models_own_under_gradient_checkpo
 
 @pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
 def test_disable_dropout_lets_a_model_in_training_give_what_it_gives_elsewhere(model_type: str) -> None:
-    objective, ids = LanguageModeling.of(reader_of(model_type)), text()
+    objective, ids = LanguageModeling(reader_of(model_type)), text()
     with torch.no_grad():
         expected = loss(objective, ids, ids)
         if model_type not in ("albert", "gpt_neo"):  # whose defaults have none
@@ -97,17 +97,17 @@ def test_language_modeling_shifts_the_labels_of_a_decoder_that_leaves_that_to_it
     with torch.no_grad():
         logits = reader.model(input_ids=ids).logits
     expected = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    torch.testing.assert_close(loss(LanguageModeling.of(reader), ids, ids), expected)
+    torch.testing.assert_close(loss(LanguageModeling(reader), ids, ids), expected)
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "mobilebert"])
 def test_language_modeling_without_labels_is_nothing(model_type: str) -> None:
     ids = text()
-    assert loss(LanguageModeling.of(reader_of(model_type)), ids, torch.full_like(ids, IGNORE_INDEX)).item() == 0
+    assert loss(LanguageModeling(reader_of(model_type)), ids, torch.full_like(ids, IGNORE_INDEX)).item() == 0
 
 
 def test_language_modeling_under_autocast_is_near_float32() -> None:
-    objective, ids = LanguageModeling.of(reader_of("gpt2")), text()
+    objective, ids = LanguageModeling(reader_of("gpt2")), text()
     with torch.autocast("cpu", torch.bfloat16):
         found = loss(objective, ids, ids)
     assert found.dtype == torch.float32
@@ -117,7 +117,7 @@ def test_language_modeling_under_autocast_is_near_float32() -> None:
 def test_language_modeling_holds_the_models_parameters_alone_and_leaves_its_head() -> None:
     reader, ids = reader_of("gpt2"), text()
     before = reader.model(input_ids=ids).logits
-    objective = LanguageModeling.of(reader)
+    objective = LanguageModeling(reader)
     loss(objective, ids, ids)
     assert {name for name, _ in objective.named_parameters()} == {
         f"model.{name}" for name, _ in reader.model.named_parameters()
@@ -138,9 +138,9 @@ def test_position_base_of_encoders_without_a_head(model_type: str, base: int) ->
 @pytest.mark.parametrize("model_type", ["blenderbot-small", "trocr", "mra"])
 def test_position_base_refuses_models_that_count_by_themselves(model_type: str) -> None:
     reader = reader_of(model_type, MASKED if model_type == "mra" else CAUSAL)
-    with pytest.raises(UnsupportedModelError, match=f"models of type {model_type} count them .* Leave --window out"):
-        LanguageModeling.of(reader, placed=True)
-    assert LanguageModeling.of(reader).position_base == 0
+    with pytest.raises(UnsupportedModelError, match=f"type {model_type} count positions .* Leave --window out"):
+        LanguageModeling(reader, placed=True)
+    assert LanguageModeling(reader).position_base == 0
 
 
 def test_position_base_refuses_models_that_take_no_heed_of_what_they_are_told() -> None:
@@ -168,7 +168,7 @@ def across_a_jump(model_type: str) -> tuple[bool, bool]:
     Returns:
         Whether changing it changes the last token's loss, and whether that loss's gradient reaches its position.
     """
-    objective = in_training(LanguageModeling.of(reader_of(model_type), placed=True))
+    objective = in_training(LanguageModeling(reader_of(model_type), placed=True))
     places = torch.tensor([[*range(3, 7), *range(40, 44)]])
     ids = text(8, 1)
     other, labels = ids.clone(), torch.full_like(ids, IGNORE_INDEX)
@@ -192,7 +192,7 @@ def test_language_modeling_reads_across_a_jump_of_the_positions(model_type: str)
 @pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "roberta"])
 def test_language_modeling_trains_the_rows_of_the_positions_that_it_is_told(model_type: str) -> None:
     reader, ids = reader_of(model_type), text(8, 1)
-    objective = LanguageModeling.of(reader, placed=True)
+    objective = LanguageModeling(reader, placed=True)
     places = torch.tensor([[*range(3, 7), *range(40, 44)]])
     loss(objective, ids, ids, places).backward()  # type: ignore[no-untyped-call]
     used = {row - OFFSETS.get(model_type, 0) for row in table_of(reader.model).grad.any(1).nonzero().flatten().tolist()}

@@ -92,7 +92,7 @@ def no_recipe(source: Path) -> None:
 REFUSED: dict[str, tuple[Callable[[Path], None], tuple[object, ...], str]] = {
     "no text": (no_book, (), "There is no file or folder book.txt."),
     "an empty text": (empty_book, (), "book.txt is empty."),
-    "too little text": (short_book, (), "The text has 3 tokens, and 64 are needed"),
+    "too little text": (short_book, (), "The text has 3 tokens, and a sequence to train on and one held out take 64"),
     "no UTF-8": (bad_book, (), "UTF-8"),
     "no such field": (other_field, ("--data", "book.jsonl"), "text"),
     "long windows": (nothing, ("--window", 33), "--window 33 is more than the 32 positions of"),

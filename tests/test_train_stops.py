@@ -140,7 +140,7 @@ def test_train_leaves_nothing_where_it_fails_before_a_save(gpt2: Path, monkeypat
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
 
 
-def test_train_writes_what_was_learned_before_a_gradient_was_not_finite(
+def test_train_keeps_the_last_save_before_a_gradient_was_not_finite(
     gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hear = RunCallback.on_pre_optimizer_step
@@ -152,7 +152,7 @@ def test_train_writes_what_was_learned_before_a_gradient_was_not_finite(
 
     with monkeypatch.context() as patched:
         patched.setattr(RunCallback, "on_pre_optimizer_step", spoilt)
-        done = begin(gpt2, "--save-every", 100)
+        done = begin(gpt2)
     assert done.exit_code == 1
     said = " ".join(done.stderr.split())
     assert "The loss or its gradient is no finite number at step 4 of 5." in said

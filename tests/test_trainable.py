@@ -9,7 +9,7 @@ import torch
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.models.load import match_parameters
-from ctxextend.training.trainable import Trainable
+from ctxextend.training.setup import Trainable
 
 NEW = np.array([False, False, True, False, True])
 

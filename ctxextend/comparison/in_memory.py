@@ -22,11 +22,8 @@ from ctxextend.recipe import Train
 from ctxextend.tables.apply import still_learned
 
 if TYPE_CHECKING:
-    from accelerate import PartialState
-
     from ctxextend.training.run_folder import RunFolder
     from ctxextend.training.setup import TrainingTask
-    from ctxextend.training.train_data import Tokens
 
 
 Table = NDArray[Any]
@@ -83,9 +80,8 @@ class InMemoryTrainer:
     """Trains a model the same way by every method, without writing anything but the text as tokens."""
 
     task: "TrainingTask"  # what `train` would be told of the checkpoint that `resize` writes
-    texts: "tuple[Tokens, Tokens]"  # the tokens to train on and those held out, each of shape (tokens,)
     folder: "RunFolder"  # where the text lies; nothing that is learned is written
-    devices: "PartialState"  # this process
+    teacher: EvalModel  # the base, from which encoders learn
 
     @property
     def tokens(self) -> int:
@@ -96,7 +92,7 @@ class InMemoryTrainer:
         """Return the documents that training holds out of its text; None where others are measured on."""
         if self.task.settings.eval_data:
             return None
-        tokens, separator = self.texts[1], self.task.files.tokenizer.separator
+        tokens, separator = self.task.held_out, self.task.files.tokenizer.separator
         ends: NDArray[np.intp] = np.flatnonzero(tokens == (-1 if separator is None else separator))
         pieces = (piece[piece != separator] for piece in np.split(tokens, ends))
         return [piece.astype(np.int64) for piece in pieces if len(piece)]
@@ -114,19 +110,20 @@ class InMemoryTrainer:
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
 
-        task, (train, held_out), model = self.task, self.texts, resized.model.model
+        task, model = self.task, resized.model.model
         if task.settings.trainable == "new":
             table, rows = plan.tables[0], np.zeros(plan.tables[0].rows_after, np.bool_)
             first = table.reserved_rows
             rows[first:] = ~still_learned(table.rows_before - first, [(table.rows_after - first, plan.settings)])
             task = replace(task, rows=rows)
         # The trainer measures what it holds out at both ends: one sequence does.
-        setup = set_up(resized.model, resized.names, task, (train, held_out[: task.text_length]))
+        task = replace(task, held_out=task.held_out[: task.text_length])
+        setup = set_up(resized.model, resized.names, task, self.teacher)
         before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
         tokens = self.tokens // task.settings.steps
         try:
             outcome = run_training(  # whose trainer reports evaluations too
-                setup, self.folder, self.devices, lambda step, logs: advance(tokens) if "loss" in logs else None
+                setup, self.folder, lambda step, logs: advance(tokens) if "loss" in logs else None
             )
             if outcome.stopped_by is not None:
                 signal.raise_signal(outcome.stopped_by)
@@ -154,17 +151,15 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
         DataError: There is too little text.
         TrainingError: Lengths that the model will not have, or a device that does not train so.
     """
-    from ctxextend.training.devices import open_devices
+    from ctxextend.training.memory import open_devices
     from ctxextend.training.run_folder import RunFolder
-    from ctxextend.training.setup import TrainingTask, fill_in, open_texts
+    from ctxextend.training.setup import open_task
 
-    longer, devices = replace(files, rows=plan.tables[0].rows_after), open_devices()
-    settings, micro_batches = fill_in(train, files.ref.source, longer, devices)
+    devices, run_folder = open_devices(), RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:
         raise TrainingError(
             "Methods are compared in one process, and torchrun or accelerate started several.",
             "Start it without them, or train each method by its recipe.",
         )
-    task = TrainingTask(longer, settings, micro_batches, base=None, teacher=base)
-    run_folder = RunFolder(folder, keeps_saves=False)
-    return InMemoryTrainer(task, open_texts(task, run_folder, writes=True), run_folder, devices)
+    task = open_task(replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder)
+    return InMemoryTrainer(task, run_folder, base)

@@ -1,5 +1,6 @@
-"""What keeps the memory of training small: a chunked loss, and activations that are computed again."""
+"""What the devices of a training hold at once: micro-batches, few logits, and activations that are computed again."""
 
+import os
 from functools import partial
 from typing import Any
 
@@ -7,7 +8,22 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ctxextend.errors import TrainingError
+from ctxextend.recipe import Train
 from ctxextend.training.train_data import IGNORE_INDEX
+
+try:
+    from accelerate import PartialState
+except ImportError as error:
+    raise TrainingError(
+        "Training stands on accelerate, which is not installed.", "pip install 'ctxextend[train]'"
+    ) from error
+
+# Launchers' flags for ways to shard a model over devices, which a position table does not need.
+SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+
+# Tokens of a micro-batch, at most: more are not faster.
+CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384
 
 # Logits that are held at once: 64 MiB of float32, 333 tokens of GPT-2's vocabulary of 50,257.
 LOGITS_AT_ONCE = 2**24
@@ -19,20 +35,50 @@ COMPOSED = (
 )
 
 
+def open_devices() -> PartialState:
+    """Return the state of this process among those that torchrun or accelerate started to train together."""
+    for name, what in SHARDED.items():
+        if os.environ.get(name, "").lower() in ("1", "true", "yes"):
+            raise TrainingError(
+                f"{what} shards a model over devices, and each must hold it whole here.",
+                "Launch with torchrun, or with accelerate's MULTI_GPU or MULTI_CPU.",
+            )
+    return PartialState(cpu=not torch.accelerator.is_available())
+
+
+def choose_precision(devices: PartialState, precision: str) -> str:
+    """Return the precision of arithmetic; ``auto`` is fp32 on a CPU, and bf16 on an accelerator that has it."""
+    kind = devices.device.type
+    if kind == "cpu" and precision == "fp16":
+        raise TrainingError("A CPU does not train in fp16.", "Use --precision bf16 or fp32.")
+    if precision != "auto":
+        return precision
+    has_bfloat = kind != "cpu" and (kind != "cuda" or torch.cuda.is_bf16_supported())
+    return "bf16" if has_bfloat else "fp32"
+
+
+def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> list[int]:
+    """Return how many sequences of `length` tokens a device may hold at a time, the largest first."""
+    count, size = devices.num_processes, settings.micro_batch
+    if settings.batch_size % (count * (size or 1)):
+        among = f" in micro-batches of {size}" if size else ""
+        raise TrainingError(
+            f"--batch-size {settings.batch_size} cannot be shared by {count} devices{among}.",
+            f"Make it a multiple of {count * (size or 1)}"
+            + (", or leave --micro-batch out (in a recipe: --set train.micro_batch=null)." if size else "."),
+        )
+    if size:
+        return [size]
+    each, most = settings.batch_size // count, CPU_TOKENS if devices.device.type == "cpu" else ACCELERATOR_TOKENS
+    return [size for size in range(each, 0, -1) if each % size == 0 and (size == 1 or size * length <= most)]
+
+
 def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of a language model's head, with few logits in memory at a time.
+    """Return the mean cross entropy of a language model's head in nats, with few logits in memory at a time.
 
-    Only states with a label go through the head. In float32 torch's own `linear_cross_entropy` is used, where this
-    torch has it. In half precision that rounds the loss to half precision too, so there the chunks are plain cross
-    entropies in float32, whose logits are computed again in the backward pass.
-
-    Args:
-        head: The output head, from the hidden size to the vocabulary size.
-        states: The hidden states before it, shape (..., hidden_size), any float.
-        labels: Token ids, shape (...), int64; `IGNORE_INDEX` is left out.
-
-    Returns:
-        A scalar in nats, float32 at least; 0 if there is no label.
+    `states` before the head have shape (..., hidden_size), `labels` shape (...); `IGNORE_INDEX` is left out. In float32
+    torch's own loss is used, where this torch has it; in half precision that rounds the loss too, so there the chunks
+    are plain cross entropies in float32, whose logits are computed again in the backward pass.
     """
     is_label = labels != IGNORE_INDEX
     states, labels = states[is_label], labels[is_label]
@@ -82,8 +128,8 @@ def checkpoint_layers(model: Any) -> bool:
 def checkpoint_activations(model: torch.nn.Module) -> None:
     """Compute activation functions of several operations again in the backward pass; no value changes.
 
-    GELU as GPT-2 has it keeps four tensors of the size of its input otherwise, half of all that a model with frozen
-    layers keeps.
+    GELU as GPT-2 has it keeps four tensors of its input's size otherwise, half of all that a model with frozen layers
+    keeps.
     """
     for module in model.modules():
         if type(module).__name__ in COMPOSED:

@@ -25,49 +25,33 @@ SAME = 0.01
 
 
 class LanguageModeling(torch.nn.Module):
-    """The mean loss of a causal or a masked language model, which never holds all its logits in memory.
+    """The mean loss of a causal or a masked language model, which never holds all its logits if its head is separate.
 
-    Attributes:
-        model: The model.
-        reader: The model with its tokenizer.
-        has_separate_head: Whether the head can be separated from the model; if not, the model returns all logits.
-        position_base: The position id of the first usable position.
+    The model is tried on short texts first; `placed` says that it will be given position ids.
+
+    Raises:
+        UnsupportedModelError: It gives no logits for a text alone, sees the tokens to predict, or takes no position
+            ids though it is to be given some.
     """
 
-    def __init__(self, reader: EvalModel, *, has_separate_head: bool, position_base: int = 0) -> None:
+    def __init__(self, reader: EvalModel, *, placed: bool = False) -> None:
         super().__init__()
+        self.reader = reader
         self.model: Any = reader.model
-        self.reader, self.has_separate_head, self.position_base = reader, has_separate_head, position_base
-
-    @classmethod
-    def of(cls, reader: EvalModel, *, placed: bool = False) -> "LanguageModeling":
-        """Return the objective of a model, after trying it on short texts.
-
-        Args:
-            reader: A causal or a masked model in eval mode.
-            placed: Whether it will be given position ids.
-
-        Raises:
-            UnsupportedModelError: It gives no logits for a text alone, sees the tokens to predict, or takes no position
-                ids though it is to be given some.
-        """
-        is_separate = open_scorer(reader).has_separate_head
-        return cls(reader, has_separate_head=is_separate, position_base=position_base(reader) if placed else 0)
+        self.has_separate_head = open_scorer(reader).has_separate_head
+        self.position_base = position_base(reader) if placed else 0
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return the mean loss in nats as ``loss``.
+        """Return the mean loss in nats as ``loss``; all inputs are int64 of shape (b, w).
 
-        Args:
-            input_ids: Texts of one length, special tokens included, shape (b, w), int64.
-            labels: Shape (b, w), int64, not shifted for a causal model; `IGNORE_INDEX` where nothing is predicted.
-            position_ids: Counted from the first usable position, shape (b, w), int64; None is from the start.
+        The texts have one length; labels are not shifted for a causal model, `IGNORE_INDEX` where nothing is predicted;
+        position ids count from the first usable position, None is from the start.
         """
         positions = None if position_ids is None else position_ids + self.position_base
-        inputs = prepare_inputs(self.model, input_ids, positions)
-        with without_head(self.model, apart=self.has_separate_head):
-            outputs: torch.Tensor = self.model(**inputs).logits  # hidden states, if the head is apart
+        with without_head(self.model, apart=self.has_separate_head):  # then hidden states take the place of logits
+            outputs: torch.Tensor = self.model(**prepare_inputs(self.model, input_ids, positions)).logits
         if self.reader.kind == CAUSAL:
             outputs, labels = outputs[:, :-1], labels[:, 1:]
         if self.has_separate_head:
@@ -78,17 +62,10 @@ class LanguageModeling(torch.nn.Module):
 
 
 def plan_windows(tokens: int, length: int) -> list[Span]:
-    """Return the windows by which a model reads a text that is longer than it can read, and the tokens of each.
+    """Return the windows of at most `length` tokens by which a model reads a text that is longer, both ≥ 1.
 
     Windows have one length and begin half of it apart, but for the last, which ends with the text. A token belongs to
-    the window in which it is most central, and of two such to the first.
-
-    Args:
-        tokens: Tokens of the text, ≥ 1.
-        length: Maximum tokens of a window, ≥ 1.
-
-    Returns:
-        The windows; the tokens that belong to them, `first` to `last`, follow each other.
+    the window in which it is most central, and of two such to the first: `first` to `last` follow each other.
 
     Source: the token's window by its context as in `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, which reads
         paragraphs that are too long for BERT.
@@ -105,20 +82,18 @@ class Distillation(torch.nn.Module):
     """Trains a model on long texts to give what its base checkpoint gives on windows that it can read.
 
     The loss is the mean squared error of the last hidden states over the mean square of the teacher's, and for sentence
-    encoders, added to it, the mean of 1 - cosine of the vectors of each window. A token's state is compared with that
-    in the window in which it is most central; those of special tokens with their means over the windows.
+    encoders, whose `poolings` are given, added to it, the mean of 1 - cosine of the vectors of each window. A token's
+    state is compared with that in the window in which it is most central; those of special tokens with their means over
+    the windows. The student's vector of a window is pooled from the states of its tokens and of the special tokens
+    around the text, as the teacher's is. If a vector is one token's, such as that of [CLS], the whole text has one,
+    which is drawn to the mean direction of all windows' vectors, and a loss remains that says how far these differ.
 
-    The student's vector of a window is pooled from the states of its tokens and of the special tokens around the text,
-    as the teacher's is. If a vector is one token's, such as that of [CLS], the whole text has one, which is drawn to
-    the mean direction of all windows' vectors, and a loss remains that says how far these differ.
+    The teacher follows the model to its device, but is no submodule, so its weights are neither trained nor saved.
 
-    Attributes:
-        model: The model of the student.
-        student: The model to train.
-        teacher: Its base checkpoint, which follows it to its device. It is no submodule, so its weights are neither
-            trained nor saved.
-        poolings: How a sentence encoder pools a vector, names of `POOLINGS`; empty for other models.
-        position_base: The position id of the student's first usable position.
+    Raises:
+        CheckpointError: The two tokenize differently, or have hidden states of different sizes.
+        UnsupportedModelError: One of them gives no states for a text alone, or the student takes no position ids though
+            it is to be given some (`placed`).
 
     Source: Dong et al. 2025, arXiv:2502.07365, keep the states of an extended model near the base model's on short
         texts; Zhang et al. 2025, arXiv:2503.20376, draw the vectors of a long text's pieces to the teacher's vectors of
@@ -126,30 +101,12 @@ class Distillation(torch.nn.Module):
     """
 
     def __init__(
-        self, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...], *, position_base: int = 0
+        self, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...] = (), *, placed: bool = False
     ) -> None:
         super().__init__()
         self.model: Any = student.model
-        self.student, self.teacher, self.poolings, self.position_base = student, teacher, poolings, position_base
+        self.student, self.teacher, self.poolings = student, teacher, poolings
         teacher.model.eval()
-
-    @classmethod
-    def of(
-        cls, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...] | None = None, *, placed: bool = False
-    ) -> "Distillation":
-        """Return the objective of a model and its teacher, after trying both on short texts.
-
-        Args:
-            student: The model to train.
-            teacher: Its base checkpoint.
-            poolings: From `read_pooling` for a sentence-transformers folder; None for other models.
-            placed: Whether the student will be given position ids.
-
-        Raises:
-            CheckpointError: The two tokenize differently, or have hidden states of different sizes.
-            UnsupportedModelError: One of them gives no states for a text alone, or the student takes no position ids
-                though it is to be given some.
-        """
         sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED).astype(np.int64)
         check_same_tokens(student, teacher, sampled)
         sizes = [_hidden_size(reader) for reader in (student, teacher)]
@@ -158,18 +115,14 @@ class Distillation(torch.nn.Module):
                 f"The states of {student.name} have {sizes[0]:,} values, and those of {teacher.name} {sizes[1]:,}.",
                 "Name what it was made of: --original.",
             )
-        return cls(student, teacher, poolings or (), position_base=position_base(student) if placed else 0)
+        self.position_base = position_base(student) if placed else 0
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, position_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return the mean loss of the texts as ``loss``, float32.
+        """Return the mean loss of the texts, int64 of shape (b, w), as ``loss``, float32.
 
-        Args:
-            input_ids: Texts with their special tokens, shape (b, w), int64.
-            labels: Not used.
-            position_ids: The student's, counted from the first usable position, shape (b, w), int64; None is from the
-                start. The teacher always reads from the start.
+        Position ids of that shape are the student's, as in `LanguageModeling`; the teacher reads from the start.
         """
         positions = None if position_ids is None else position_ids + self.position_base
         states = last_states(self.student, input_ids, positions)
@@ -225,12 +178,6 @@ def position_base(reader: EvalModel) -> int:
 
     Some models index the rows of their tables, reserved rows included, and others number positions. No config says
     which, so it is tried: the ids are right if the default positions change nothing and others do.
-
-    Args:
-        reader: The model in eval mode.
-
-    Raises:
-        UnsupportedModelError: It takes no position ids, ignores them, or does not attend across a jump of them.
     """
     try:
         bases = [base for base in (0, reader.reserved_rows) if _counts_from(reader, base)]
@@ -238,17 +185,18 @@ def position_base(reader: EvalModel) -> int:
         bases = []
     if not bases:
         raise UnsupportedModelError(
-            f"{reader.name} cannot be told at which positions a text stands: models of type {reader.family} count "
-            "them by themselves.",
+            f"{reader.name} takes no position ids: models of type {reader.family} count positions by themselves.",
             "Leave --window out.",
         )
     return bases[0]
 
 
 def _counts_from(reader: EvalModel, base: int) -> bool:
+    """Whether a model's position ids begin at `base`, and it attends across a jump of them."""
+    size = int(reader.model.config.get_text_config().vocab_size)
+
     def output(positions: tuple[int, ...] | None, first: int = 0) -> torch.Tensor:
         """Return what the model gives for a text of four tokens, shape (1, 4, …), float32."""
-        size = int(reader.model.config.get_text_config().vocab_size)
         ids = torch.arange(4, device=reader.model.device)[None] + min(size // 2, 100)  # none of them is padding
         ids[0, 0] -= first
         position_ids = None if positions is None else torch.tensor([positions], device=ids.device) + base
@@ -256,11 +204,7 @@ def _counts_from(reader: EvalModel, base: int) -> bool:
             found: torch.Tensor = reader.model(**prepare_inputs(reader.model, ids, position_ids))[0]
         return found.float()
 
-    def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-        return float((one - other).abs().max())
-
-    usual, told, reversed_ = output(None), output(DEFAULT), output(REVERSED)
-    if difference(told, usual) >= SAME * difference(reversed_, usual):
+    usual, given, reversed_ = output(None), output(DEFAULT), output(REVERSED)
+    if (given - usual).abs().max() >= SAME * (reversed_ - usual).abs().max():
         return False
-    jumping, other = output(JUMPING), output(JUMPING, first=1)
-    return difference(jumping[:, -1], other[:, -1]) > 0
+    return not torch.equal(output(JUMPING)[:, -1], output(JUMPING, first=1)[:, -1])

@@ -38,25 +38,15 @@ BEGUN_FOR = "begun for"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a training run.
-
-    Attributes:
-        path: The folder.
-        keeps_saves: Whether the run is saved at all; a comparison's are not.
-    """
+    """The folder of a training run."""
 
     path: Path
-    keeps_saves: bool = True
+    keeps_saves: bool = True  # whether the run is saved at all; a comparison's are not
 
     @classmethod
     def beside(cls, output: Path) -> "RunFolder":
         """Return the folder that belongs to an output."""
         return cls(output.with_name(f"{output.name}.training"))
-
-    @property
-    def resized(self) -> Path:
-        """The resized checkpoint."""
-        return self.path / "resized"
 
     @property
     def log(self) -> Path:
@@ -69,21 +59,20 @@ class RunFolder:
         return self.path / "saves"
 
     @property
-    def all_saves(self) -> list[Path]:
-        """Complete saves, the last first."""
-        numbers = {path: path.name.removeprefix(SAVE) for path in self.saves.glob(f"{SAVE}*")}
-        found = {path: int(number) for path, number in numbers.items() if number.isdecimal()}
-        return sorted(found, key=lambda path: -found[path])
-
-    @property
-    def save(self) -> Path | None:
-        """The last complete save."""
-        return next(iter(self.all_saves), None)
+    def steps(self) -> list[int]:
+        """The steps of complete saves, the last first."""
+        numbers = [path.name.removeprefix(SAVE) for path in self.saves.glob(f"{SAVE}*")]
+        return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
 
     @property
     def step(self) -> int:
         """The step of the last save; 0 if there is none."""
-        return int(self.save.name.removeprefix(SAVE)) if self.save else 0
+        return max(self.steps, default=0)
+
+    @property
+    def save(self) -> Path | None:
+        """The last complete save."""
+        return self.saves / f"{SAVE}{self.step}" if self.steps else None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -100,10 +89,10 @@ class RunFolder:
         steps = self.settings.get(BEGUN_FOR)
         return steps if isinstance(steps, int) else None
 
-    def remove(self, saves: slice | None = None) -> None:
-        """Remove the folder, or of `all_saves` those of a slice; a killed removal leaves no part under their names."""
+    def remove(self, steps: list[int] | None = None) -> None:
+        """Remove the folder, or the saves of some steps; a killed removal leaves no part under their names."""
         with contextlib.suppress(OSError):
-            for path in [self.path] if saves is None else self.all_saves[saves]:
+            for path in [self.path] if steps is None else [self.saves / f"{SAVE}{step}" for step in steps]:
                 remove_at_once(path)
 
 
@@ -111,11 +100,8 @@ class RunFolder:
 def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool) -> Iterator[RunFolder]:
     """Create or reopen the folder of a run, and lock it; it is removed at the end if nothing was saved in it.
 
-    Args:
-        output: The output.
-        settings: The settings of the run as plain values, with ``train.steps``.
-        resume: Whether to continue from the last save, if there is one.
-        force: Whether to discard saves.
+    The settings of the run are plain values, with ``train.steps``. `resume` continues from the last save, if there is
+    one; `force` discards saves.
 
     Raises:
         TrainingError: It holds the saves of another run, or another process works in it.
@@ -123,7 +109,14 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
     """
     folder = RunFolder.beside(output)
     remove_stale(folder.path, "old")
-    with os_errors_as_output_error(folder.path), created_folders(folder.path), _locked(folder.path):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(os_errors_as_output_error(folder.path))
+        stack.enter_context(created_folders(folder.path))
+        try:
+            stack.enter_context(locked(folder.path))
+        except BlockingIOError:
+            hint = "Wait for it, or choose another -o."
+            raise TrainingError(f"Another run works in {folder.path} just now.", hint) from None
         remove_stale(folder.path / RUN_FILE, "new")
         _check(folder, settings, resume=resume, force=force)
         if not resume or folder.save is None:
@@ -144,21 +137,11 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
                 folder.remove()
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        with locked(path):
-            yield
-    except BlockingIOError:
-        raise TrainingError(f"Another run works in {path} just now.", "Wait for it, or choose another -o.") from None
-
-
 def _check(folder: RunFolder, settings: Mapping[str, Any], *, resume: bool, force: bool) -> None:
     """Refuse to touch what is not ours, to lose saves, and to resume another run."""
-    path = folder.path
+    path, saved, steps = folder.path, folder.step, settings["train.steps"]
     if any(path.iterdir()) and not (path / RUN_FILE).is_file():
         raise TrainingError(f"{path} is in the way: saves are kept under that name.", "Choose another -o.")
-    saved, steps = folder.step, settings["train.steps"]
     if not saved or (force and not resume):
         return
     if not resume:

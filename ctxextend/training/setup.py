@@ -1,4 +1,5 @@
-"""What a training run needs before its first step: the checkpoint, its base, the new rows, the text, the model."""
+"""What a training needs before its first step: its settings filled in, its text as tokens, and what of its model is
+trained."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,15 +21,13 @@ from ctxextend.evaluation.eval_model import (
     ModelFiles,
     check_tables,
     check_vocabulary,
-    open_eval_model,
 )
 from ctxextend.plan.find_tables import open_model
 from ctxextend.provenance import BaseCheckpoint, learned_before
 from ctxextend.recipe import LEAST_LENGTH, Train
 from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces
-from ctxextend.training.devices import choose_precision, micro_batch_sizes
-from ctxextend.training.memory import checkpoint_activations, disable_dropout
+from ctxextend.training.memory import checkpoint_activations, choose_precision, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
 from ctxextend.training.run_folder import RunFolder
 from ctxextend.training.train_data import (
@@ -40,7 +39,6 @@ from ctxextend.training.train_data import (
     open_tokens,
     write_tokens,
 )
-from ctxextend.training.trainable import Trainable, select_trainable
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -59,24 +57,20 @@ LONG = 1024
 EVAL_TOKENS = 65_536
 
 
+# ---- before the model is loaded
+
+
 @dataclass(frozen=True)
 class TrainingTask:
-    """What is trained and how, before its weights are loaded.
-
-    Attributes:
-        files: The checkpoint.
-        settings: How to train, its lengths and precision filled in.
-        micro_batches: How many sequences a device may hold at a time, the largest first.
-        base: The base checkpoint; None if unknown.
-        rows: Which rows of the table are trained, shape (rows,); None is all.
-    """
+    """What is trained, how, and on what text; the weights are not loaded yet."""
 
     files: ModelFiles
-    settings: Train
-    micro_batches: list[int]
-    base: BaseCheckpoint | None
-    rows: NDArray[np.bool_] | None = None
-    teacher: EvalModel | None = None  # the base, where it is loaded already
+    settings: Train  # its sequence length and precision filled in
+    devices: "PartialState"
+    micro_batches: list[int]  # how many sequences a device may hold at a time, the largest first
+    train: Tokens  # shape (tokens,)
+    held_out: Tokens  # the text on which the loss is measured, shape (tokens,)
+    rows: NDArray[np.bool_] | None = None  # which rows of the table are trained, shape (rows,); None is all
 
     @property
     def span(self) -> int:
@@ -94,83 +88,61 @@ class TrainingTask:
         return self.length - self.files.tokenizer.num_special
 
 
-@dataclass(frozen=True)
-class TrainingSetup:
-    """A model, its objective and its data, ready to be trained.
-
-    Attributes:
-        task: What is trained and how.
-        model: The model, its weights in float32.
-        objective: The module whose ``loss`` is trained.
-        trainable: The parameters that are trained.
-        sequences: How sequences are cut.
-        train: The text to train on, shape (tokens,).
-        held_out: The text to measure the loss on, shape (tokens,).
-        lr: Peak learning rate.
-    """
-
-    task: TrainingTask
-    model: EvalModel
-    objective: torch.nn.Module
-    trainable: Trainable
-    sequences: SequenceSettings
-    train: Tokens
-    held_out: Tokens
-    lr: float
-
-    @property
-    def eval_count(self) -> int:
-        """Held-out sequences that the loss is measured on: whole batches, of which every device reads its share."""
-        found, batch = len(self.held_out) // self.task.text_length, self.task.settings.batch_size
-        most = min(found, max(EVAL_TOKENS // self.task.length, 1))
-        return most - most % batch if most >= batch else most
-
-
-def fill_in(settings: Train, name: str, files: ModelFiles, devices: "PartialState") -> tuple[Train, list[int]]:
-    """Return how to train with its lengths and precision filled in, and the micro-batch sizes to try.
-
-    Args:
-        settings: How to train.
-        name: What the user called the checkpoint.
-        files: What is trained.
-        devices: The processes that train.
+def open_task(
+    files: ModelFiles,
+    settings: Train,
+    devices: "PartialState",
+    folder: RunFolder,
+    rows: NDArray[np.bool_] | None = None,
+    advance: Callable[[int], None] = lambda tokens: None,
+) -> TrainingTask:
+    """Fill in what the settings leave open, and tokenize the text into the run folder, unless it lies there already.
 
     Raises:
         TrainingError: Lengths that the model does not have, or a batch size or precision that devices do not serve.
+        DataError: There is no text, too little, or it cannot be read.
+        OutputError: The tokens cannot be written.
     """
-    longest = files.max_len
-    for flag, length in (("--seq-len", settings.seq_len), ("--window", settings.window)):
-        if length is not None and length > longest:
+    name, most = files.ref.source, files.max_len
+    for flag, asked in (("--seq-len", settings.seq_len), ("--window", settings.window)):
+        if asked is not None and asked > most:
             raise TrainingError(
-                f"{flag} {length} is more than the {longest} positions of {name}.",
-                f"Give it more first: ctxextend resize {name} --to {length}",
+                f"{flag} {asked} is more than the {most} positions of {name}.",
+                f"Give it more first: ctxextend resize {name} --to {asked}",
             )
-    length = settings.window or settings.seq_len or longest
-    least = max(LEAST_LENGTH, files.tokenizer.num_special + 2)
+    span = settings.seq_len or most
+    length, least = settings.window or span, max(LEAST_LENGTH, files.tokenizer.num_special + 2)
     if length < least:
         raise TrainingError(
-            f"{name} reads {longest} tokens at once, and a sequence to train on has {least} at least.",
+            f"{name} reads {most} tokens at once, and a sequence to train on has {least} at least.",
             f"Give it more first: ctxextend resize {name} --to {least}",
         )
-    precision = choose_precision(devices, settings.precision)
-    filled = replace(settings, seq_len=settings.seq_len or longest, precision=precision)
-    return filled, micro_batch_sizes(devices, settings, length)
+    settings = replace(settings, seq_len=span, precision=choose_precision(devices, settings.precision))
+    micro_batches = micro_batch_sizes(devices, settings, length)
 
-
-# ---- the base checkpoint and the new rows
+    text_length = length - files.tokenizer.num_special
+    # Short runs read more than they train on, so that the twentieth that is held out is enough to measure on.
+    trained = math.ceil(settings.steps * settings.batch_size * text_length * 20 / 19)
+    wanted = max(trained, 20 * EVAL_TOKENS) + 2 * span
+    tokens, eval_tokens = folder.path / "tokens.bin", folder.path / "eval_tokens.bin"
+    if devices.is_main_process:
+        texts = (tokens, settings.data, wanted), (eval_tokens, settings.eval_data, EVAL_TOKENS + text_length)
+        for path, data, count in texts:
+            if data and not path.exists():
+                pieces = read_pieces(data, settings.text_field)
+                write_tokens(pieces, files.tokenizer.encode, files.tokenizer.separator, count, path, advance)
+    train = open_tokens(tokens)
+    if settings.eval_data:
+        held_out = open_tokens(eval_tokens)
+        check_enough(train, text_length, what="The text of --data")
+        check_enough(held_out, text_length, what="The text of --eval-data")
+    else:
+        train, held_out = hold_out(train, text_length)
+    return TrainingTask(files, settings, devices, micro_batches, train, held_out, rows)
 
 
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows of a table are new, shape (rows,); reserved rows are not.
-
-    Args:
-        files: The checkpoint.
-        base: Its base checkpoint.
-        table: Its position table, shape (rows, hidden_size).
-
-    Raises:
-        TrainingError: It is unknown which, or none are.
-    """
+    """Return which rows of a checkpoint's table, shape (rows, d), are new, shape (rows,); reserved rows are not."""
     name, reserved = files.ref.source, files.reserved_rows
     try:
         learned = _learned_rows(files, base, table)
@@ -197,78 +169,123 @@ def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
         return learned
     opened = open_model(base.ref, typed=("train",))
     check_tables(opened.checkpoint, base.ref, base.hashes)
-    name, reserved = opened.tables[0].name, files.reserved_rows
-    before = read_floats(opened.checkpoint.holder(name), name)
+    before = read_floats(opened.checkpoint.holder(opened.tables[0].name), opened.tables[0].name)
     if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
         raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")
-    return learned_rows(before[reserved:], table[reserved:])
-
-
-# ---- the text
-
-
-def open_texts(
-    task: TrainingTask, folder: RunFolder, *, writes: bool, advance: Callable[[int], None] = lambda tokens: None
-) -> tuple[Tokens, Tokens]:
-    """Return the tokens to train on and those held out, each of shape (tokens,).
-
-    They are tokenized into the run folder, unless they are there already.
-
-    Args:
-        task: What is trained.
-        folder: The run folder.
-        writes: Whether this process tokenizes; otherwise another has.
-        advance: Called with the tokens written since the last call.
-
-    Raises:
-        DataError: There is no text, too little, or it cannot be read.
-        OutputError: It cannot be written.
-    """
-    settings, tokenizer, length = task.settings, task.files.tokenizer, task.text_length
-    # Short runs read more than they train on, so that the twentieth that is held out is enough to measure on.
-    trained = math.ceil(settings.steps * settings.batch_size * length * 20 / 19)
-    wanted = max(trained, 20 * EVAL_TOKENS) + 2 * task.span
-    tokens, eval_tokens = folder.path / "tokens.bin", folder.path / "eval_tokens.bin"
-    for path, data, count in (
-        (tokens, settings.data, wanted),
-        (eval_tokens, settings.eval_data, EVAL_TOKENS + length),
-    ):
-        if writes and data and not path.exists():
-            pieces = read_pieces(data, settings.text_field)
-            write_tokens(pieces, tokenizer.encode, tokenizer.separator, count, path, advance)
-    if not settings.eval_data:
-        return hold_out(open_tokens(tokens), length)
-    texts = open_tokens(tokens), open_tokens(eval_tokens)
-    for text, flag in zip(texts, ("--data", "--eval-data"), strict=True):
-        check_enough(text, length, f"The text of {flag}")
-    return texts
+    return learned_rows(before[files.reserved_rows :], table[files.reserved_rows :])
 
 
 # ---- the model
 
 
-def set_up(
-    model: EvalModel, names: Mapping[str, str], task: TrainingTask, texts: tuple[Tokens, Tokens]
-) -> TrainingSetup:
-    """Set up a loaded model for training: its objective, what is frozen, and the learning rate.
+@dataclass(frozen=True)
+class Trainable:
+    """The parameters of a model that are trained. From `freeze` on, all others are frozen."""
 
-    Args:
-        model: The model, its weights in float32; it is changed in place.
-        names: From `match_parameters`.
-        task: What is trained.
-        texts: The tokens to train on and those held out, each of shape (tokens,).
+    model: torch.nn.Module
+    names: Mapping[str, str]  # for each tensor of the checkpoint that is trained the parameter that holds it
+    table: str  # the parameter that is the position table, one of `names`
+    rows: NDArray[np.bool_]  # which of its rows are trained, shape (rows,)
+
+    @classmethod
+    def freeze(
+        cls, model: torch.nn.Module, names: Mapping[str, str], table: str, rows: NDArray[np.bool_] | None
+    ) -> "Trainable":
+        """Freeze all parameters of a model but those to train; `rows` None is all."""
+        trained = set(names.values())
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if name not in trained:
+                parameter.requires_grad_(False)
+        for name in trained:  # after the others: a tied parameter has several names
+            model.get_parameter(name).requires_grad_(True)
+        weight = model.get_parameter(table)
+        if rows is None:
+            rows = np.ones(len(weight), np.bool_)
+        if not rows.all():
+            frozen = torch.from_numpy(~rows)[:, None].to(weight.device)
+            weight.register_hook(lambda gradient: gradient.masked_fill(frozen, 0))  # type: ignore[no-untyped-call]
+        return cls(model, names, table, rows)
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that are trained, each once, by name."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    @property
+    def count(self) -> int:
+        """The number of trainable values."""
+        weight = self.model.get_parameter(self.table)
+        others = sum(value.numel() for value in self.parameters.values() if value is not weight)
+        return others + int(self.rows.sum()) * weight.shape[1]
+
+    @property
+    def save_bytes(self) -> int:
+        """Bytes of a save: each parameter and AdamW's two moments, float32."""
+        return 3 * 4 * sum(value.numel() for value in self.parameters.values())
+
+    def keep_frozen_rows(self, optimizer: torch.optim.Optimizer) -> None:
+        """Restore frozen rows after each step of an optimizer.
+
+        A gradient of 0 is not enough: weight decay and Adam's moments move a row without one.
+        """
+        if self.rows.all():
+            return
+        weight = self.model.get_parameter(self.table)
+        frozen = torch.from_numpy(np.flatnonzero(~self.rows)).to(weight.device)
+        kept = weight.detach()[frozen].clone()
+
+        def restore(*_: object) -> None:
+            with torch.no_grad():
+                weight[frozen] = kept
+
+        optimizer.register_step_post_hook(restore)
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """A model, its objective and its sequences, ready to be trained."""
+
+    task: TrainingTask
+    model: EvalModel  # its weights in float32
+    objective: torch.nn.Module  # whose ``loss`` is trained
+    trainable: Trainable
+    sequences: SequenceSettings
+    lr: float  # the peak
+
+    @property
+    def eval_count(self) -> int:
+        """Held-out sequences that the loss is measured on: whole batches, of which every device reads its share."""
+        found, batch = len(self.task.held_out) // self.task.text_length, self.task.settings.batch_size
+        most = min(found, max(EVAL_TOKENS // self.task.length, 1))
+        return most - most % batch if most >= batch else most
+
+
+def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
+    """Set up a loaded model for training, in place: its objective, what is frozen, and the learning rate.
+
+    `names` are from `match_parameters`; an encoder without a head learns from the teacher, its base checkpoint.
 
     Raises:
         CtxextendError: The objective does not fit the model, or what is trained cannot be written back.
     """
-    check_vocabulary(model, np.array([text.max() for text in texts], np.int64))
-    settings, tokenizer = task.settings, task.files.tokenizer
-    objective = _objective(task, model)
-    names = select_trainable(model.model, names, task.files.table, settings.trainable, model.name)
+    settings, tokenizer, placed = task.settings, task.files.tokenizer, task.span > task.length
+    check_vocabulary(model, np.array([text.max() for text in (task.train, task.held_out)], np.int64))
+    objective: torch.nn.Module
+    if model.kind != ENCODER:
+        objective = LanguageModeling(model, placed=placed)
+    elif teacher is None:
+        raise TrainingError(
+            f"{model.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
+            "Name that with --original.",
+        )
+    else:
+        is_sentence = (model.root / SENTENCE_MODULES).is_file()
+        objective = Distillation(model, teacher, read_pooling(model.root) if is_sentence else (), placed=placed)
+    trained = _all_names(model, names) if settings.trainable == "all" else {task.files.table: names[task.files.table]}
+    trainable = Trainable.freeze(model.model, trained, trained[task.files.table], task.rows)
     disable_dropout(model.model)
     if task.length > LONG:
         checkpoint_activations(model.model)
-    trainable = Trainable.freeze(model.model, names, names[task.files.table], task.rows)
     sequences = SequenceSettings(
         special_before=tokenizer.before,
         special_after=tokenizer.after,
@@ -280,37 +297,34 @@ def set_up(
         seed=settings.seed,
     )
     lr = settings.lr or _learning_rate(trainable, settings.trainable, model.kind)
-    return TrainingSetup(task, model, objective, trainable, sequences, *texts, lr)
+    return TrainingSetup(task, model, objective, trainable, sequences, lr)
 
 
-def _objective(task: TrainingTask, model: EvalModel) -> torch.nn.Module:
-    """Return the objective for a model, by its kind."""
-    placed, base = task.span > task.length, task.base
-    if model.kind != ENCODER:
-        return LanguageModeling.of(model, placed=placed)
-    teacher = task.teacher
-    if teacher is None and base is not None:
-        teacher = open_eval_model(base.ref, "fp32", base.hashes)
-    if teacher is None:
-        raise TrainingError(
-            f"{model.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
-            "Name that with --original.",
+def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the parameters that hold the tensors of a checkpoint, if all of them are trained.
+
+    A pooler is not trained: vectors of texts and language modeling do without it.
+    """
+    names = {tensor: parameter for tensor, parameter in names.items() if "pooler." not in parameter}
+    held = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
+    others = [(name, value) for name, value in model.model.named_parameters() if "pooler." not in name]
+    if missing := [name for name, value in others if id(value) not in held]:
+        raise CheckpointError(
+            f"{', '.join(missing[:3])} of the model {model.name} cannot be found in its files, nor written back.",
+            "Train the table alone: --trainable positions.",
         )
-    is_sentence = (model.root / SENTENCE_MODULES).is_file()
-    return Distillation.of(model, teacher, read_pooling(model.root) if is_sentence else None, placed=placed)
+    return names
 
 
 def _learning_rate(trainable: Trainable, what: str, kind: str) -> float:
     """Return the default peak learning rate.
 
     Adam moves each value by about the rate in a step, so a table's is a share of the size of its values.
-
-    Raises:
-        TrainingError: The table holds something else than numbers.
     """
     weight = trainable.model.get_parameter(trainable.table).detach()
     rate = float(TABLE_RATE * weight.square().mean().sqrt())
     if not math.isfinite(rate):
         raise TrainingError("The position table holds NaN or infinity.", "Look at its rows: ctxextend inspect.")
-    of_everything = ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
-    return rate if rate and what != "all" else of_everything
+    if rate and what != "all":
+        return rate
+    return ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5

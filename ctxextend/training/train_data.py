@@ -4,18 +4,16 @@ A sequence is a function of the seed and its number only, so that a resumed run 
 sequences as one uninterrupted process.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.atomic_output import os_errors_as_output_error
+from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import DataError
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 
@@ -46,44 +44,23 @@ def write_tokens(
     wanted: int,
     path: Path,
     advance: Callable[[int], None] = lambda tokens: None,
-) -> int:
-    """Write the tokens of a text into a file, until there are as many as are wanted; no more text is read than that.
+) -> None:
+    """Write at most as many tokens of a text as are wanted into a file; no more text is read than that takes.
 
-    Args:
-        pieces: From `read_pieces`: text, and whether a document ends with it.
-        encode: Tokenizes a piece without special tokens, shape (tokens,).
-        separator: The token after each document; None for none.
-        wanted: Maximum number of tokens.
-        path: The file, int32 in native byte order, no header. It gets its name when it is complete.
-        advance: Called with the tokens written since the last call.
-
-    Returns:
-        The number of tokens.
-
-    Raises:
-        DataError: As the pieces raise it.
-        OutputError: The file cannot be written.
+    `pieces` are from `read_pieces`; the separator follows each document. The file holds int32 in native byte order, and
+    gets its name when it is complete. `advance` is told the tokens written since its last call.
     """
-    unfinished, written = path.with_name(f"{path.name}.unfinished"), 0
-    try:
-        with os_errors_as_output_error(path), unfinished.open("wb") as file:
-            for text, is_end in pieces:
-                ids = encode(text)
-                if is_end and separator is not None:
-                    ids = np.append(ids, separator)
-                ids = ids[: wanted - written].astype(np.int32)
-                file.write(ids.data)
-                written += len(ids)
-                advance(len(ids))
-                if written >= wanted:
-                    break
-            file.flush()
-            os.fsync(file.fileno())
-        with os_errors_as_output_error(path):
-            unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return written
+    with os_errors_as_output_error(path), atomic_file(path) as unfinished, unfinished.open("wb") as file:
+        for text, is_end in pieces:
+            ids = encode(text)
+            if is_end and separator is not None:
+                ids = np.append(ids, separator)
+            ids = ids[:wanted].astype(np.int32)
+            file.write(ids.data)
+            wanted -= len(ids)
+            advance(len(ids))
+            if not wanted:
+                break
 
 
 def open_tokens(path: Path) -> Tokens:
@@ -94,35 +71,19 @@ def open_tokens(path: Path) -> Tokens:
 
 
 def hold_out(tokens: Tokens, length: int) -> tuple[Tokens, Tokens]:
-    """Split tokens into those to train on and the last twentieth, which is held out.
-
-    Args:
-        tokens: Shape (tokens,).
-        length: Tokens of text in a sequence; at least as many are held out.
-
-    Returns:
-        Two views that do not overlap.
-
-    Raises:
-        DataError: One of them would be shorter than a sequence.
-    """
-    if len(tokens) < 2 * length:
-        raise _too_few(len(tokens), f"{2 * length:,} are needed: a sequence to train on, and one held out")
+    """Split tokens into those to train on and the last twentieth, but no less than a sequence of `length`."""
+    check_enough(tokens, 2 * length, "a sequence to train on and one held out take")
     first = len(tokens) - max(len(tokens) // HELD_OUT, length)
     return tokens[:first], tokens[first:]
 
 
-def check_enough(tokens: Tokens, length: int, what: str = "The text") -> None:
-    """Raise DataError if a text, shape (tokens,), is shorter than a sequence."""
-    if len(tokens) < length:
-        raise _too_few(len(tokens), f"a sequence takes {length:,}", what)
-
-
-def _too_few(tokens: int, needed: str, what: str = "The text") -> DataError:
-    return DataError(
-        f"{what} has {tokens:,} tokens, and {needed}.",
-        "Name more text with --data, text to measure on with --eval-data, or a shorter --seq-len or --window.",
-    )
+def check_enough(tokens: Tokens, least: int, use: str = "a sequence takes", what: str = "The text") -> None:
+    """Raise DataError if a text has fewer tokens than its use takes."""
+    if len(tokens) < least:
+        raise DataError(
+            f"{what} has {len(tokens):,} tokens, and {use} {least:,}.",
+            "Name more text with --data, text to measure on with --eval-data, or a shorter --seq-len or --window.",
+        )
 
 
 # ---- masks
@@ -130,17 +91,11 @@ def _too_few(tokens: int, needed: str, what: str = "The text") -> DataError:
 
 @dataclass(frozen=True)
 class Masking:
-    """How tokens are masked for a masked language model.
-
-    Attributes:
-        mask_token: The id of the mask token.
-        vocab_size: Token ids that the model knows.
-        special: Ids of special tokens, which are neither predicted nor used as replacements.
-    """
+    """How tokens are masked for a masked language model."""
 
     mask_token: int
-    vocab_size: int
-    special: frozenset[int]
+    vocab_size: int  # token ids that the model knows
+    special: frozenset[int]  # ids that are neither predicted nor used as replacements
 
     @classmethod
     def for_model(cls, reader: EvalModel) -> "Masking":
@@ -155,17 +110,10 @@ class Masking:
         return np.setdiff1d(np.arange(self.vocab_size), [*self.special])
 
     def apply(self, text: Ids, draw: np.random.Generator) -> tuple[Ids, Ids]:
-        """Mask some tokens of a text.
+        """Return a text with some tokens masked, and the labels, `IGNORE_INDEX` at other tokens; both (tokens,).
 
         15 % of its ordinary tokens are predicted, at least one: 80 % of these are masked, 10 % replaced by a random
         ordinary token, and 10 % kept. The tokens of a text that has only special ones are treated as ordinary.
-
-        Args:
-            text: Shape (tokens,).
-            draw: The random generator.
-
-        Returns:
-            The masked text and the labels, `IGNORE_INDEX` at other tokens; both of shape (tokens,).
 
         Source: Devlin et al. 2018, section 3.1 and appendix A.1, arXiv:1810.04805.
         """
@@ -185,77 +133,35 @@ class Masking:
 
 @dataclass(frozen=True)
 class SequenceSettings:
-    """What all sequences of a training run have in common.
+    """What all sequences of a training run have in common."""
 
-    Attributes:
-        special_before: Special tokens before each text.
-        special_after: Special tokens after it.
-        length: Tokens of a sequence, special tokens included.
-        span: Positions that a sequence may use, ≥ `length`; if there are more, sequences stand at random positions.
-        kind: `CAUSAL`, `MASKED` or `ENCODER`.
-        masking: How a text is masked, for `MASKED`.
-        skip: Whether the positions of a sequence jump once, as the text does (PoSE).
-        seed: Seed of order, positions and masks, ≥ 0.
-    """
-
-    special_before: tuple[int, ...]
+    special_before: tuple[int, ...]  # special tokens before each text
     special_after: tuple[int, ...]
-    length: int
-    span: int
-    kind: str
-    masking: Masking | None = None
-    skip: bool = False
-    seed: int = 0
+    length: int  # tokens of a sequence, special tokens included
+    span: int  # positions that it may use, ≥ `length`; if there are more, sequences stand at random positions
+    kind: str  # `CAUSAL`, `MASKED` or `ENCODER`
+    masking: Masking | None = None  # for `MASKED`
+    skip: bool = False  # whether the positions of a sequence jump once, as the text does (PoSE)
+    seed: int = 0  # of order, positions and masks, ≥ 0
 
     @property
     def text_length(self) -> int:
         """Tokens of a sequence without special tokens."""
         return self.length - len(self.special_before) - len(self.special_after)
 
-    @property
-    def largest_offset(self) -> int:
-        """The largest position at which a sequence can begin."""
-        return self.span - self.length
-
     def generator(self, purpose: int, number: int) -> np.random.Generator:
         """Return the random generator for a purpose in the epoch or sequence of that number."""
         return np.random.default_rng([purpose, self.seed, number])
 
 
-class Placement(NamedTuple):
-    """Where the text of a sequence is taken from, and at which positions it stands.
-
-    Attributes:
-        start: Its first token in the text.
-        before: Tokens before the jump, ≥ 1.
-        jump: Tokens and positions that the jump leaves out.
-        offset: Positions left out between the special tokens before the text and the text.
-    """
-
-    start: int
-    before: int
-    jump: int
-    offset: int
-
-
 class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Sequences cut from a text, by number.
+    """`count` sequences cut from a text, shape (tokens,), by number.
 
-    For training, each epoch cuts the text from another first token and shuffles the sequences; for evaluation they
-    follow each other from the first token.
-
-    Args:
-        tokens: The text, shape (tokens,).
-        settings: What the sequences have in common.
-        count: Number of sequences, over all epochs.
-        shuffled: Whether they are for training.
-
-    Raises:
-        DataError: The text is shorter than one sequence.
+    For training, they are shuffled: each epoch cuts the text from another first token and draws their order; for
+    evaluation they follow each other from the first token.
     """
 
     def __init__(self, tokens: Tokens, settings: SequenceSettings, count: int, *, shuffled: bool) -> None:
-        check_enough(tokens, settings.text_length)
         self.tokens, self.settings, self.count, self.shuffled = tokens, settings, count, shuffled
         length = settings.text_length
         # An epoch leaves out one sequence, so that the first can begin at any of its tokens.
@@ -265,59 +171,56 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return self.count
 
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        """Return a sequence.
+        """Return a sequence: int64 tensors of shape (length,).
 
-        Returns:
-            ``input_ids``, int64, shape (length,); for language models ``labels`` of the same shape, not shifted,
-            `IGNORE_INDEX` where nothing is predicted; and for sequences at random positions ``position_ids`` of the
-            same shape, counted from 0, the first usable position.
+        ``input_ids``; for language models ``labels``, not shifted, `IGNORE_INDEX` where nothing is predicted; and for
+        sequences at random positions ``position_ids``, counted from 0, the first usable position.
         """
         if not 0 <= number < self.count:
             raise IndexError(number)
-        settings, placed = self.settings, self._placement(number)
-        after = placed.start + placed.before + placed.jump
-        parts = (
-            self.tokens[placed.start : placed.start + placed.before],
-            self.tokens[after : after + settings.text_length - placed.before],
-        )
+        settings = self.settings
+        start, first, jump, offset = self._placement(number)
+        rest = start + first + jump
+        parts = self.tokens[start : start + first], self.tokens[rest : rest + settings.text_length - first]
         labels = text = np.concatenate(parts).astype(np.int64)
-        if settings.kind == MASKED and settings.masking is not None:
+        if settings.masking is not None:
             text, labels = settings.masking.apply(text, settings.generator(MASK, number))
-        before, behind = len(settings.special_before), len(settings.special_after)
+        before, after = len(settings.special_before), len(settings.special_after)
         item = {"input_ids": np.concatenate([settings.special_before, text, settings.special_after])}
         if settings.kind in (CAUSAL, MASKED):
-            item["labels"] = np.pad(labels, (before, behind), constant_values=IGNORE_INDEX)
-        if settings.largest_offset:
+            item["labels"] = np.pad(labels, (before, after), constant_values=IGNORE_INDEX)
+        if settings.span > settings.length:
             positions = np.arange(settings.length)
-            positions[before:] += placed.offset  # those before it stay where models always see them
-            positions[before + placed.before :] += placed.jump
+            positions[before:] += offset  # those before it stay where models always see them
+            positions[before + first :] += jump
             item["position_ids"] = positions
         return {name: torch.from_numpy(values.astype(np.int64)) for name, values in item.items()}
 
-    def _placement(self, number: int) -> Placement:
-        """Return where a sequence is taken from; if `skip`, with a jump.
+    def _placement(self, number: int) -> tuple[int, int, int, int]:
+        """Return where a sequence is taken from, and at which positions its text stands.
 
-        It stands at the first and at the last position so often that the positions at both ends are seen as often as
-        those between. The tokens after a jump are taken from as far on in the text as their positions say, so that
-        distances are true; where the text ends before that, the jump is shorter.
+        These are its first token in the text; its tokens before the jump; the tokens and positions that the jump leaves
+        out; and the positions between the special tokens before the text and the text. It stands at the first and at
+        the last position so often that the positions at both ends are seen as often as those between. The tokens after
+        a jump are taken from as far on in the text as their positions say, so that distances are true; where the text
+        ends before that, the jump is shorter.
 
         Source: Zhu et al. 2024, section 3, with v = u of appendix A and two parts, the first of which has an offset
             too; arXiv:2309.10400.
         """
         settings, length = self.settings, self.settings.text_length
+        largest = settings.span - settings.length
         if not self.shuffled:
-            offset = round(settings.largest_offset * number / max(self.count - 1, 1))
-            return Placement(number % self.epoch * length, length, 0, offset)
+            return number % self.epoch * length, length, 0, round(largest * number / max(self.count - 1, 1))
         first, order = _epoch(settings, self.epoch, len(self.tokens), number // self.epoch)
         start = first + int(order[number % self.epoch]) * length
-        draw, largest = settings.generator(POSITION, number), settings.largest_offset
+        draw = settings.generator(POSITION, number)
         # Drawn beyond both ends: else the first and the last position would be seen at one offset out of all.
         drawn = draw.integers(1 - length, largest + length, size=2).clip(0, largest).tolist()
         if not settings.skip or length < 2:
-            return Placement(start, length, 0, drawn[0])
+            return start, length, 0, drawn[0]
         offset, end = sorted(drawn)
-        left = len(self.tokens) - start - length
-        return Placement(start, int(draw.integers(1, length)), min(end - offset, left), offset)
+        return start, int(draw.integers(1, length)), min(end - offset, len(self.tokens) - start - length), offset
 
 
 @lru_cache(maxsize=4)

@@ -11,24 +11,31 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder
-from ctxextend.checkpoints.copy import copy_file
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, read_bytes
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layout, rewrite, write_rest
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
 from ctxextend.errors import RecipeError
+from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ModelFiles
-from ctxextend.plan.output_files import CARD_FILE, RECIPE_POINTER, UNDECODED, UNTRAINED, model_card, printable
+from ctxextend.plan.output_files import (
+    CARD_FILE,
+    RECIPE_POINTER,
+    UNDECODED,
+    UNTRAINED,
+    index_text,
+    model_card,
+    printable,
+)
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE, Recipe
 from ctxextend.recipe_file import recipe_text, recipe_values, yaml_text
-from ctxextend.training.trainable import Trainable
+from ctxextend.training.setup import Trainable
 from ctxextend.training.training_result import TrainResult, counted
 from ctxextend.version import __version__
 
-# The dtypes of --dtype, as safetensors calls them, and as configs do.
+# The dtypes of --dtype, as safetensors calls them.
 DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
-CONFIG_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # The config keys of the dtype; the second is that of older versions of transformers.
 CONFIG_KEYS = ("dtype", "torch_dtype")
 
@@ -48,45 +55,18 @@ LOG_POINTER = f" `{LOG_FILE}` holds the losses on the way."
 BEFORE = "Before it was trained:"
 
 
-# ---- weights
+@dataclass(frozen=True, eq=False)
+class TrainedWeights(Mapping[str, NDArray[Any]]):
+    """The tensors of a trained checkpoint by name, each made when it is asked for, so that few are in memory.
 
-
-@dataclass(frozen=True)
-class TrainedWeights:
-    """The weights of a trained checkpoint, as they are written.
-
-    Attributes:
-        checkpoint: The checkpoint before training.
-        trainable: What was trained.
-        dtype: The dtype of all floats, as ``--dtype`` says it; None keeps each tensor's.
+    Frozen rows are the source's own, unless they get another dtype.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint  # as it was before training
     trainable: Trainable
-    dtype: str | None
+    dtype: str | None  # of all floats, as ``--dtype`` says it; None keeps each tensor's
 
-    @cached_property
-    def layouts(self) -> Mapping[str, Layout]:
-        """The layout of every weights file that changes or gets another name."""
-        found = {}
-        for file in self.checkpoint.weights:
-            dtypes = {name: self._dtype(file, name) for name in file.entries}
-            shapes = {
-                name: file.entries[name].shape
-                for name in file.entries
-                if name in self.trainable.names or dtypes[name] != file.entries[name].dtype
-            }
-            name = self.checkpoint.output_name(file)
-            if shapes or name != self.checkpoint.relative(file):
-                found[name] = plan_layout(file, shapes, (), {name: dtypes[name] for name in shapes})
-        return found
-
-    def _dtype(self, file: TensorFile, name: str) -> str:
-        before = file.entries[name].dtype
-        return DTYPES[self.dtype] if self.dtype is not None and before in DTYPES.values() else before
-
-    def tensor(self, name: str) -> NDArray[Any]:
-        """Return a tensor as it is written; frozen rows are the source's own, unless they get another dtype."""
+    def __getitem__(self, name: str) -> NDArray[Any]:
         file = self.checkpoint.holder(name)
         dtype = numpy_dtype(self._dtype(file, name))
         if name not in self.trainable.names:
@@ -98,72 +78,62 @@ class TrainedWeights:
             values[frozen] = read_floats(file, name)[frozen]
         return values
 
-    @property
-    def edited(self) -> dict[str, bytes]:
-        """The config and the index of shards where ``--dtype`` changes them, by path."""
-        if self.dtype is None:
-            return {}
-        checkpoint, found = self.checkpoint, {}
-        if checkpoint.has_config:
-            keys = [key for key in CONFIG_KEYS if key in checkpoint.config] or [CONFIG_KEYS[0]]
-            changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
-            found[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes).encode()
-        metadata = (checkpoint.index or {}).get("metadata")
-        if isinstance(metadata, Mapping) and "total_size" in metadata:
-            new = {name: layout.tensor_bytes for name, layout in self.layouts.items()}
-            size = sum(new.get(checkpoint.output_name(file), file.tensor_bytes) for file in checkpoint.weights)
-            text = edit(checkpoint.text(checkpoint.index_file), {("metadata", "total_size"): size})
-            found[checkpoint.index_file] = text.encode()
-        return found
-
-
-class _Tensors(Mapping[str, NDArray[Any]]):
-    """Tensors by name, each made when it is asked for, so that few are in memory."""
-
-    def __init__(self, weights: TrainedWeights) -> None:
-        self.weights = weights
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.weights.tensor(name)
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self.weights.checkpoint.names)
+        return iter(self.checkpoint.names)
 
     def __len__(self) -> int:
-        return len(self.weights.checkpoint.names)
+        return len(self.checkpoint.names)
 
+    def _dtype(self, file: TensorFile, name: str) -> str:
+        before = file.entries[name].dtype
+        return DTYPES[self.dtype] if self.dtype is not None and before in DTYPES.values() else before
 
-def write_trained(
-    weights: TrainedWeights, texts: Mapping[str, bytes], others: Mapping[str, Path], output: Path, *, force: bool
-) -> None:
-    """Write the folder of a trained checkpoint, atomically.
+    @cached_property
+    def layouts(self) -> Mapping[str, Layout]:
+        """The layout of every weights file that changes or gets another name."""
+        found = {}
+        for file in self.checkpoint.weights:
+            dtypes = {name: self._dtype(file, name) for name in file.entries}
+            shapes = {
+                name: entry.shape
+                for name, entry in file.entries.items()
+                if name in self.trainable.names or dtypes[name] != entry.dtype
+            }
+            name = self.checkpoint.output_name(file)
+            if shapes or name != self.checkpoint.relative(file):
+                found[name] = plan_layout(file, shapes, (), {name: dtypes[name] for name in shapes})
+        return found
 
-    Args:
-        weights: Its weights.
-        texts: Its recipe, card and log, by path.
-        others: Other files to copy, by their path in the output.
-        output: The folder.
-        force: Replace an existing checkpoint.
+    def edited(self) -> dict[str, str]:
+        """Return the config and the index of shards where ``--dtype`` changes them, by path."""
+        checkpoint, found = self.checkpoint, {}
+        if self.dtype is not None and checkpoint.has_config:
+            keys = [key for key in CONFIG_KEYS if key in checkpoint.config] or CONFIG_KEYS[:1]
+            changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
+            found[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
+        if self.dtype is not None and checkpoint.index is not None:
+            found[checkpoint.index_file] = index_text(checkpoint, self.layouts, (), ())
+        return found
 
-    Raises:
-        OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
-        CheckpointError: The checkpoint changed since it was opened.
-    """
-    checkpoint = weights.checkpoint
-    texts = {name: text.encode() for name, text in checkpoint.made.items()} | weights.edited | dict(texts)
-    copied = checkpoint.files - set(texts) - set(weights.layouts)
-    sizes = {name: path.stat().st_size for name, path in others.items()}
-    sizes |= {name: len(text) for name, text in texts.items()}
-    sizes |= file_sizes(checkpoint, copied, weights.layouts)
-    checkpoint.check_unchanged()
-    with atomic_folder(output, checkpoint.guarded, sizes, force=force) as staged:
-        for file in checkpoint.weights:
-            name = checkpoint.output_name(file)
-            if name in weights.layouts:
-                rewrite(file, weights.layouts[name], _Tensors(weights), staged / name)
-        for name, path in others.items():
-            copy_file(path, staged / name)
-        write_rest(checkpoint, staged, copied, texts)
+    def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
+        """Write the folder of the checkpoint, atomically; `others` are its recipe, card and log by path.
+
+        Raises:
+            OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
+            CheckpointError: The checkpoint changed since it was opened.
+        """
+        checkpoint = self.checkpoint
+        edited = {**checkpoint.made, **self.edited()}
+        data = {name: text.encode() for name, text in edited.items()} | dict(others)
+        copied = checkpoint.files - set(data) - set(self.layouts)
+        sizes = {name: len(text) for name, text in data.items()} | file_sizes(checkpoint, copied, self.layouts)
+        checkpoint.check_unchanged()
+        with atomic_folder(output, checkpoint.guarded, sizes, force=force) as staged:
+            for file in checkpoint.weights:
+                name = checkpoint.output_name(file)
+                if name in self.layouts:
+                    rewrite(file, self.layouts[name], self, staged / name)
+            write_rest(checkpoint, staged, copied, data)
 
 
 # ---- recipe, card and log
@@ -174,12 +144,8 @@ def output_texts(
 ) -> dict[str, bytes]:
     """Return the recipe, the card and the log of a trained checkpoint, by name.
 
-    Args:
-        recipe: What was asked for, all that was left open filled in.
-        files: The checkpoint before training.
-        result: The training.
-        hashes: SHA-256 of the position table before and after.
-        begun_for: Steps that a resumed run was first asked for, if not as many as it took.
+    `recipe` has all that was left open filled in; `files` are those before training; `hashes` are the SHA-256 of the
+    position table before and after; `begun_for` are the steps that a resumed run was first asked for, if others.
     """
     log = "".join(f"{json.dumps(line)}\n" for line in result.log)
     written = _recipe(recipe, files, result, hashes, begun_for)
@@ -195,7 +161,11 @@ def _recipe(
     if begun_for is not None:
         trained["begun_for"] = begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
-    before = _source_recipe(files.checkpoint)
+    try:
+        found = read_provenance(files.checkpoint)
+    except RecipeError:  # a file of that name that is not ours
+        found = None
+    before = {} if found is None else dict(found.values)
     if recipe.resize is not None:
         provenance = before.pop("provenance")
         for table in provenance["tables"]:
@@ -213,15 +183,6 @@ def _recipe(
         **({"source_recipe": before} if before else {}),
     }
     return recipe_text(recipe, provenance | {"trained": trained})
-
-
-def _source_recipe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the recipe beside a checkpoint as plain values; empty if there is none of ours."""
-    try:
-        found = read_provenance(checkpoint)
-    except RecipeError:
-        return {}
-    return {} if found is None else dict(found.values)
 
 
 def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:

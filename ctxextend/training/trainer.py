@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 import signal
 import sys
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import release_memory
@@ -25,16 +24,13 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
+from ctxextend.checkpoints.copy import sync
 from ctxextend.errors import OutputError, TrainingError
 from ctxextend.models.load import quiet
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.run_folder import SAVE, RunFolder
-from ctxextend.training.setup import TrainingSetup
+from ctxextend.training.setup import Trainable, TrainingSetup
 from ctxextend.training.train_data import SequenceDataset
-from ctxextend.training.trainable import Trainable
-
-if TYPE_CHECKING:
-    from accelerate import PartialState
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
@@ -42,8 +38,6 @@ WARMUP = 0.05
 WEIGHTS = "trained.safetensors"
 # The folder of a save that is being written.
 UNFINISHED = "unfinished"
-# What names torch's writer in its RuntimeErrors.
-TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 
 # A second signal within as many seconds is the same one: a terminal and a launcher both pass on what was typed once.
 SAME_SIGNAL = 2.0
@@ -54,56 +48,36 @@ Report = Callable[[int, Mapping[str, float]], None]
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """What the steps of a run gave.
+    """What the steps of a run gave."""
 
-    Attributes:
-        log: What was logged, a mapping for each step or evaluation.
-        step: The last step.
-        seconds: Wall clock, that before an interruption included.
-        peak_bytes: Peak memory of the accelerator, or else of the process; None if unknown.
-        micro_batch: Sequences that the device held at a time.
-        stopped_by: The signal that stopped the run; None if it finished.
-    """
-
-    log: tuple[Mapping[str, Any], ...]
-    step: int
-    seconds: float
-    peak_bytes: int | None
-    micro_batch: int
-    stopped_by: int | None
+    log: tuple[Mapping[str, Any], ...]  # what was logged, a mapping for each step or evaluation
+    step: int  # the last
+    seconds: float  # wall clock, that before an interruption included
+    peak_bytes: int | None  # of the accelerator, or else of the process; None if unknown
+    micro_batch: int  # sequences that the device held at a time
+    stopped_by: int | None  # the signal; None if the run finished
 
 
 def run_training(
-    setup: TrainingSetup,
-    folder: RunFolder,
-    devices: "PartialState",
-    report: Report,
-    tell: Callable[[str], None] = lambda text: None,
+    setup: TrainingSetup, folder: RunFolder, report: Report, tell: Callable[[str], None] = lambda text: None
 ) -> TrainingOutcome:
-    """Train, from the last save on if there is one.
+    """Train, from the last save on if there is one; `report` is called after each step and evaluation.
 
     If the memory of the device does not hold the first step, it is tried again with smaller micro-batches, and then
-    with gradient checkpointing. That changes no sequence of a step.
-
-    Args:
-        setup: What is trained, and how.
-        folder: Where saves are kept.
-        devices: The processes that train.
-        report: Called after each step and evaluation.
-        tell: Called with what changes to fit the memory.
+    with gradient checkpointing, which `tell` is told. That changes no sequence of a step.
 
     Raises:
         TrainingError: A loss is not finite, or the memory does not suffice.
         OutputError: A save cannot be written.
     """
-    stop = Stop()
-    attempts = [(size, False) for size in setup.task.micro_batches] + [(setup.task.micro_batches[-1], True)]
+    task, stop = setup.task, Stop()
+    attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
     with quiet(), _signals_between_steps(stop):
         for micro_batch, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
             begun, callback = folder.step, RunCallback(setup.trainable, folder, stop, report)
-            trainer = _make_trainer(setup, folder, devices, callback, micro_batch)
+            trainer = _make_trainer(setup, folder, callback, micro_batch)
             try:
                 _train(trainer, setup, stop)
             except Exception as error:
@@ -111,32 +85,25 @@ def run_training(
                     raise
                 failure = error.with_traceback(None)  # whose frames hold what does not fit
             else:
-                step = trainer.state.global_step
-                stopped_by = stop.signal if step < setup.task.settings.steps else None
-                log = tuple(trainer.state.log_history)
+                step, log = trainer.state.global_step, tuple(trainer.state.log_history)
+                stopped_by = stop.signal if step < task.settings.steps else None
                 return TrainingOutcome(log, step, callback.seconds, _peak_bytes(), micro_batch, stopped_by)
-            is_last = (micro_batch, is_checkpointed) == attempts[-1]
-            if is_last or trainer.state.global_step > begun or devices.num_processes > 1:
+            if trainer.state.global_step > begun or task.devices.num_processes > 1 or is_checkpointed:
                 break
             tell(f"The memory does not hold {micro_batch} sequences at once; less is tried.")
             setup.objective.zero_grad()
             release_memory(trainer)
     raise TrainingError(
-        f"The memory did not hold {micro_batch} sequences of {setup.task.length:,} tokens at once.",
+        f"The memory did not hold {micro_batch} sequences of {task.length:,} tokens at once.",
         "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
     ) from failure
 
 
 def _train(trainer: "RunTrainer", setup: TrainingSetup, stop: "Stop") -> None:
-    """Take the steps, and measure the loss after the last one.
-
-    Raises:
-        TrainingError: A loss is not finite.
-        OutputError: The log or a save cannot be written.
-    """
-    save = trainer.folder.save
+    """Take the steps, and measure the loss after the last one."""
+    folder = trainer.folder
     try:
-        trainer.train(resume_from_checkpoint=str(save) if save else None)
+        trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
         last = trainer.state.global_step
         is_measured = any("eval_loss" in line and line["step"] == last for line in trainer.state.log_history)
         if stop.signal is None and not is_measured:
@@ -144,47 +111,37 @@ def _train(trainer: "RunTrainer", setup: TrainingSetup, stop: "Stop") -> None:
     except NotFiniteError as error:
         if not trainer.is_world_process_zero():
             raise TrainingError("The first process failed.", "What it said is why.") from None
-        raise _not_finite(trainer, setup, error.step) from None
+        if not error.step:
+            raise TrainingError(
+                f"The loss of {setup.model.name} is no finite number before the first step.",
+                "Look at its table: ctxextend inspect; or train with --precision fp32.",
+            ) from None
+        if folder.step == trainer.state.global_step and not _is_sound(trainer, setup):
+            folder.remove([folder.step])
+        again = f"Begin anew with an --lr below {setup.lr:.2g}"
+        kept = f"What was learned until step {folder.step} is saved in {folder.save}." if folder.save else ""
+        raise TrainingError(
+            f"The loss or its gradient is no finite number at step {error.step} of {setup.task.settings.steps}. "
+            f"{kept or 'Nothing was saved.'}",
+            f"{again} and --force, or write what is saved: the same command with --resume --steps {folder.step}."
+            if kept
+            else f"{again}.",
+        ) from None
     except OSError as error:  # on a full disk the log is the first that cannot be written
         raise trainer.save_error(error) from error
 
 
-def _not_finite(trainer: "RunTrainer", setup: TrainingSetup, step: int) -> TrainingError:
-    """Save what was learned before a number was not finite, if that is sound, and return what to say."""
-    folder = trainer.folder
-    if step == 0:
-        return TrainingError(
-            f"The loss of {setup.model.name} is no finite number before the first step.",
-            "Look at its table: ctxextend inspect; or train with --precision fp32.",
-        )
-    if _can_evaluate(trainer):
-        trainer._save_checkpoint(trainer.model, None)
-    elif folder.step == trainer.state.global_step:
-        folder.remove(slice(1))
-    kept = folder.step
-    again = f"Begin anew with an --lr below {setup.lr:.2g}" + " and --force" * bool(kept)
-    return TrainingError(
-        f"The loss or its gradient is no finite number at step {step} of {setup.task.settings.steps}. "
-        + (f"What was learned until step {kept} is saved in {folder.save}." if kept else "Nothing was saved."),
-        f"{again}, or write what is saved: the same command with --resume --steps {kept}." if kept else f"{again}.",
-    )
+def _is_sound(trainer: "RunTrainer", setup: TrainingSetup) -> bool:
+    """Whether the model has a finite loss on the first held-out sequence."""
+    first = SequenceDataset(setup.task.held_out, setup.sequences, 1, shuffled=False)[0]
+    batch = {name: values[None] for name, values in first.items()}
+    with torch.no_grad():
+        return math.isfinite(setup.objective(**trainer._prepare_inputs(batch))["loss"])
 
 
-def _can_evaluate(trainer: "RunTrainer") -> bool:
-    """Whether a model that was not given its last step has a finite loss."""
-    if not trainer.state.global_step:
-        return False
-    try:
-        trainer.evaluate()
-    except NotFiniteError:
-        return False
-    return True
-
-
-def _make_trainer(
-    setup: TrainingSetup, folder: RunFolder, devices: "PartialState", callback: "RunCallback", micro_batch: int
-) -> "RunTrainer":
-    settings, is_cpu = setup.task.settings, devices.device.type == "cpu"
+def _make_trainer(setup: TrainingSetup, folder: RunFolder, callback: "RunCallback", micro_batch: int) -> "RunTrainer":
+    settings, devices = setup.task.settings, setup.task.devices
+    is_cpu, count = devices.device.type == "cpu", settings.steps * settings.batch_size
     arguments = TrainingArguments(
         output_dir=str(folder.path),
         max_steps=settings.steps,
@@ -198,7 +155,7 @@ def _make_trainer(
         optim="adamw_torch",
         logging_steps=1,
         logging_nan_inf_filter=False,
-        save_strategy="steps",
+        save_strategy="steps" if folder.keeps_saves else "no",
         save_steps=settings.save_every or max(settings.steps // 10, 1),
         eval_strategy="steps",
         eval_steps=settings.eval_every or settings.steps,
@@ -220,15 +177,14 @@ def _make_trainer(
     arguments.mixed_precision = "no" if settings.precision == "fp32" else settings.precision
     if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch over them
         arguments._n_gpu = 1
-    count = settings.steps * settings.batch_size
     try:
         trainer = RunTrainer(
             trainable=setup.trainable,
             folder=folder,
             model=setup.objective,
             args=arguments,
-            train_dataset=SequenceDataset(setup.train, setup.sequences, count, shuffled=True),
-            eval_dataset=SequenceDataset(setup.held_out, setup.sequences, setup.eval_count, shuffled=False),
+            train_dataset=SequenceDataset(setup.task.train, setup.sequences, count, shuffled=True),
+            eval_dataset=SequenceDataset(setup.task.held_out, setup.sequences, setup.eval_count, shuffled=False),
             callbacks=[callback],
         )
     except (ImportError, RuntimeError, ValueError) as error:  # what integrations raise that are not installed
@@ -258,11 +214,7 @@ def _peak_bytes() -> int | None:
 
 
 class NotFiniteError(Exception):
-    """A loss or a gradient is not finite.
-
-    Attributes:
-        step: At this step; what was learned before it is still in the model.
-    """
+    """A loss or a gradient is not finite at a step."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"not finite at step {step}")
@@ -277,14 +229,6 @@ class RunTrainer(Trainer):
         self.trainable = trainable
         self.folder = folder
 
-    def create_optimizer(self, *arguments: Any, **named: Any) -> torch.optim.Optimizer:
-        """Create the optimizer, which leaves frozen rows alone."""
-        is_new = self.optimizer is None
-        optimizer: torch.optim.Optimizer = super().create_optimizer(*arguments, **named)
-        if is_new:
-            self.trainable.keep_frozen_rows(optimizer)
-        return optimizer
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         """Return the order of the data, which is shuffled already."""
         return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
@@ -294,8 +238,6 @@ class RunTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save under another name, and rename it when all of it is on the disk."""
-        if not self.folder.keeps_saves:
-            return
         unfinished = self.folder.saves / UNFINISHED
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -305,32 +247,28 @@ class RunTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.is_world_process_zero():
                 self._publish(unfinished / f"{SAVE}{self.state.global_step}")
-        except (OSError, SafetensorError, RuntimeError) as error:
+        except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeErrors
             shutil.rmtree(unfinished, ignore_errors=True)
-            is_torch = any(word in str(error) for word in TORCH_WRITER)
-            if not isinstance(error, OSError | SafetensorError) and not is_torch:
-                raise
             raise self.save_error(error) from error
         self.accelerator.wait_for_everyone()
 
     def _publish(self, save: Path) -> None:
         """Give a finished save its name. The one before it stays until a step shows that this one is sound."""
         for path in (*save.iterdir(), save):
-            _sync(path)
+            sync(path)
         final = self.folder.saves / save.name
         if not final.exists():  # otherwise this step was saved before
             save.rename(final)
-            _sync(self.folder.saves)
+            sync(self.folder.saves)
         shutil.rmtree(save.parent, ignore_errors=True)
 
     def save_error(self, error: Exception) -> OutputError:
         """Return what to say if something of a run could not be written."""
         saves, save = self.folder.saves, self.folder.save
         kept = f"the save before it, {save}, is whole" if save else "there was none before it"
-        said = " ".join(str(error).split())[:200]
         _, room = disk_space(saves, {SAVE: self.trainable.save_bytes})
         return OutputError(
-            f"A save in {saves} could not be written ({said}); {kept}. A save {room}.",
+            f"A save in {saves} could not be written ({' '.join(str(error).split())[:200]}); {kept}. A save {room}.",
             "Free some space, then go on with --resume.",
         )
 
@@ -343,17 +281,10 @@ class RunTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load what `_save` saved."""
+        parameters = self.trainable.parameters
         with torch.no_grad():
             for name, value in load_file(Path(resume_from_checkpoint) / WEIGHTS).items():
-                self.trainable.parameters[name].copy_(value)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+                parameters[name].copy_(value)
 
 
 class RunCallback(TrainerCallback):
@@ -372,7 +303,8 @@ class RunCallback(TrainerCallback):
         return time.perf_counter() - self._began
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Begin the log with the steps before."""
+        """Begin the log with the steps before, and let the optimizer leave frozen rows alone."""
+        self.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # of accelerate's, around torch's
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
         self._began = time.perf_counter() - max(before, default=0.0)
         if state.is_world_process_zero:
@@ -391,7 +323,7 @@ class RunCallback(TrainerCallback):
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError(state.global_step)
         if "loss" in logs and state.is_world_process_zero:
-            self.folder.remove(slice(1, None))
+            self.folder.remove(self.folder.steps[1:])
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop if a signal came while a save was written: another step may take long."""
@@ -400,29 +332,23 @@ class RunCallback(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop before a step that would spoil the weights; with fp16 the scaler skips such a step."""
-        if args.fp16:
-            return
         gradients = [value.grad for value in self.trainable.parameters.values() if value.grad is not None]
-        if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+        if not args.fp16 and not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
             raise NotFiniteError(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Evaluate and save at the end; save and stop after a signal."""
         if state.global_step >= state.max_steps:
-            control.should_evaluate = control.should_save = True
+            control.should_evaluate, control.should_save = True, self.folder.keeps_saves
         elif self.stop.is_wanted():
-            control.should_save = control.should_training_stop = True
+            control.should_training_stop, control.should_save = True, self.folder.keeps_saves
 
 
 # ---- signals
 
 
 class Stop:
-    """Whether a signal asked the run to stop.
-
-    Attributes:
-        signal: The signal; None if there was none.
-    """
+    """Whether a signal asked the run to stop."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
