@@ -23,7 +23,6 @@ from ctxextend.plan.output_files import (
     RECIPE_POINTER,
     UNDECODED,
     UNTRAINED,
-    index_text,
     model_card,
     printable,
 )
@@ -111,8 +110,12 @@ class TrainedWeights(Mapping[str, NDArray[Any]]):
             keys = [key for key in CONFIG_KEYS if key in checkpoint.config] or CONFIG_KEYS[:1]
             changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
             found[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
-        if self.dtype is not None and checkpoint.index is not None:
-            found[checkpoint.index_file] = index_text(checkpoint, self.layouts, (), ())
+        metadata = (checkpoint.index or {}).get("metadata")
+        if self.dtype is not None and isinstance(metadata, Mapping) and "total_size" in metadata:
+            sizes = {checkpoint.output_name(file): file.tensor_bytes for file in checkpoint.weights}
+            sizes |= {name: layout.tensor_bytes for name, layout in self.layouts.items()}
+            new: dict[tuple[str, ...], Any] = {("metadata", "total_size"): sum(sizes.values())}
+            found[checkpoint.index_file] = edit(checkpoint.text(checkpoint.index_file), new)
         return found
 
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
