@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ctxextend.errors import RecipeError
 from ctxextend.evaluation.eval_model import check_tables
@@ -47,23 +47,15 @@ class RunResult:
     evaluation: Evaluation | None = field(default=None, metadata=json_key("evaluate"))
     planned: ResizePlan | None = field(default=None, metadata=not_in_json)
 
-    json_properties: ClassVar = {"resize": "resized"}
-
-    @property
-    def resized(self) -> ResizeResult | ResizePlan | None:
-        """What the resize did, whether or not it was a step on the way to a training."""
-        return self.resize or self.planned
+    def json_more(self) -> dict[str, Any]:
+        """Return what its JSON says beside its fields."""
+        return {"resize": self.resize or self.planned}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What should not be missed of any step."""
         steps = (self.resize, self.training, self.evaluation)
         return tuple(warning for step in steps if step is not None for warning in step.warnings)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the process that writes and prints, where several trained together."""
-        return self.training is None or self.training.is_first
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -80,15 +72,10 @@ class RunInterrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run whose source was found to be what its recipe says; `execute` does it.
-
-    Attributes:
-        recipe: What is asked for.
-        resize: What its resize will do; None where none is asked for.
-    """
+    """A run whose source was found to be what its recipe says; `execute` does it."""
 
     recipe: Recipe
-    resize: ResizePlan | None
+    resize: ResizePlan | None  # what its resize will do
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -108,22 +95,10 @@ class RunPlan:
         progress: Stages = lambda what, of: nullcontext(no_progress),
         tell: Callable[[str], None] = lambda text: None,
     ) -> RunResult:
-        """Resize, train and evaluate, as far as the recipe asks for it.
+        """Resize, train and evaluate, as far as the recipe asks for it; see `run`.
 
-        Of several processes that train together, each calls this, and the first alone evaluates.
-
-        Args:
-            output: The new folder; None is what the recipe says, and else `<name>-<length>`.
-            force: Replace an existing checkpoint folder at the last moment.
-            resume: Go on with a training that was stopped.
-            progress: Called at the start of each step that counts bytes or tokens.
-            tell: Told what should be known before a training begins.
-
-        Raises:
-            CtxextendError: As `ResizePlan.execute`, `train` and `evaluate`.
-            TrainingInterrupted: Ctrl-C or another signal while it trained; it says what is saved.
-            RecipeError: An output or a training to go on with is named, and the recipe asks for none.
-            RunInterrupted: Ctrl-C while the output was measured; it holds what was done.
+        Of several processes that train together, each calls this, and the first alone evaluates. `progress` is called
+        at the start of each step, `tell` with what should be known before a training begins.
         """
         recipe, plan, folder = self.recipe, self.resize, self.output(output)
         # What a step behind a long training would refuse is refused now.
@@ -144,7 +119,7 @@ class RunPlan:
             with progress("Writing", "bytes") as moved:
                 resized = plan.execute(folder, force=force, progress=moved)
             result = RunResult(resized.output, resize=resized)
-        if recipe.evaluate is None or not result.is_first:
+        if recipe.evaluate is None or (result.training and not result.training.is_first):
             return result
         measured = recipe.checkpoint
         if (made := result.output) is not None:
@@ -159,12 +134,7 @@ class RunPlan:
 
 
 def plan_run(written: RecipeFile) -> RunPlan:
-    """See that a run's source is what its recipe says, and plan its resize; nothing is written.
-
-    Raises:
-        CtxextendError: As `plan_recipe`.
-        CheckpointError: The source is no longer what it was when the recipe was written.
-    """
+    """See that a run's source is what its recipe says, and plan its resize; nothing is written."""
     recipe, resized = written.recipe, None
     hashes = table_hashes(written.provenance)
     if recipe.resize is not None or hashes:
@@ -195,8 +165,10 @@ def run(
 
     Raises:
         RecipeError: The file cannot be read; the message holds everything that is wrong in it.
-        CtxextendError: As `plan_run` and `RunPlan.execute`.
-        RunInterrupted: As `RunPlan.execute`.
+        CheckpointError: The source is no longer what it was when the recipe was written.
+        CtxextendError: As `plan_resize`, `ResizePlan.execute`, `train` and `evaluate`.
+        TrainingInterrupted: Ctrl-C or another signal while it trained; it says what is saved.
+        RunInterrupted: Ctrl-C while the output was measured; it holds what was done.
     """
     if isinstance(recipe, Recipe):
         if changes:

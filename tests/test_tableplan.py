@@ -382,7 +382,7 @@ def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
     assert [edit.file for edit in one.edits if edit.is_limit] == ["generator_tokenizer/tokenizer_config.json"]
     with pytest.raises(ResizeError, match="--part question_encoder or --part generator"):
         plan_resize(tmp_path / "source", to=768)
-    with pytest.raises(ResizeError, match="neither can change alone.*Use --part generator"):
+    with pytest.raises(ResizeError, match="neither can change alone"):
         plan_resize(tmp_path / "source", to=2000, part="generator.encoder")
 
 

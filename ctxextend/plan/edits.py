@@ -19,7 +19,6 @@ from ctxextend.plan.find_tables import (
     TableShape,
     check_rows,
     of_part,
-    tables_below,
 )
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
@@ -74,64 +73,49 @@ def plan_tables(
     tables.
     """
     chosen = of_part(found, settings.part)
-    if tied := _tied(found, chosen):
-        place, name = tied[0]
-        part = _free_part(found, place)
-        raise ResizeError(
-            f"--part {settings.part}: {name} has its length by the same key, {place.config_key}, and neither can "
-            "change alone.",
-            f"Use --part {part}." if part else "Leave --part out.",
-        )
+    keys = {location.config_key for location, _ in chosen}
+    for location, name in found:
+        if location.config_key in keys and name not in (name for _, name in chosen):
+            raise ResizeError(
+                f"--part {settings.part}: {name} has its length by the same key, {location.config_key}, and neither "
+                "can change alone.",
+                "Leave --part out, or name the part that holds both.",
+            )
     plans = []
-    for place, name in chosen:
+    for location, name in chosen:
         (rows, hidden_size), dtype, file = describe(name)
-        check_rows(place, rows, name, has_config=has_config and not settings.mend_limits)
+        check_rows(location, rows, name, has_config=has_config and not settings.mend_limits)
         # Every table that has its length by the same key must have so many positions at least.
-        after = place.rows(
-            max(other.key_value(settings.to) for other, _ in found if other.config_key == place.config_key)
+        after = location.rows(
+            max(other.key_value(settings.to) for other, _ in found if other.config_key == location.config_key)
         )
         plans.append(
             TablePlan(
                 name=name,
-                part=place.part,
+                part=location.part,
                 file=file,
-                config_key=place.config_key,
-                max_len_before=place.positions(rows),
-                max_len_after=place.positions(after),
+                config_key=location.config_key,
+                max_len_before=location.positions(rows),
+                max_len_after=location.positions(after),
                 rows_before=rows,
                 rows_after=after,
-                reserved_rows=place.reserved_rows,
+                reserved_rows=location.reserved_rows,
                 hidden_size=hidden_size,
                 dtype=dtype,
-                location=place,
+                location=location,
                 fixes_limits=settings.mend_limits,
             )
         )
-    longer = next((plan for plan in plans if plan.rows_after > plan.rows_before), None)
-    shorter = next((plan for plan in plans if plan.rows_after < plan.rows_before), None)
-    if longer and shorter:
-        parts = [f"--part {_free_part(found, plan.location) or '…'}" for plan in (longer, shorter)]
+    changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}
+    if len(changes) > 1:
         raise ResizeError(
-            f"{settings.to} positions are more than the {longer.max_len_before} of {longer.name} and fewer than the "
-            f"{shorter.max_len_before} of {shorter.name}.",
-            f"Resize one at a time: {' or '.join(parts)}.",
+            f"{settings.to} positions are more than the {changes[True].max_len_before} of {changes[True].name} and "
+            f"fewer than the {changes[False].max_len_before} of {changes[False].name}.",
+            f"Resize one at a time: --part {' or --part '.join(plan.part or '…' for plan in changes.values())}.",
         )
     for plan in plans:
         _check_length(settings, plan)
     return tuple(plans)
-
-
-def _tied(found: Sequence[FoundTable], chosen: Sequence[FoundTable]) -> list[FoundTable]:
-    """Return the tables that were not chosen and have their length by the key of one that was."""
-    keys = {place.config_key for place, _ in chosen}
-    return [table for table in found if table.location.config_key in keys and table not in chosen]
-
-
-def _free_part(found: Sequence[FoundTable], place: TableLocation) -> str:
-    """Return the smallest part around a table that can change alone; empty where only the whole model can."""
-    path = place.part.split(".")
-    parts = (".".join(path[:depth]) for depth in range(len(path), 0, -1))
-    return next((part for part in parts if part and not _tied(found, tables_below(found, part))), "")
 
 
 def _check_length(settings: Resize, plan: TablePlan) -> None:
@@ -145,24 +129,19 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
         )
     if wanted > learned:
         check_source_rows(learned, wanted, settings)
-    step = _step(plan.location)
-    if plan.is_changed and wanted % step:
+    location = plan.location
+    key, unless = location.table.multiple_of, location.table.unless
+    if key is None or not plan.is_changed or (unless and location.stated(unless[0]) == unless[1]):
+        return
+    stated = location.stated(key)
+    values = stated if isinstance(stated, list) else [location.family.defaults.get(key) if stated is None else stated]
+    step = max((value for value in values if isinstance(value, int) and value > 0), default=1)
+    if wanted % step:
         below, above = wanted // step * step, (wanted // step + 1) * step
         raise ResizeError(
-            f"{plan.name}: texts are padded to multiples of {step} ({plan.location.table.multiple_of}), which {wanted} "
-            "positions are not.",
+            f"{plan.name}: texts are padded to multiples of {step} ({key}), which {wanted} positions are not.",
             f"Use --to {f'{below} or {above}' if below else above}.",
         )
-
-
-def _step(place: TableLocation) -> int:
-    """Return what a length must be a multiple of."""
-    key, unless = place.table.multiple_of, place.table.unless
-    if key is None or (unless and place.stated(unless[0]) == unless[1]):
-        return 1
-    stated = place.stated(key)
-    values = stated if isinstance(stated, list) else [place.family.defaults.get(key) if stated is None else stated]
-    return max((value for value in values if isinstance(value, int) and value > 0), default=1)
 
 
 def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, ...]:
@@ -170,7 +149,7 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     checkpoint = model.checkpoint
     edits = list(_config_edits(checkpoint, model.architecture, tables)) if checkpoint.has_config else []
     # A tokenizer's limits follow the first table that reads its texts.
-    first = {place.tokenizer: name for place, name in reversed(model.tables) if place.tokenizer is not None}
+    first = {location.tokenizer: name for location, name in reversed(model.tables) if location.tokenizer is not None}
     for table in tables:
         tokenizer = table.location.tokenizer
         if tokenizer is not None and first[tokenizer] == table.name:
@@ -216,11 +195,11 @@ def _fixed(
     config: Mapping[str, Any], architecture: Architecture, table: TablePlan, lengths: dict[tuple[str, ...], int]
 ) -> dict[tuple[str, ...], Any]:
     """Return what makes a config agree with a table that stays: what it leaves out may stay out."""
-    place, stated = table.location, dict(lengths)
+    location, stated = table.location, dict(lengths)
     stated |= {(key,): table.max_len_after for key in architecture.family.raised}
     wrong = {path: value for path, value in stated.items() if nested(config, path) not in (None, value)}
-    is_default = place.family.defaults.get(place.obeyed_key) == place.key_value(table.max_len_after)
-    return wrong | lengths if place.stated(place.obeyed_key) is None and not is_default else wrong
+    is_default = location.family.defaults.get(location.obeyed_key) == location.key_value(table.max_len_after)
+    return wrong | lengths if location.stated(location.obeyed_key) is None and not is_default else wrong
 
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
@@ -279,7 +258,7 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
 
 
 def make_buffer(plan: BufferPlan) -> NDArray[Any]:
-    """Return a buffer's values: shape and dtype as planned."""
+    """Return a buffer's values, of the shape and dtype that are planned."""
     dtype = numpy_dtype(plan.dtype)
     if plan.content == "arange":
         values = np.arange(plan.start, plan.start + plan.shape[-1], dtype=dtype)

@@ -59,35 +59,18 @@ class OpenedModel:
 def open_model(ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)) -> OpenedModel:
     """Open a checkpoint, detect its architecture, and find its position tables.
 
-    Args:
-        ref: The checkpoint.
-        typed: The command that asks for it, and its other flags, to be repeated in advice.
-
-    Raises:
-        SourceError: Nothing is at that reference, or it cannot be reached.
-        CheckpointError: A file is missing or malformed, the config names no model type, or there is no such table.
-        UnsupportedModelError: The model has no learned position table, or its type is not known.
+    `typed` is the command that asks for it, and its other flags, to be repeated in advice.
     """
     return identify_model(open_reference(ref), ref, typed=typed)
 
 
 def open_reference(ref: CheckpointRef) -> Checkpoint:
-    """Find the checkpoint that a reference names, and read its config and headers.
-
-    Raises:
-        SourceError: As `resolve_source`.
-        CheckpointError: As `open_checkpoint`.
-    """
+    """Find the checkpoint that a reference names, and read its config and headers."""
     return open_checkpoint(resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant), ref.variant)
 
 
 def identify_model(checkpoint: Checkpoint, ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)) -> OpenedModel:
-    """Detect the architecture of a checkpoint that is open already, and find its tables; see `open_model`.
-
-    Raises:
-        CheckpointError: As `open_model`.
-        UnsupportedModelError: As `open_model`.
-    """
+    """Detect the architecture of a checkpoint that is open already, and find its tables; see `open_model`."""
     architecture = _architecture(checkpoint, ref, typed)
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
 
@@ -99,58 +82,45 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[st
         return _described(checkpoint, ref, typed)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
-        raise _nameless(checkpoint)
-    if isinstance(model_type, str) and not is_known(model_type):
+        what, then = checkpoint.weights[0].path, ""
+        message = f"There is no config.json beside {what} that says what it is."
+        if checkpoint.is_adapter:
+            message = f"{what} is an adapter of {checkpoint.base}, whose config is not read."
+            then = f"Resize {checkpoint.base}, then load the adapter onto that. If it holds the table too: "
+        raise CheckpointError(message, f"{then}Say what it is with --family, for example --family gpt2.")
+    # A model that is itself unsupported may hold a part of any type, where transformers lets it.
+    types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
+    parts = [name for name in types if isinstance(name, str) and name in FAMILIES]
+    if isinstance(model_type, str) and (not is_known(model_type) or (parts and model_type not in FAMILIES)):
         if ref.model_type is not None:
             near = get_close_matches(model_type.lower(), FAMILIES, 1)
             hint = f"Did you mean --family {near[0]}? " if near else ""
             message = f"--family {model_type} is not in ctxextend's registry."
             raise UnsupportedModelError(message, f"{hint}`ctxextend families` lists what is.")
-        raise UnsupportedModelError(
-            f"The model type {model_type!r} is not in ctxextend's registry.",
-            _suggestions(checkpoint, ref, typed)
-            or "It holds no tensor that looks like a position table. `ctxextend families` lists the types that do.",
-        )
-    # A model that is itself unsupported may hold a part of any type, where transformers lets it.
-    types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
-    parts = [name for name in types if isinstance(name, str) and name in FAMILIES]
-    if parts and isinstance(model_type, str) and model_type not in FAMILIES:
-        raise UnsupportedModelError(
-            f"Models of type {model_type} are not resized as such, but a part of this one is of a known type: "
-            f"{', '.join(parts)}.",
-            _suggestions(checkpoint, ref, typed)
-            or f"It holds no tensor that looks like a position table. {FAMILIES_HINT}",
-        )
+        message = f"The model type {model_type!r} is not in ctxextend's registry"
+        message += f", but a part of this one is of a known type: {', '.join(parts)}." if parts else "."
+        none = f"It holds no tensor that looks like a position table. {FAMILIES_HINT}"
+        raise UnsupportedModelError(message, _suggestions(checkpoint, ref, typed) or none)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
     architecture = find_architecture(config, where, ref.model_type)
     return _in_adapter(checkpoint, architecture) if checkpoint.is_adapter else architecture
 
 
 def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
-    """Return the tables that a model holds, each with the name that it has there, in the registry's order.
-
-    Args:
-        architecture: What the registry knows of the model.
-        names: The names of all of its tensors.
-        where: What holds them, for messages.
-
-    Raises:
-        CheckpointError: There is none, or one stands there under two names.
-        UnsupportedModelError: There is none, and parts of it have none.
-    """
+    """Return the tables that a model holds, among whose tensors are `names`, in the registry's order."""
     found = list[FoundTable]()
-    for place in architecture.locations:
-        matches = [name for name in place.names if name in names]
+    for location in architecture.locations:
+        matches = [name for name in location.names if name in names]
         if len(matches) > 1:
             raise CheckpointError(
                 f"{where}: there are two candidate tables, {' and '.join(matches)}.",
                 "Save the model again with save_pretrained, which writes one.",
             )
-        found += [FoundTable(place, name) for name in matches]
+        found += [FoundTable(location, name) for name in matches]
     if not found and architecture.unsupported:
         raise unsupported_error(architecture.family.model_type, architecture.unsupported)
     if not found:
-        wanted = " or ".join(dict.fromkeys(name for place in architecture.locations for name in place.names))
+        wanted = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
         raise CheckpointError(
             f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
             "Check that model_type in config.json, or --family, and the weights belong together.",
@@ -159,18 +129,10 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
 
 
 def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
-    """Return the tables of one part of a model, or all of them where no part is named.
-
-    Args:
-        found: From `find_tables`.
-        part: As its tables are called, or what they stand below.
-
-    Raises:
-        ResizeError: There is no such part.
-    """
-    chosen = list(found) if part is None else tables_below(found, part)
+    """Return the tables of one part of a model, or all of them where no part is named."""
+    chosen = [table for table in found if part is None or f"{table.location.part}.".startswith(f"{part}.")]
     if not chosen:
-        parts = " or ".join(dict.fromkeys(place.part for place, _ in found if place.part))
+        parts = " or ".join(dict.fromkeys(location.part for location, _ in found if location.part))
         raise ResizeError(
             f"--part {part}: this model has no such part with a position table.",
             f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
@@ -178,17 +140,8 @@ def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
     return chosen
 
 
-def tables_below(found: Sequence[FoundTable], part: str) -> list[FoundTable]:
-    """Return the tables that are called as a part is, or stand below it."""
-    return [table for table in found if table.location.part == part or table.location.part.startswith(f"{part}.")]
-
-
 def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
-    """Return shape, dtype and file of a table.
-
-    Raises:
-        CheckpointError: It is of a dtype or shape that no table has.
-    """
+    """Return shape, dtype and file of a table."""
     file = checkpoint.holder(name)
     entry, _ = file.entries[name], float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
@@ -197,38 +150,25 @@ def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
     return (entry.shape[0], entry.shape[1]), entry.dtype, checkpoint.relative(file)
 
 
-def check_rows(place: TableLocation, rows: int, name: str, *, has_config: bool = True) -> None:
-    """Refuse a table that is not as long as the config says.
-
-    Raises:
-        CheckpointError: They disagree, or no row is left behind the offset.
-    """
+def check_rows(location: TableLocation, rows: int, name: str, *, has_config: bool = True) -> None:
+    """Refuse a table that is not as long as the config says."""
     if has_config:
-        key = place.obeyed_key
-        value = place.value(key)
-        expected = place.rows(value)
+        key = location.obeyed_key
+        path, value = ".".join((*location.path, key)), location.value(key)
+        expected = location.rows(value)
         if rows != expected:
-            how = "" if place.stated(key) is not None else " (transformers' default, since the key is missing)"
+            how = "" if location.stated(key) is not None else " (transformers' default, since the key is missing)"
             raise CheckpointError(
-                f"config.json states {'.'.join((*place.path, key))} {reprlib.repr(value)}{how}, so {name} should have "
+                f"config.json states {path} {reprlib.repr(value)}{how}, so {name} should have "
                 f"{reprlib.repr(expected)} rows, and it has {rows}.",
                 "Correct config.json, or fetch config and weights again: they do not belong together.",
             )
-    if place.positions(rows) < 1:
-        behind = f", {place.table.ahead} behind the last" if place.table.ahead else ""
+    if location.positions(rows) < 1:
+        behind = f", {location.table.ahead} behind the last" if location.table.ahead else ""
         raise CheckpointError(
-            f"{name} has {rows} rows, and {place.reserved_rows} of them stand in front of position 0{behind}.",
-            f"Check {place.table.reserved.config_key or 'the offset'}.",
+            f"{name} has {rows} rows, and {location.reserved_rows} of them stand in front of position 0{behind}.",
+            f"Check {location.table.reserved.config_key or 'the offset'}.",
         )
-
-
-def _nameless(checkpoint: Checkpoint) -> CheckpointError:
-    what = checkpoint.weights[0].path
-    message, then = f"There is no config.json beside {what} that says what it is.", ""
-    if checkpoint.is_adapter:
-        message = f"{what} is an adapter of {checkpoint.base}, whose config is not read: its model type is not known."
-        then = f"Resize {checkpoint.base}, then load the adapter onto that. If it holds the table too: "
-    return CheckpointError(message, f"{then}Say what it is with --family, for example --family gpt2.")
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
@@ -255,26 +195,25 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
 def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
     """Return the architecture of a model whose table the user describes."""
     table, key, reserved = str(ref.table), ref.config_key, ref.reserved_rows
-    if table not in checkpoint.names:
-        message = f"{checkpoint.root} holds no tensor {table}."
-        raise CheckpointError(message, _suggestions(checkpoint, ref, typed) or "Check --table.")
-    shape = checkpoint.holder(table).entries[table].shape
-    if key is None and checkpoint.has_config:
-        raise CheckpointError(
-            f"--table {table}: which key of config.json states its length is not known.",
-            _suggestions(checkpoint, ref, typed, table) or "Name it with --config-key.",
-        )
+    shape = checkpoint.holder(table).entries[table].shape if table in checkpoint.names else ()
+    rows = shape[0] if shape else 0
+    stated = nested(checkpoint.config, tuple((key or "").split(".")))
     if len(shape) != 2:
-        message = f"--table {table} has shape {list(shape)}, not rows by hidden size."
-        raise CheckpointError(message, _suggestions(checkpoint, ref, typed) or "Check --table.")
-    stated, rows = nested(checkpoint.config, tuple((key or "").split("."))), shape[0]
-    if checkpoint.has_config and stated not in (rows, rows - reserved):
-        raise CheckpointError(
-            f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them in front of "
-            "position 0.",
-            _suggestions(checkpoint, ref, typed, table) or "Check --config-key and --offset.",
+        has = (
+            f"it has shape {list(shape)}, not rows by hidden size"
+            if shape
+            else f"{checkpoint.root} holds no such tensor"
         )
-    return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
+        message, about = f"--table {table}: {has}.", None
+    elif key is None and checkpoint.has_config:
+        message, about = f"--table {table}: which key of config.json states its length is not known.", table
+    elif checkpoint.has_config and stated not in (rows, rows - reserved):
+        message = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
+        about = table
+    else:
+        return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
+    hint = _suggestions(checkpoint, ref, typed, about) or "Check --table, --config-key and --offset."
+    raise CheckpointError(message, hint)
 
 
 class _LikelyTable(NamedTuple):
