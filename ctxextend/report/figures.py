@@ -157,35 +157,33 @@ class LossCurve(NamedTuple):
     shows_errors: bool = True  # two standard errors on either side
 
 
-def losses_by_position(evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
-    """Return the losses of one way to read, keyed by the first position and the one behind the last."""
-    buckets = evaluation.positions.buckets if evaluation.positions else ()
-    return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
+def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
+    """Return the losses of one way to read by ``position``, keyed by the first one and the one behind the last.
 
-
-def losses_by_context(evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
-    """Return the losses of `MODEL`, or of the original for any other way, keyed by context."""
+    Or by ``context``, keyed by that alone; all ways but `MODEL` are the original then.
+    """
+    if by == "position":
+        buckets = evaluation.positions.buckets if evaluation.positions else ()
+        return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
     points = evaluation.contexts.points if evaluation.contexts else ()
     found = [(point.context, point.loss if way == MODEL else point.original) for point in points]
     return {(context,): loss for context, loss in found if loss is not None}
 
 
+def loss_title(by: str, kind: str) -> str:
+    """Return the title of losses of models of a kind."""
+    return f"Loss of {'the same ' * (by == 'context')}{'masked ' * (kind == 'masked')}tokens by {by}"
+
+
 def draw_losses(
-    axes: "Axes",
-    curves: Sequence[LossCurve],
-    title: str,
-    by: str,
-    learned: int | None,
-    *,
-    limit: float | None = None,
-    has_legend: bool = False,
+    axes: "Axes", curves: Sequence[LossCurve], by: str, kind: str, learned: int | None, limit: float | None = None
 ) -> None:
     """Draw losses by ``position`` as steps, or by ``context`` as points, the lowest layer first.
 
     A broken line stands where the learned length ends; losses above `limit` are cut off.
     """
     is_context = by == "context"
-    axes.set(title=title, xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
+    axes.set(title=loss_title(by, kind), xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
     axes.grid(visible=False, axis="x")
     curves = [curve for curve in curves if curve.losses]
     for curve in curves:
@@ -212,8 +210,6 @@ def draw_losses(
         axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
     if learned is not None and learned <= longest:
         _mark_learned(axes, learned, f"learned: {learned:,}")
-    if has_legend:
-        add_legend(axes, f"{'bars' if is_context else 'bands'}: ± 2 standard errors")
 
 
 def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
@@ -312,7 +308,14 @@ LOOKS: Mapping[str, Look] = {
     SLIDING: {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN},
     TRUNCATED: {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3},
 }
-WAYS = {MODEL: "model", SLIDING: "original, sliding windows", TRUNCATED: "original, windows back to back"}
+# What is drawn of losses: how errors are, and by how the text was read the names of curves.
+LOSSES = {
+    "position": (
+        "bands",
+        {MODEL: "model", SLIDING: "original, sliding windows", TRUNCATED: "original, windows back to back"},
+    ),
+    "context": ("bars", {MODEL: "model", SLIDING: "original"}),
+}
 
 
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
@@ -327,15 +330,10 @@ def evaluation_figure(evaluation: Evaluation) -> "Figure":
 
 
 def _evaluation_panels(evaluation: Evaluation) -> Iterator[Draw]:
-    scored, learned = "masked tokens" if evaluation.kind == "masked" else "tokens", evaluation.original_max_len
-    draw = partial(draw_losses, learned=learned, has_legend=True)
-    if evaluation.positions is not None:
-        curves = [LossCurve(name, losses_by_position(evaluation, way), LOOKS[way]) for way, name in WAYS.items()]
-        yield partial(draw, curves=curves, title=f"Loss of {scored} by position", by="position")
-    if evaluation.contexts is not None:
-        names = {MODEL: "model", SLIDING: "original"}
-        curves = [LossCurve(name, losses_by_context(evaluation, way), LOOKS[way]) for way, name in names.items()]
-        yield partial(draw, curves=curves, title=f"Loss of the same {scored} by context", by="context")
+    learned = evaluation.original_max_len
+    for by, measured in (("position", evaluation.positions), ("context", evaluation.contexts)):
+        if measured is not None:
+            yield partial(_draw_evaluation_losses, evaluation=evaluation, by=by)
     if (passkey := evaluation.passkey) is not None:
         label = f"text (tokens)\n{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
         yield partial(draw_passkey, passkey=passkey, label=label, learned=learned)
@@ -347,6 +345,13 @@ def _evaluation_panels(evaluation: Evaluation) -> Iterator[Draw]:
         ranks = [Bar(name, way.reciprocal_rank, way.reciprocal_rank_error, look) for name, way in found.ways.items()]
         yield partial(draw_bars, bars=recalls, title="Retrieval: recall@1", label=asked)
         yield partial(draw_bars, bars=ranks, title="Retrieval: mean reciprocal rank", label=asked)
+
+
+def _draw_evaluation_losses(axes: "Axes", evaluation: Evaluation, by: str) -> None:
+    errors, names = LOSSES[by]
+    curves = [LossCurve(name, losses_by(by, evaluation, way), LOOKS[way]) for way, name in names.items()]
+    draw_losses(axes, curves, by, evaluation.kind, evaluation.original_max_len)
+    add_legend(axes, f"{errors}: ± 2 standard errors")
 
 
 def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":

@@ -9,9 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Passkey, Retrieval
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Passkey, Recall, Retrieval
 from ctxextend.report import figures
-from ctxextend.report.figures import COLOURS, DASHES, ORIGINAL_LOOK, Bar, Draw, Look, LossCurve, printable, upper_limit
+from ctxextend.report.figures import (
+    COLOURS,
+    DASHES,
+    INK,
+    ORIGINAL_LOOK,
+    Bar,
+    Draw,
+    Look,
+    LossCurve,
+    printable,
+    upper_limit,
+)
 from ctxextend.report.numbers import NumberFormat, significant_sign, twice
 from ctxextend.report.saving import REPORT, check_file, save
 from ctxextend.version import __version__
@@ -141,8 +152,6 @@ class Panel:
         return self.plots[0].number is not None
 
 
-# A method's place in the ranking from 0, or None for the original, its name, and what it was worth.
-Named = tuple[int | None, str, Estimate]
 Losses = dict[tuple[int, ...], Estimate]
 
 
@@ -150,8 +159,8 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
     """Return a panel for each part that was measured."""
     panels = (
         _costs(comparison),
-        _losses(comparison, "position", figures.losses_by_position),
-        _losses(comparison, "context", figures.losses_by_context),
+        _losses(comparison, "position"),
+        _losses(comparison, "context"),
         _retrieval(comparison),
         _norms(comparison),
         _passkeys(comparison),
@@ -159,10 +168,8 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
     return [panel for panel in panels if panel is not None]
 
 
-def _look(number: int | None) -> Look:
-    """Return how the line of a method looks, by its place in the ranking from 0, or that of the original."""
-    if number is None:
-        return ORIGINAL_LOOK
+def _look(number: int) -> Look:
+    """Return how the line of a method looks, by its place in the ranking from 0."""
     dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": dash}
 
@@ -173,32 +180,37 @@ def _costs(comparison: Comparison) -> Panel | None:
     if len(rows) < 2:
         return None
     unit = "nats per token" if comparison.metric == LOSS else "mean reciprocal rank"
-    behind = [(number, row.method, row.final.behind or Estimate(0.0, None, 0)) for number, row in enumerate(rows)]
-    short = [(number, row.method, row.final.short) for number, row in enumerate(rows) if row.final.short]
-    plots = [_bars("Behind the best", f"behind the best ({unit})", behind)]
+    behind = [(row.final.behind.mean, row.final.behind.error) if row.final.behind else (0.0, None) for row in rows]
+    bars = [_bar(number, row.method, *one) for number, (row, one) in enumerate(zip(rows, behind, strict=True))]
+    plots = [_bars("Behind the best", f"behind the best ({unit})", bars)]
     heads = ["method", "behind the best"]
     cells = [[row.method, _change(row.final.behind) or "best"] for row in rows]
+    short = [(number, row.method, row.final.short) for number, row in enumerate(rows) if row.final.short]
     if short:
-        plots.append(_bars(f"Cost for texts of {before:,} tokens", "cost for short texts (nats per token)", short))
+        bars = [_bar(number, method, one.mean, one.error) for number, method, one in short]
+        plots.append(_bars(f"Cost for texts of {before:,} tokens", "cost for short texts (nats per token)", bars))
         heads.append("short texts")
         cells = [[*line, _change(row.final.short) or "-"] for line, row in zip(cells, rows, strict=True)]
     return Panel("cost", "What each costs" if short else "Behind the best", plots, heads, cells)
 
 
-def _bars(title: str, label: str, found: Sequence[Named]) -> Plot:
-    """Return bars; those of the last fourth that are far longer than all others are cut off."""
-    ends = [one.mean + sign * twice(one.error) for *_, one in found for sign in (-1, 1)]
-    limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(found) - len(found) // 4)]])
-    bars = [
-        Bar(name, one.mean, one.error, {"color": _look(number)["color"], "alpha": 0.25 if number is None else 0.55})
-        for number, name, one in found
-    ]
+def _bar(number: int | None, name: str, value: float, error: float | None) -> Bar:
+    """Return the bar of a method, by its place in the ranking from 0, or that of the original."""
+    look = {"color": INK, "alpha": 0.25} if number is None else {"color": _look(number)["color"], "alpha": 0.55}
+    return Bar(name, value, error, look)
+
+
+def _bars(title: str, label: str, bars: Sequence[Bar]) -> Plot:
+    """Return a picture of bars; those of the last fourth that are far longer than all others are cut off."""
+    ends = [bar.value + sign * twice(bar.error) for bar in bars for sign in (-1, 1)]
+    limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
     draw = partial(figures.draw_bars, bars=bars, title=title, label=label, limit=limit)
     return Plot(title, draw, (LARGE[0], len(bars) * BAR + 0.6), is_cut=limit is not None)
 
 
-def _losses(comparison: Comparison, by: str, read: Callable[[Evaluation, str], Losses]) -> Panel | None:
+def _losses(comparison: Comparison, by: str) -> Panel | None:
     """Losses by position or by context of each method, and of the original."""
+    read = partial(figures.losses_by, by)
     found = [(number, row.method, read(row.final.evaluation, MODEL)) for number, row in enumerate(comparison.rows)]
     if not any(losses for *_, losses in found):
         return None
@@ -216,20 +228,16 @@ def _losses(comparison: Comparison, by: str, read: Callable[[Evaluation, str], L
         curves.append(LossCurve(name, losses, look, shows_errors=number == 0))
     if original:
         curves.insert(max(len(found) - leads, 0), LossCurve(ORIGINAL, original, ORIGINAL_LOOK, shows_errors=False))
-    scored = "masked tokens" if comparison.kind == "masked" else "tokens"
-    title = f"Loss of {scored} by position" if by == "position" else f"Loss of the same {scored} by context"
-    draw = partial(
-        figures.draw_losses, curves=curves, title=title, by=by, learned=comparison.max_len_before, limit=limit
-    )
+    kind, learned = comparison.kind, comparison.max_len_before
+    draw = partial(figures.draw_losses, curves=curves, by=by, kind=kind, learned=learned, limit=limit)
     places = sorted({place for _, losses in tables for place in losses})
-    heads = [
-        "method",
-        *(EN_DASH.join(f"{end:,}" for end in (place[0], place[-1] - 1)[: len(place)]) for place in places),
-    ]
+    spans = [(place[0], place[-1] - 1) if by == "position" else place for place in places]
+    heads = ["method", *(EN_DASH.join(f"{end:,}" for end in span) for span in spans)]
     cells = [
         [name, *(NUMBERS.estimate(losses[place]) if place in losses else "-" for place in places)]
         for name, losses in tables
     ]
+    title = figures.loss_title(by, kind)
     plot = Plot(title, draw, is_cut=limit is not None)
     return Panel(by, title, [plot], heads, cells, names_original=bool(original))
 
@@ -248,20 +256,18 @@ def _retrieval(comparison: Comparison) -> Panel | None:
     if not asked:
         return None
     first = asked[0][2]
-    ways = [(number, method, read.ways[MODEL]) for number, method, read in asked if MODEL in read.ways]
-    own = [(None, f"original, {name}", way) for name, way in first.ways.items() if name != MODEL]
-    ranks: list[Named] = []
-    recalls: list[Named] = []
-    for number, name, way in (*ways, *own):
-        ranks.append((number, name, Estimate(way.reciprocal_rank, way.reciprocal_rank_error, 0)))
-        recalls.append((number, name, Estimate(way.recall, way.recall_error, 0)))
+    ways: list[tuple[int | None, str, Recall]] = []
+    ways += [(number, method, read.ways[MODEL]) for number, method, read in asked if MODEL in read.ways]
+    ways += [(None, f"original, {name}", way) for name, way in first.ways.items() if name != MODEL]
+    ranks = [_bar(number, name, way.reciprocal_rank, way.reciprocal_rank_error) for number, name, way in ways]
+    recalls = [_bar(number, name, way.recall, way.recall_error) for number, name, way in ways]
     plots = [
         _bars("Retrieval: mean reciprocal rank", "mean reciprocal rank", ranks),
         _bars("Retrieval: recall@1", "recall@1", recalls),
     ]
     cells = [
-        [name, NUMBERS.estimate(rank), NUMBERS.estimate(recall)]
-        for (_, name, rank), (*_, recall) in zip(ranks, recalls, strict=True)
+        [bar.name, *(NUMBERS.number(one.value, one.error) for one in (bar, other))]
+        for bar, other in zip(ranks, recalls, strict=True)
     ]
     return Panel("retrieval", "Retrieval", plots, ["method", "reciprocal rank", "recall@1"], cells, first)
 
