@@ -97,7 +97,7 @@ def test_every_model_type_is_resized_or_refused_by_name(
         f"{model_type}: {'can be built: take it out of' if built else 'cannot be built: say why in'} NOT_INSTANTIABLE"
     )
     for one in built[:2]:
-        check_followers(model_type, one.model_class, one.config)
+        check_followers(model_type, one)
     assert is_known(model_type), (
         f"{model_type} is new: no parameter of it was found to follow a length. Add it to "
         "ctxextend/families/unsupported.py under what it uses for positions, or a Family to "
@@ -120,16 +120,16 @@ def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
     return "resized" if conforming else "refused" if built else "not instantiable"
 
 
-def check_followers(model_type: str, model_class: Any, config: Any) -> None:
+def check_followers(model_type: str, built: tiny.Built) -> None:
     """Demand that every parameter which follows a length is a table of the registry, or known to be something else."""
     known: set[str] = set()
     if model_type in FAMILIES:
-        known = {name for place in architecture_of(model_type, config).locations for name in place.names}
-    for follower in tiny.followers(model_class, config):
+        known = {name for place in architecture_of(model_type, built.config).locations for name in place.names}
+    for follower in tiny.followers(built):
         line = f"{model_type} {follower.key} {follower.name}"
         assert follower.name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
-            f"{model_class.__name__}: {follower.name} has a row for each unit of {follower.key}. Add a Family for "
-            f"{model_type!r} to ctxextend/families/registry.py with this table and key; or, if its rows are no "
+            f"{built.model_class.__name__}: {follower.name} has a row for each unit of {follower.key}. Add a Family "
+            f"for {model_type!r} to ctxextend/families/registry.py with this table and key; or, if its rows are no "
             "positions of tokens, a pattern to OTHER_AXES and the type to ctxextend/families/unsupported.py."
         )
 
@@ -140,7 +140,7 @@ def architecture_of(model_type: str, config: Any) -> Architecture:
 
 def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
     """Demand that every name under which the registry is shown is one that some class has."""
-    held = frozenset[str]().union(*(one.names for one in built))
+    held = {name for one in built for name in one.shapes}
     config = built[0].config.to_dict() | {"model_type": model_type}
     assert {place.usual_prefix + place.table.name for place in find_architecture(config).locations} <= held
 
@@ -150,7 +150,7 @@ def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> list
     conforming: dict[frozenset[str], Any] = {}
     for one in built if model_type in FAMILIES else []:
         places = architecture_of(model_type, one.config).locations
-        tables = one.names.intersection(name for place in places for name in place.names)
+        tables = frozenset(name for place in places for name in place.names if name in one.shapes)
         if tables and tables not in conforming:
             conforming[tables] = one.model_class
             check_class(lambda: tiny.make_config(model_type), one.model_class, folder / one.model_class.__name__)
@@ -161,8 +161,9 @@ def check_class(make_config: Callable[[], Any], model_class: Any, folder: Path) 
     """Check the offset at the default pad id and at another, and a resize."""
     check_offsets(Small(make_config(), model_class, OTHER_PAD))
     small = Small(make_config(), model_class)
+    unused = copy.deepcopy(small.model)  # BigBird changes with what it reads
     check_offsets(small)
-    check_resize(small, folder)
+    check_resize(small, unused, folder)
 
 
 class Small:
@@ -182,7 +183,6 @@ class Small:
             tiny.set_value(config, tuple(key.split(".")), place.key_value(self.old))
         torch.manual_seed(0)
         self.model = model_class(config).train(False)
-        self.unused = copy.deepcopy(self.model)  # BigBird changes with what it reads
         self.architecture = architecture_of(model_type, self.model.config)
         names = {name for name, _ in self.model.named_parameters()}
         self.found = find_tables(self.architecture, names, model_type)
@@ -230,13 +230,12 @@ def check_offsets(small: Small) -> None:
     assert not unread, "no text reaches these"
 
 
-def check_resize(small: Small, folder: Path) -> None:
+def check_resize(small: Small, extended: Any, folder: Path) -> None:
     """Resize a model's checkpoint by `copy`, and demand all that is promised of the result."""
     small.model.save_pretrained(folder / "source")
     result = resize(folder / "source", to=small.new, output=folder / "output")
     check_proof(folder)
     loaded = pico.settled(pico.Pico(folder / "output", small.model_class).load())
-    extended = small.unused
     extend_model(extended, to=small.new)
     for model in (extended, small.model):
         pico.settled(model)

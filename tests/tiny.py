@@ -91,6 +91,7 @@ FITTING: Mapping[str, dict[str, Any]] = {
     "whisper": dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 3),
 }
 
+PRIMES = (11, 17, 29, 43, 61, 83, 107, 137, 173, 211, 257, 307, 359, 419, 479, 547, 617, 691, 769, 853)
 HEADS = ("PRETRAINING", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ")
 
 
@@ -139,6 +140,13 @@ def set_value(config: Any, path: tuple[str, ...], value: Any) -> None:
     setattr(config, path[-1], value)
 
 
+def get_value(config: Any, path: tuple[str, ...]) -> Any:
+    """Return the value at a path of keys."""
+    for key in path:
+        config = getattr(config, key)
+    return config
+
+
 def model_classes(model_type: str) -> tuple[Any, ...]:
     """Return the classes of a type, the base class first; none where transformers has none."""
     config_class = CONFIG_MAPPING[model_type]
@@ -180,17 +188,11 @@ def all_classes(model_type: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Built:
-    """A class of a type that can be built.
-
-    Attributes:
-        model_class: The class.
-        config: A config that it can be built of.
-        names: The names of its parameters.
-    """
+    """A class of a type, a config that it can be built of, and the shapes of its parameters."""
 
     model_class: Any
     config: Any
-    names: frozenset[str]
+    shapes: Mapping[str, tuple[int, ...]]
 
 
 def buildable(model_type: str, classes: tuple[Any, ...], most: int | None = None) -> Iterator[Built]:
@@ -202,10 +204,10 @@ def buildable(model_type: str, classes: tuple[Any, ...], most: int | None = None
                 config = make_config(model_type)
                 if sizes != "default":
                     shrink(config, only_depth=sizes == "shallow")
-                names = frozenset(shapes(model_class, config))
+                found_shapes = shapes(model_class, config)
             except Exception:
                 continue
-            yield Built(model_class, config, names)
+            yield Built(model_class, config, found_shapes)
             found += 1
             break
         if found == most:
@@ -215,7 +217,7 @@ def buildable(model_type: str, classes: tuple[Any, ...], most: int | None = None
 def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's parameters by their names; the model never has values."""
     with torch.device("meta"):
-        model = model_class(copy.deepcopy(config))
+        model = model_class(copy.deepcopy(config))  # some change the config that they are built of
     return {name: tuple(value.shape) for name, value in model.named_parameters()}
 
 
@@ -227,19 +229,31 @@ def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
                 yield (*path, key), value
 
 
-def followers(model_class: Any, config: Any, step: int = 8) -> Iterator[Follower]:
+def followers(built: Built, step: int = 8) -> Iterator[Follower]:
     """Yield every parameter that gets as many more rows as a key that may state a length is raised by."""
-    before = shapes(model_class, config)
-    for path, value in length_keys(config):
-        changed = copy.deepcopy(config)
-        try:
-            set_value(changed, path, value + step)
-            after = shapes(model_class, changed)
-        except Exception:  # a model that this key alone breaks has nothing that follows it alone
-            continue
+    before, keys = built.shapes, list(length_keys(built.config))
+    # All at once first, each by another prime: mostly no shape changes, and one model is built instead of many.
+    if (
+        1 < len(keys) <= len(PRIMES)
+        and _raised(built, dict(zip((path for path, _ in keys), PRIMES, strict=False))) == before
+    ):
+        return
+    for path, _ in keys:
+        after = _raised(built, {path: step})
         for name, shape in before.items():
             if _has_more_rows(shape, after.get(name, shape), step):
                 yield Follower(".".join(path), name)
+
+
+def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, tuple[int, ...]]:
+    """Return the shapes with some keys raised; none where a model that these alone break follows nothing."""
+    config = copy.deepcopy(built.config)
+    try:
+        for path, step in steps.items():
+            set_value(config, path, get_value(config, path) + step)
+        return shapes(built.model_class, config)
+    except Exception:
+        return {}
 
 
 def _has_more_rows(before: tuple[int, ...], after: tuple[int, ...], step: int) -> bool:
