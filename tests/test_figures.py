@@ -326,7 +326,7 @@ def test_evaluation_figure_draws_bars_with_their_errors() -> None:
     assert len(recalls.containers) == 6
 
 
-@pytest.mark.parametrize(("value", "error"), [(math.nan, None), (-math.inf, math.inf), (0.0, 0.0), (1e6, None)])
+@pytest.mark.parametrize(("value", "error"), [(math.nan, None), (math.inf, math.nan), (0.0, 0.0)])
 def test_evaluation_figure_of_odd_figures(value: float, error: float | None, tmp_path: Path) -> None:
     assert EXTENDED.positions is not None
     assert EXTENDED.contexts is not None
