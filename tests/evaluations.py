@@ -2,7 +2,7 @@
 
 import math
 
-from ctxextend.cli.evaluation_screen import add_evaluation
+from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.output import styled
 from ctxextend.cli.tables import Page
 from ctxextend.evaluation.evaluation_result import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ctxextend.cli.comparison_screen import add_comparison
+from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.output import STYLES, styled
 from ctxextend.cli.tables import Page
 from ctxextend.comparison.comparison_result import Comparison

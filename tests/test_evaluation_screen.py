@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from ctxextend.cli.evaluation_screen import add_evaluation
+from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.output import STYLES, Pieces
 from ctxextend.cli.tables import Page
 from ctxextend.evaluation.evaluation_result import (

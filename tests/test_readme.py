@@ -18,7 +18,7 @@ from typer.main import get_command
 from ctxextend import list_families, list_methods, resize
 from ctxextend.cli.app import app_of
 from ctxextend.cli.command import sections, summary
-from ctxextend.cli.inspection_screen import add_inspections
+from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.output import styled
 from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect

@@ -120,13 +120,10 @@ def wide_names(make_pico: MakePico) -> list[Path]:
     return [long, output, make_pico("gpt2").folder]
 
 
-@pytest.mark.parametrize("width", [40, 57, 80, 120])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_inspect_screen_breaks_all_but_paths_commands_and_cells_of_limits(
-    width: int, count: int, wide_names: list[Path]
-) -> None:
+@pytest.mark.parametrize("width", [40, 80])
+def test_inspect_screen_breaks_all_but_paths_commands_and_cells_of_limits(width: int, wide_names: list[Path]) -> None:
     """The tensor's name is broken where it must be; what one may copy, and rows of a table of names, are not."""
-    lines = inspect(*wide_names[:count], "--width", width).splitlines()
+    lines = inspect(wide_names[0], "--width", width).splitlines()
     files = ("config.json  ", "model.safetensors  ", "tokenizer_config.json  ")
     whole = (*map(str, wide_names), "mend: ")
     long = [line for line in lines if len(line) > width]

@@ -60,12 +60,9 @@ class App(TyperGroup):
 
 def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the app with some commands alone: to import and build all takes a tenth of the start of one."""
+    settings = {"help_option_names": ["--help", "-h"]}
     app = typer.Typer(
-        cls=App,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["--help", "-h"]},
+        cls=App, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=settings
     )
     for name in names:
         app.command(cls=Command)(getattr(import_module(f"ctxextend.cli.{name}"), name))
@@ -80,14 +77,16 @@ def _print_version(wanted: bool) -> None:
 
 
 def ctxextend(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, help="Print the version.")] = False,
 ) -> None:
     """Give a checkpoint's position table another length, and change nothing else.
 
     Example: ctxextend resize tiny-gpt2 --to 512
     """
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(128 + number)
 
 
 def main() -> None:
@@ -102,7 +101,3 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app_of([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(128 + number)

@@ -1,5 +1,7 @@
 """`ctxextend compare`."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,11 +9,12 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output, ignore_ctrl_c
-from ctxextend.cli.tables import Page
+from ctxextend.cli.tables import Cell, Page, counted
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
+WHAT_IS_TRAINED = {"new": "the new rows", "positions": "the position table", "all": "everything"}
 
 
 def compare(
@@ -103,10 +106,82 @@ def write_comparison(sink: Output, found: "Comparison", report: Path | None, plo
 
 def show_comparison(sink: Output, found: "Comparison") -> None:
     """Print what was found for people to read."""
-    from ctxextend.cli.comparison_screen import add_comparison
-
     sink.note(*found.notes)
     sink.warning(*found.warnings)
     add_comparison(page := Page.of_stdout(), found)
     sink.screen(page.lines)
     sink.note(f"Compared in {found.seconds:.0f} s.")
+
+
+def add_comparison(page: Page, comparison: "Comparison") -> None:
+    """Add what was compared, the ranking, and in words how it is read."""
+    page.line((comparison.source, "title"), f" ({comparison.family}, {comparison.kind})")
+    methods, read = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
+    items = [
+        ("gives", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, by {methods}"),
+        ("text", f"{comparison.tokens:,} tokens of {read}"),
+        ("run", f"in {comparison.precision}, seed {comparison.seed}"),
+    ]
+    if comparison.steps:
+        what, steps = WHAT_IS_TRAINED.get(comparison.trainable, comparison.trainable), counted(comparison.steps, "step")
+        items.insert(2, ("trained", f"{what}, {steps}, over {comparison.seq_len} positions"))
+    page.values(items)
+    if not comparison.complete:
+        page.text("Incomplete: it ended before all was measured.", "wrong")
+    if comparison.rows:
+        page.line()
+        _add_ranking(page, comparison)
+    page.line()
+    for text in _reading(page, comparison):
+        page.text(text)
+    for name, reason in comparison.left_out.items():
+        page.text(f"Left out: {name}. {reason}", "faint")
+
+
+def _add_ranking(page: Page, comparison: "Comparison") -> None:
+    """Add the methods as a table, the best first."""
+    written, change = page.numbers.perplexity if comparison.is_loss else page.numbers.estimate, page.numbers.change
+    scored, unit = ("perplexity", ", nats") if comparison.is_loss else ("MRR", "")
+    header = ["   method", scored + ", trained" * bool(comparison.steps), f"behind the best{unit}"]
+    header += ["untrained"] * bool(comparison.steps)
+    header += ["short texts, nats"] * any(row.final.short is not None for row in comparison.rows)
+    rows = []
+    for number, row in enumerate(comparison.rows, 1):
+        cells: list[Cell] = [f"{number:>2} {row.method}"]
+        if (outcome := row.trained if comparison.steps else row.untrained) is None:
+            cells += ["-", "-"]
+        elif outcome.behind is None:
+            cells += [written(outcome.score), ("the best", "right")]
+        else:
+            behind = change(outcome.behind)
+            cells += [written(outcome.score), (f"level  {behind}", "right") if outcome.is_level else behind]
+        if comparison.steps:
+            cells.append(written(row.untrained.score))
+        short = row.final.short
+        cells.append("as before" if short and short.mean == 0 and not short.error else change(short))
+        rows.append(cells[: len(header)])
+    page.table(header, rows)
+
+
+def _reading(page: Page, comparison: "Comparison") -> Iterator[str]:
+    """Yield how the table is to be read."""
+    length, original = comparison.max_len_before, comparison.original
+    if original is not None and comparison.is_loss:
+        score = page.numbers.perplexity(original)
+        yield f"The original in windows of {length} tokens that overlap by half: perplexity {score}."
+    elif original is not None:
+        yield f"The original by the mean vector of pieces of {length} tokens: MRR {page.numbers.estimate(original)}."
+    by = "window" if comparison.is_loss else "document"
+    behind = [(row.final, row.final.behind) for row in comparison.rows if row.final.behind is not None]
+    if any(outcome.is_level for outcome, _ in behind):
+        yield f"Level: behind the best by no more than two standard errors of the difference, paired by {by}."
+    elif any(change.error is None for _, change in behind):
+        yield f"One {by} was read: nothing says how sure the differences are."
+    elif any(not math.isfinite(change.mean) for _, change in behind):
+        yield "Losses that are no finite numbers cannot be ranked."
+    elif len(comparison.rows) > 1:
+        yield f"Every other is more than two standard errors behind the best, paired by {by}."
+    if comparison.rows:
+        yield "Errors are single standard errors."
+    if any(row.final.short is not None for row in comparison.rows):
+        yield f"Short texts: the loss minus the original's, both with {length} tokens."

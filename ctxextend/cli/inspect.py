@@ -1,12 +1,22 @@
 """`ctxextend inspect`."""
 
 import os
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output
-from ctxextend.cli.tables import Page
+from ctxextend.cli.output import Output, Pieces
+from ctxextend.cli.tables import Cell, Page, counted
 from ctxextend.errors import ResizeError
+
+if TYPE_CHECKING:
+    from ctxextend.inspection.table_report import ClientLimit, Inspection, Shown, TableReport
+
+TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
+CLIENT_MARGIN = 22
+
+# Findings of one kind that are told one by one.
+TOLD = 5
 
 
 def inspect(
@@ -39,7 +49,6 @@ def inspect(
     flags = locals()
     # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from ctxextend.cli.inspection_screen import add_inspections, add_rows
     from ctxextend.inspection.inspect import inspect_model
     from ctxextend.json_output import to_json
     from ctxextend.plan.find_tables import open_model
@@ -59,12 +68,8 @@ def inspect(
     if chosen is None:
         add_inspections(page, found)
     else:
-        for table_found in (table_found for inspection in found for table_found in inspection.tables):
-            if not range(*chosen.indices(table_found.rows)):
-                raise ResizeError(f"--rows selects none of {table_found.name}'s rows, 0 to {table_found.rows - 1}.")
-        add_rows(page, found, chosen)
         for value, inspection in zip(values, found, strict=True):
-            value["rows"] = {shown.name: shown.row_figures(chosen) for shown in inspection.tables}
+            value["rows"] = {shown.name: _add_rows(page, inspection, shown, chosen) for shown in inspection.tables}
     sink.screen(page.lines)
     sink.result("inspect", {"models": values})
 
@@ -75,3 +80,176 @@ def _read_rows(text: str | None) -> slice | None:
         return slice(int(text), int(text) + 1)
     ends = options.read_range(text)
     return ends and slice(*ends)
+
+
+def add_inspections(page: Page, inspections: Sequence["Inspection"]) -> None:
+    """Add tables of the same part side by side, then what each model's folder says of its length."""
+    from ctxextend.inspection.table_report import short_names, tables_by_part
+
+    names = short_names(inspections) if len(inspections) > 1 else {}
+    for group in tables_by_part(inspections):
+        for inspection, shown in group:
+            _add_facts(page, inspection, shown)
+        page.line()
+        for pair in [group] if len(group) <= 2 else [[one] for one in group]:
+            _add_norms(page, pair, names)
+        page.line()
+        columns = [dict(_figures(shown)) for _, shown in group]
+        labels = dict.fromkeys(label for column in columns for label in column)
+        rows: list[list[Cell]] = [[(label, "label"), *(one.get(label, "-") for one in columns)] for label in labels]
+        header = ["", *(names[id(inspection)] for inspection, _ in group)] if names else []
+        page.table(header, rows, left=(0,) if names else (0, 1))
+        page.line()
+        for inspection, shown in group:
+            page.line((f"Look at, in {names[id(inspection)]}" if names else "Look at", "title"))
+            for finding in list(_findings(shown)) or ["nothing: no row stands out, is empty or repeated, and no seam"]:
+                page.text(finding, indent="  ")
+        page.line()
+    for inspection in inspections:
+        page.line((f"Limits of {names[id(inspection)]}" if names else "Limits", "title"))
+        _add_limits(page, inspection)
+
+
+def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> None:
+    """Add which table it is, and how large."""
+    part = f", {shown.part}" if shown.part else ""
+    made = f", made by {inspection.method}" if inspection.method and shown.new_rows else ""
+    trained = TRAINED[inspection.trainable] if inspection.trainable else ""
+    page.line((inspection.source, "title"), f" ({inspection.family}{part}{made}{trained})")
+    ahead = shown.rows - shown.reserved_rows - shown.positions
+    parts = [f"{shown.reserved_rows} offset"] * bool(shown.reserved_rows) + [f"{shown.positions} positions"]
+    parts += [f"{ahead} ahead"] * bool(ahead)
+    page.text(
+        f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, {shown.hidden_size} wide, "
+        f"{shown.dtype}, {shown.bytes:,} bytes, {100 * shown.share:.3g} % of {inspection.parameters:,} parameters"
+    )
+
+
+def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
+    """Add the norms over the positions as a chart, with a key to what is what, by names where there are any."""
+    from ctxextend.cli.plots import Curve, add_chart
+    from ctxextend.tables.stats import describe_range
+
+    curves = []
+    for (inspection, shown), learned in zip(pair, ("learned", "second"), strict=False):
+        styles = ["new" if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
+        key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if shown.new_rows else []
+        if shown.reserved_rows:
+            key.append([(f"  {counted(shown.reserved_rows, 'offset row')} in front", "offset")])
+        name = names.get(id(inspection), "")
+        curves.append(Curve(shown.stats.norms.tolist(), styles, shown.reserved_norms.tolist(), name, tuple(key)))
+    add_chart(page, "Norm of each row, by position", curves, "both")
+    for inspection, shown in pair:
+        if shown.new_rows:
+            name, ahead = f"{names[id(inspection)]}: " if names else "", shown.reserved_rows
+            new = ", ".join(describe_range(start - ahead, stop - ahead) for start, stop in shown.new_rows)
+            page.text(f"{name}new positions: {new}", "faint")
+
+
+def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
+    """Yield a table's figures, each with its label."""
+    stats, norm, cosine = shown.stats, shown.figures.norm, shown.figures.neighbour_cosine
+    if norm["median"] is not None:
+        yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
+        yield "norm, median", f"{norm['median']:.3g}"
+        yield "norm variation", f"{norm['variation']:.3g}"
+    if cosine["median"] is not None:
+        yield "cosine to next, median", f"{cosine['median']:.3g}"
+        yield "cosine to next, worst", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
+    if stats.components:
+        yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), shown.hidden_size)}"
+        yield "components for 95 %", str(stats.components_for(0.95))
+    for number, component in enumerate(stats.components, 1):
+        yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
+    yield "mean row from zero", f"{stats.mean_norm:.3g}"
+
+
+def _findings(shown: "TableReport") -> Iterator[str]:
+    """Yield what is unusual in a table, the gravest first."""
+    from ctxextend.tables.stats import describe_range, describe_rows
+
+    stats, repeated = shown.stats, shown.repetition
+    if stats.nonfinite:
+        yield f"NaN or infinity at {describe_rows(stats.nonfinite)}"
+    if stats.zeros:
+        yield f"all zero at {describe_rows(stats.zeros)}"
+    if repeated.period:
+        whole = repeated.start == 0 and repeated.stop == len(stats.norms)
+        where = "" if whole else f" over {describe_range(repeated.start, repeated.stop)}"
+        yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
+    yield from (f"the same row stands at {describe_rows(same)}" for same in repeated.groups[:TOLD])
+    if len(repeated.groups) > TOLD:
+        yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
+    for deviation in dict.fromkeys(shown.untrained.values()):
+        rows = [row for row, fits in shown.untrained.items() if fits == deviation]
+        what = f"({counted(len(rows), 'row')} as an initialiser of std {deviation:g} leaves them)"
+        yield f"untrained by the look of it: {describe_rows(rows)} {what}"
+    for length, positions in shown.seams.items():
+        numbers = ", ".join(map(str, positions[: 2 * TOLD]))
+        more = f" and {len(positions) - 2 * TOLD} more" if len(positions) > 2 * TOLD else ""
+        why = f"multiples of {length}" if len(positions) > 1 else "where a shorter table may have ended"
+        yield f"seam: the table jumps at {numbers}{more}, {why}"
+    # Of a tiled table the outliers of the first tile, since the others are its copies.
+    first = repeated.start + repeated.period if repeated.period else len(stats.norms)
+    outliers = [(row, why) for row, why in shown.outliers.items() if row < first]
+    told = len(outliers) if len(outliers) <= TOLD + 1 else TOLD  # what is left out takes a line as well
+    yield from (f"outlier {row}: {why}" for row, why in outliers[:told])
+    if len(outliers) > told:
+        yield f"outliers too: {describe_rows([row for row, _ in outliers[told:]])}"
+
+
+def _add_limits(page: Page, inspection: "Inspection") -> None:
+    parts = {shown.name: f"{shown.part} " * bool(shown.part) for shown in inspection.tables}
+    rows = list[list[Cell]]()
+    for limit in inspection.limits:
+        is_table = limit.key == limit.table
+        value = "unset" if limit.tokens is None else str(limit.tokens)
+        if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
+            value = f"{limit.value} = {value}"
+        key = f"{parts.get(limit.table, '')}rows less offset" if is_table else limit.key
+        obeyed = "read by nobody" if limit.client == "none" else limit.client
+        mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
+        rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, obeyed)])
+    page.table((), rows, left=range(4), fold=False)
+    for limit in inspection.limits:
+        if limit.why:
+            page.text(f"{limit.file} {limit.key}: {limit.why}", "" if limit.agrees else "wrong", indent="    ")
+    if inspection.clients:
+        page.line(("What each client reads, in tokens", "title"))
+    page.values([(client.client, _client_text(client)) for client in inspection.clients], CLIENT_MARGIN)
+    for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
+        page.line(("mend: ", "label"), (mend, "title"))
+
+
+def _client_text(client: "ClientLimit") -> str:
+    """Say what a client makes of a text, and which place decides it."""
+    beyond = {
+        "cut": f"{client.tokens}, then cut",
+        "fails": f"{client.tokens}, longer texts fail",
+        "last position": f"{client.tokens}, and the rest of longer texts shares the last position",
+        "not cut": "any length, not cut",
+        "not loaded": "the model does not load",
+    }[client.beyond]
+    return f"{beyond}: {client.decided_by}"
+
+
+def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: slice) -> list[dict[str, Any]]:
+    """Add the figures of some rows of a tensor, offset rows included, as a table; return them as plain values."""
+    if not range(*rows.indices(shown.rows)):
+        raise ResizeError(f"--rows selects none of {shown.name}'s rows, 0 to {shown.rows - 1}.")
+    page.line((f"{inspection.source} {shown.name}", "title"))
+    figures, cells = shown.row_figures(rows), list[list[Cell]]()
+    for row in figures:
+        remarks = "; ".join(row["remarks"])
+        position, norm, cosine = row["position"], row["norm"], row["cosine_to_next"]
+        texts = [
+            f"  {row['row']}",
+            "-" if position is None else str(position),
+            "-" if norm is None else f"{norm:.4g}",
+            "-" if cosine is None else f"{cosine:.4f}",
+            row["origin"],
+            remarks,
+        ]
+        cells.append([(text, "wrong" if remarks else "") for text in texts])
+    page.table(("  row", "position", "norm", "cosine to next", "origin", "remarks"), cells, left=(4, 5), fold=False)
+    return figures

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -101,17 +101,21 @@ def resize(
         ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
     flags = locals()
-    from ctxextend.plan.plan import ResizeResult, plan_recipe
-    from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
+    from ctxextend.plan.plan import ResizeResult, plan_model, plan_recipe
+    from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
-    _check_training(train, steps, {"--trainable": trainable, "--seq-len": seq_len, "--resume": resume}, verify=verify)
+    of_training = {"--steps": steps, "--trainable": trainable, "--seq-len": seq_len, "--resume": resume}
+    if not train and (given := [flag for flag, value in of_training.items() if value]):
+        raise typer.BadParameter(f"{given[0]} belongs to a training: add --train PATH, or leave it out.")
+    if train and (steps is None or verify):
+        raise typer.BadParameter("--train needs --steps" if steps is None else "--verify proves a resize alone.")
     sink = Output(as_json, quiet, silent=is_other_process())
     with options.usage_errors():
         settings = options.from_flags(Resize, flags, repeat=options.read_range(repeat))
         training = options.from_flags(Train, flags, data=train, seed=None, keep_code=None) if train else None
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
         if calibrate:
-            from ctxextend.comparison.calibrate import check_calibrated
+            from ctxextend.comparison.calibrate import calibrate_model, check_calibrated
 
             check_calibrated(settings)
     plan = plan_recipe(recipe)
@@ -121,7 +125,11 @@ def resize(
     if calibrate:
         if not (dry_run or training):
             plan.check_output(output, force=force)  # rather than when the text was read
-        plan, also["calibration"] = _calibrate(sink, plan, calibrate)
+        with sink.progress("Calibrating", of="tokens") as progress:
+            found = calibrate_model(plan.model, settings, Evaluate(tuple(calibrate)), progress)
+        sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
+        also["calibration"] = to_json(found)
+        plan = plan_model(plan.model, replace(settings, **found.flags))
     if dry_run:
         values, warnings = show_plan(sink, plan, output, force=force)
         if training is not None:
@@ -143,29 +151,6 @@ def resize(
         _show_result(sink, result)
         sink.result("resize", to_json(result) | also, result.warnings)
         sink.note(_next_steps(result))
-
-
-def _check_training(train: list[str] | None, steps: int | None, others: dict[str, Any], *, verify: bool) -> None:
-    """Refuse flags of a training without one, and a training without its steps."""
-    given = [flag for flag, value in {"--steps": steps, **others}.items() if value]
-    if not train and given:
-        raise typer.BadParameter(f"{given[0]} belongs to a training: add --train PATH, or leave it out.")
-    if train and steps is None:
-        raise typer.BadParameter("--train needs --steps: say for how many steps.")
-    if train and verify:
-        raise typer.BadParameter("--verify proves a resize alone: leave it out, and run verify on what was trained.")
-
-
-def _calibrate(sink: Output, plan: "ResizePlan", data: Sequence[str]) -> tuple["ResizePlan", dict[str, Any]]:
-    """Choose by a text what a plan leaves open; return the plan as if that had been typed, and what was found."""
-    from ctxextend.comparison.calibrate import calibrate_model
-    from ctxextend.plan.plan import plan_model
-    from ctxextend.recipe import Evaluate
-
-    with sink.progress("Calibrating", of="tokens") as progress:
-        found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress)
-    sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
-    return plan_model(plan.model, replace(plan.settings, **found.flags)), to_json(found)
 
 
 def calibration_text(found: "Calibration") -> str:

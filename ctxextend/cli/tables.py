@@ -8,8 +8,13 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ctxextend.cli.output import Pieces, printable
+
+if TYPE_CHECKING:
+    from ctxextend.report.numbers import NumberFormat
 
 # A text, or one with the name of its style.
 Cell = str | tuple[str, str]
@@ -41,6 +46,13 @@ class Page:
         except (UnicodeEncodeError, LookupError):
             unicode = False
         return cls(max(width or columns, LEAST_WIDTH), max(CHART_LINES - missing, FEWEST_CHART_LINES), unicode)
+
+    @cached_property
+    def numbers(self) -> "NumberFormat":
+        """How numbers with errors are written here."""
+        from ctxextend.report.numbers import NumberFormat
+
+        return NumberFormat(self.unicode)
 
     def line(self, *cells: Cell) -> None:
         """Add a line as it is; an empty one without any text."""
@@ -107,8 +119,3 @@ class Page:
 def counted(number: int, noun: str) -> str:
     """Return how many there are of something: ``1 window``, ``1,024 windows``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def end_of(text: str, room: int) -> str:
-    """Return a text, or as much of its end as there is room for."""
-    return text if len(text) <= room else f"...{text[len(text) - room + 3 :]}"

@@ -109,6 +109,11 @@ class Comparison:
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether scores are losses, of which less is better."""
+        return self.metric == LOSS
+
 
 @dataclass(frozen=True)
 class Trial:

@@ -31,18 +31,19 @@ class NumberFormat:
         written = _written(error, places, "") if round(error, places) else f"{error:.0e}"
         return f"{_written(value, places, sign)} {'±' if self.unicode else '+-'} {written}"
 
-    def estimate(self, estimate: Estimate) -> str:
-        """Return a mean and its standard error."""
-        return self.number(estimate.mean, estimate.error)
+    def estimate(self, estimate: Estimate | None, *, signed: bool = False) -> str:
+        """Return a mean and its standard error; ``-`` for none."""
+        return "-" if estimate is None else self.number(estimate.mean, estimate.error, signed=signed)
 
-    def perplexity(self, estimate: Estimate) -> str:
-        """Return a perplexity and its standard error, which is that of the loss times the perplexity."""
-        perplexity, error = estimate.perplexity, estimate.error
-        return self.number(perplexity, None if error is None else perplexity * error)
+    def perplexity(self, estimate: Estimate | None) -> str:
+        """Return a perplexity and its standard error, that of the loss times the perplexity; ``-`` for none."""
+        if estimate is None or math.isnan(estimate.mean):
+            return "-"
+        return self.number(estimate.perplexity, estimate.error and estimate.error * estimate.perplexity)
 
-    def change(self, estimate: Estimate) -> str:
-        """Return a difference of losses, with its sign."""
-        return self.number(estimate.mean, estimate.error, signed=True)
+    def change(self, estimate: Estimate | None) -> str:
+        """Return a difference of losses, with its sign; ``-`` for none."""
+        return self.estimate(estimate, signed=True)
 
     def percent(self, share: float | None, error: float | None, *, signed: bool = False) -> str:
         """Return a share and its standard error in percent, or a difference of shares in points."""
