@@ -23,6 +23,8 @@ from ctxextend.checkpoints.copy import read_range, reading
 from ctxextend.checkpoints.safetensors_file import METADATA, OF_ML_DTYPES, OF_NUMPY, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
+# Before it, a file could run code in spite of weights_only (CVE-2025-32434).
+SAFE_SINCE = (2, 6)
 ZIP_MAGIC = b"PK\x03\x04"
 # The zip's records of numbers, and the one that states their byte order.
 NUMBERS = re.compile(r"[^/]+/data/[^/]+")
@@ -103,6 +105,9 @@ class PytorchFile(TensorFile):
 
 def unpickle(path: Path) -> Unpickled:
     """Load a PyTorch file; nothing but tensors and plain values is built, and nothing is run."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_SINCE:
+        message = f"torch {torch.__version__} can be made to run code by a file that it loads."
+        raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
     with reading(path), path.open("rb") as file:
         prefix = file.read(8)
         size = os.fstat(file.fileno()).st_size

@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +180,11 @@ def test_open_torch_file_refuses_tensors_that_claim_more_than_there_is(numbers: 
     (tmp_path / "a.bin").write_bytes(repickled(lambda data: data.replace(b"Kd", claimed)))
     with within(2), pytest.raises(CheckpointError, match="no whole torch file"):
         open_torch_file(tmp_path / "a.bin")
+
+
+def test_open_torch_file_refuses_a_torch_that_is_not_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+    for version, is_safe in {"2.5.1+cu121": False, "1.13.1": False, "2.6.0a0+git1": True, "2.10.0": True}.items():
+        monkeypatch.setattr(torch, "__version__", version)
+        with nullcontext() if is_safe else pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
+            open_torch_file(path)
