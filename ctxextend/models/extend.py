@@ -31,8 +31,9 @@ def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, *
     keeps its own limit: set its `model_max_length`. A config that another model shares changes for that one too.
 
     Args:
-        model: A model of a family in the registry, with or without a head, in any float dtype, on any device.
-        to: Usable token positions wanted, ≥ 1; offset rows come on top.
+        model: A model of one of transformers' own classes, of a family in the registry, with or without a head, in any
+            float dtype, on any device.
+        to: Usable token positions wanted, ≥ 1; reserved rows come on top.
         method: As in `plan_resize`.
         settings: The method's flags and `part`, as in `plan_resize`, by their names.
 
@@ -66,16 +67,9 @@ def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, *
 def lengthen(
     model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[tuple[str, ...], Any]
 ) -> None:
-    """Give a model tables of another length, and let its configs and modules follow, in place.
+    """Give a model tables of another length, each on its device and in its dtype, and let all else follow, in place.
 
-    Args:
-        model: A transformers model.
-        weights: The new tables by the parameters' names, each of shape (rows, d), on its device and in its dtype.
-        edits: What its config must then say, from `config_changes`.
-
-    Raises:
-        CheckpointError: The model's class cannot be built from a config alone.
-        ResizeError: A buffer follows the length, and the model's class does not say what it holds.
+    `edits`, from `config_changes`, is what its config must then say.
     """
     import torch
 
@@ -97,18 +91,18 @@ def _length_attributes(
     """Yield each module, attribute and new value that the edits of the config change.
 
     The model is built again without values, by its config as it is and as it will be: where the two differ, an
-    attribute or a buffer follows the length.
+    attribute or a buffer follows the length. A buffer is then made as from_pretrained makes those that files do not
+    hold, by the class's own `_init_weights`: the registry knows only the masks of old files.
     """
     import torch
 
-    shorter, longer = copy.deepcopy(model.config), copy.deepcopy(model.config)
+    if not type(model).__module__.startswith("transformers."):
+        what = f"{type(model).__name__} is no class of transformers: what in it follows the length is not known."
+        raise CheckpointError(what, "Resize the checkpoint and load that.")
+    longer = copy.deepcopy(model.config)
     _set_config(longer, edits)
     with torch.device("meta"):
-        try:
-            before, after = type(model)(shorter), type(model)(longer)
-        except Exception as error:  # a class of the user's own may want more than a config
-            what = f"A {type(model).__name__} cannot be built from its config alone: {error}"
-            raise CheckpointError(what, "Resize the checkpoint and load that.") from error
+        before, after = type(model)(copy.deepcopy(model.config)), type(model)(longer)
     modules, old_modules = dict(model.named_modules()), dict(before.named_modules())
     initializers: dict[str, Any] = {}
     for path, new in after.named_modules():
@@ -119,30 +113,10 @@ def _length_attributes(
                 yield module, name, value
         for name, buffer in list(new.named_buffers(recurse=False)):
             if buffer.shape != old.get_buffer(name).shape:
+                new.to_empty(device="cpu", recurse=False)
+                initializers[path]._init_weights(new)
                 held = module.get_buffer(name)
-                yield module, name, _initialized(new, name, initializers[path]).to(held.device, held.dtype)
-
-
-def _initialized(module: "torch.nn.Module", name: str, initializer: Any) -> "torch.Tensor":
-    """Return a buffer as from_pretrained makes those that files do not hold: by the class's own `_init_weights`.
-
-    The registry knows only the masks of old files: GPT-Neo's local layers have others.
-    """
-    import torch
-
-    made = []
-    for filling in (0, 1):
-        module.to_empty(device="cpu", recurse=False)
-        module.get_buffer(name).fill_(filling)
-        initializer._init_weights(module)
-        made.append(module.get_buffer(name).clone())
-    if not torch.equal(*made):
-        raise ResizeError(
-            f"The buffer {name} of a {type(module).__name__} follows the length, and its class's _init_weights "
-            "does not make it.",
-            "Make it there, as transformers' own models do, or resize the checkpoint and load that.",
-        )
-    return made[0]
+                yield module, name, new.get_buffer(name).clone().to(held.device, held.dtype)
 
 
 def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
@@ -166,11 +140,7 @@ def to_tensor(table: NDArray[Any]) -> "torch.Tensor":
 
 
 def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
-    """Return a float tensor's bits as the numpy array of the same dtype.
-
-    Raises:
-        ResizeError: numpy and ml_dtypes have no such dtype.
-    """
+    """Return a float tensor's bits as the numpy array of the same dtype."""
     import torch
 
     name = str(tensor.dtype).removeprefix("torch.")
@@ -185,12 +155,7 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
 
 
 def set_tables(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
-    """Give every module that holds one of the old tables the new one: a table may be shared.
-
-    Args:
-        model: The model.
-        weights: The new tables by the parameters' names, on the model's device and in its dtype.
-    """
+    """Give every module that holds one of the old tables the new one: a table may be shared."""
     import torch
 
     old = {name: model.get_parameter(name) for name in weights}

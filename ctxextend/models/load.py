@@ -23,31 +23,16 @@ OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, and what transformers said when it was loaded.
-
-    Attributes:
-        model: The model, ready to be read.
-        missing: Tensors that the model has and the checkpoint has not.
-        unexpected: Tensors that the checkpoint has and the model has not.
-        mismatched: Tensors of another shape.
-    """
+    """A model, ready to be read, and what transformers said when it was loaded."""
 
     model: Any
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
-    mismatched: tuple[str, ...]
+    missing: tuple[str, ...]  # tensors that the model has and the checkpoint has not
+    unexpected: tuple[str, ...]  # tensors that the checkpoint has and the model has not
+    mismatched: tuple[str, ...]  # tensors of another shape
 
 
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
-    """Refuse what transformers cannot load alone.
-
-    Args:
-        checkpoint: The checkpoint.
-        hint: What to do instead.
-
-    Raises:
-        CheckpointError: It is an adapter, has no config, or holds what leads out of the folder or is no file.
-    """
+    """Refuse what transformers cannot load alone, such as an adapter; `hint` says what to do instead."""
     for name, why in checkpoint.omitted.items():
         if why in (OUTSIDE, LINKED, IRREGULAR):
             then = "Move it away, or put a file there." if why == IRREGULAR else as_copied(checkpoint.root)
@@ -58,16 +43,9 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
 
 
 def load(folder: Path, model_class: str | None, variant: str | None = None, dtype: str = "float32") -> Loaded:
-    """Load a checkpoint by the class that its config names.
+    """Load the checkpoint in a folder by the class that its config names, with weights of a dtype of torch.
 
-    Args:
-        folder: The model's own folder.
-        model_class: A class of transformers; AutoModel takes the place of None, and of one that is not public.
-        variant: Which copy of the weights, such as ``fp16``.
-        dtype: What torch calls the dtype that the weights are to have.
-
-    Raises:
-        CheckpointError: transformers cannot load it.
+    AutoModel takes the place of no class, and of one that is not public.
     """
     import torch
     import transformers
@@ -128,20 +106,11 @@ def quiet() -> Iterator[None]:
 
 
 def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
-    """Let the outermost part of a model around a table that a text alone will do for read one.
-
-    Args:
-        model: From `load`.
-        table: The table's parameter.
-        length: Tokens of the text, the same for every model of a vocabulary.
+    """Let the outermost part of a model around a table that a text alone will do for read one of `length` tokens.
 
     Returns:
         What it gives, float32, its first output with a place for every token where it has one; None where no part
-        around the table runs on text alone.
-
-    Raises:
-        IndexError: The text is too long.
-        RuntimeError: As torch gives it.
+        around the table runs on text alone. Raises IndexError, or RuntimeError, where the text is too long.
     """
     failure: Exception | None = None
     path = table.split(".")[:-1]
@@ -198,17 +167,10 @@ def largest_difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
 
 
 def continue_text(model: Any, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
-    """Let a causal language model write until a text is `length` tokens long, sampling with a fixed seed.
-
-    Args:
-        model: A causal language model from `load`, of a folder that holds its tokenizer too.
-        prompt: How the text begins; fewer than `boundary` tokens.
-        length: Tokens wanted, the prompt's included.
-        boundary: The token position at which the text is parted in two.
-        seed: Of torch's generator.
+    """Let a causal language model, loaded with its tokenizer, go on with a text until it is `length` tokens long.
 
     Returns:
-        The text before the boundary, the text behind it, and how many tokens there are.
+        The text before the token position `boundary`, the text behind it, and how many tokens there are.
     """
     import torch
     from transformers import AutoTokenizer
