@@ -14,8 +14,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source
-from ctxextend.comparison.compare import compare_model
-from ctxextend.comparison.compare_settings import Compare
+from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model

@@ -11,8 +11,7 @@ import torch
 
 import ctxextend
 from ctxextend.comparison import compare as compare_module
-from ctxextend.comparison.compare import ComparisonRun, open_comparison
-from ctxextend.comparison.compare_settings import Compare
+from ctxextend.comparison.compare import Compare, ComparisonRun, open_comparison
 from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import CtxextendError, DataError, ResizeError, TrainingError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import load_eval_model

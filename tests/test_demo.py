@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
 from ctxextend.cli.app import app_of
-from ctxextend.comparison.compare import compare_model
-from ctxextend.comparison.compare_settings import Compare
+from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.demo import compare_demo, held_out_documents
 from ctxextend.models import load as running

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctxextend.comparison.compare import Candidate, Measurement, rank
-from ctxextend.comparison.compare_settings import Compare, read_methods
+from ctxextend.comparison.compare import Candidate, Compare, Measurement, rank, read_methods
 from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.evaluation_result import estimate

@@ -68,8 +68,7 @@ def compare(
     they are worth after a short training on the rest of the text.
     """
     flags = locals()
-    from ctxextend.comparison.compare import ComparisonInterrupted, compare_model
-    from ctxextend.comparison.compare_settings import Compare
+    from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 

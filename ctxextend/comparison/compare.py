@@ -1,11 +1,12 @@
 """Rank methods by what they are worth on one model, one text and one seed."""
 
 import os
+import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.compare_settings import Compare, read_methods
 from ctxextend.comparison.comparison_result import LOSS, METRICS, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, ResizeError, TrainingError
@@ -23,8 +23,9 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Ev
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Recipe
+from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, flag_words
 from ctxextend.recipe_file import recipe_values, yaml_text
+from ctxextend.tables.methods import METHODS
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, shared
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -33,6 +34,29 @@ HELD_OUT = (
     "Methods are measured on the last twentieth of what is read of --data, and trained on the rest; name other text to "
     "measure on with --eval-data."
 )
+
+ALL = "all"  # every method of the registry with its defaults
+CHOICE = "auto"  # among all methods it would be one of them twice
+
+# Flags of a measurement, and those of them that a training has too.
+MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
+COMMON = ("precision", "seed", "text_field")
+DEFAULTS = {known.name: known.default for known in fields(Train)}
+
+# What stands between a method, its flags and their values; a colon inside a value does not: bands:repeat=40:128.
+BETWEEN = re.compile(r":(?=-*[a-z])|=")
+# The flags of methods, and what reads their values.
+FLAGS: Mapping[str, Callable[[str], Any]] = {
+    "keep_first": int,
+    "drop_last": int,
+    "scope": str,
+    "alpha": float,
+    "seed": int,
+    "sigma": float,
+    "repeat": lambda text: tuple(map(int, text.split(":"))),
+    "gain": float,
+}
+EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-first=1:drop-last=2."
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
@@ -122,6 +146,109 @@ def compare(
     )
     ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
     return compare_model(open_model(ref, typed=("compare",)), settings, progress)
+
+
+class MethodSpec(NamedTuple):
+    """A method that is to be compared with others."""
+
+    name: str  # with its flags as `resize` takes them where any were given
+    resize: Resize
+    is_named: bool  # whether it was asked for by its name, and not among all
+
+
+@dataclass(frozen=True)
+class Compare:
+    """How methods are compared.
+
+    Raises:
+        ResizeError: A length that no window has, or is longer than the methods give, or a method that there is not.
+    """
+
+    to: int  # usable token positions that each method gives
+    # On what text they are measured, and how; where `train` names no text to measure on, that which training leaves out
+    # of its own is taken.
+    evaluate: Evaluate
+    methods: tuple[str, ...] = ()  # as `read_methods` takes them; empty is all
+    train: Train | None = None  # how each is trained then; None is not at all
+
+    @classmethod
+    def from_flags(
+        cls, to: int, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
+    ) -> "Compare":
+        """Return how methods are compared, from flags: those of `Evaluate` and `Train`, by their fields' names.
+
+        With steps, `data` is trained on and ``eval_data`` measured on. None is a flag's default.
+
+        Raises:
+            ResizeError: A value that nothing could have, or a flag of a training without one.
+        """
+        given = {name: value for name, value in flags.items() if value is not None}
+        measuring = {name: given[name] for name in MEASURING if name in given}
+        training = {name: value for name, value in given.items() if name not in MEASURING}
+        if not steps and (idle := [name for name, value in training.items() if value != DEFAULTS.get(name)]):
+            raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
+        training |= {name: measuring[name] for name in COMMON if name in measuring}
+        evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
+        return cls(to, evaluate, tuple(methods), Train(tuple(data), steps, **training) if steps else None)
+
+    def __post_init__(self) -> None:
+        if self.to < LEAST_LENGTH:
+            raise ResizeError(
+                f"--to {self.to} is shorter than any window that is measured.", f"Give {LEAST_LENGTH} or more."
+            )
+        for length in self.evaluate.length:
+            if length > self.to:
+                raise ResizeError(f"--length {length} is more than the {self.to} of --to.", "Give a greater --to.")
+        read_methods(self.methods, self.to)
+
+    def evaluate_for(self, kind: str) -> Evaluate:
+        """Return what is measured of a model of a kind: what was asked for, and what methods are ranked by."""
+        ranked_by = "retrieval" if kind == ENCODER else "position"
+        length, measure = self.evaluate.length, self.evaluate.measure
+        return replace(
+            self.evaluate,
+            length=tuple(dict.fromkeys((*length, self.to))) if length else (),
+            measure=tuple(dict.fromkeys((*measure, ranked_by))) if measure else (),
+        )
+
+
+def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
+    """Return the methods that were asked for, each once, at a length of `to` positions.
+
+    Each is a name with its flags where it has any, ``stretch:keep-first=5``, or as for `resize`, ``stretch
+    --keep-first 5``. ``all`` is every method with its defaults, and so is nothing.
+
+    Raises:
+        ResizeError: There is no such method, or a flag that it does not take.
+    """
+    found: dict[str, MethodSpec] = {}
+    for text in typed or [ALL]:
+        if text.strip() == ALL:
+            for name in METHODS:
+                if name != CHOICE:
+                    found.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
+        else:
+            spec = _read_method(text, to)
+            found[spec.name] = spec
+    return tuple(found.values())
+
+
+def _read_method(text: str, to: int) -> MethodSpec:
+    name, *words = BETWEEN.sub(" ", text).split() or [""]
+    if len(words) % 2:
+        raise ResizeError(f"{text!r}: a flag stands there without its value.", EXAMPLE)
+    typed = {word.lstrip("-").replace("_", "-"): value for word, value in zip(words[::2], words[1::2], strict=True)}
+    given: dict[str, Any] = {}
+    for flag, value in typed.items():
+        field = flag.replace("-", "_")
+        if field not in FLAGS:
+            known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
+            raise ResizeError(f"No method has a flag --{flag}.", f"There are {known}. {EXAMPLE}")
+        try:
+            given[field] = FLAGS[field](value)
+        except ValueError:
+            raise ResizeError(f"--{flag} {value} is no number.", EXAMPLE) from None
+    return MethodSpec(" ".join([name, *flag_words(typed)]), Resize(to, method=name, **given), is_named=True)
 
 
 def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = no_progress) -> Comparison:
