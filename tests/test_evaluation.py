@@ -22,6 +22,7 @@ from ctxextend.evaluation.evaluate import _first_tokens
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.scoring import open_scorer
+from ctxextend.json_output import to_json
 from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
 from tests import pico
 from tests.pico import Pico
@@ -55,79 +56,74 @@ def words(folder: Path, count: int, documents: int = 1) -> Path:
     return path
 
 
+def measured(*arguments: Any, **flags: Any) -> dict[str, Any]:
+    """What `evaluate` finds, as JSON has it."""
+    found: dict[str, Any] = to_json(ctxextend.evaluate(*arguments, **flags))
+    return found
+
+
 def test_evaluate_finds_the_original_by_the_recipe_and_pairs_it(extended: Path, reference: Path) -> None:
-    found = ctxextend.evaluate(extended, reference, tokens=4096, measure=LOSSES)
-    assert (found.kind, found.max_len, found.original, found.original_max_len) == (CAUSAL, 512, "tiny-gpt2", 128)
-    assert found.complete
-    assert not found.across_documents
-    assert found.tokens == 8 * 512
-    positions, contexts = found.positions, found.contexts
-    assert positions is not None
-    assert contexts is not None
-    assert list(positions.losses) == [MODEL, TRUNCATED, SLIDING]
+    found = measured(extended, reference, tokens=4096, measure=LOSSES)
+    expected = {"kind": CAUSAL, "max_len": 512, "original": "tiny-gpt2", "original_max_len": 128, "complete": True}
+    expected |= {"across_documents": False, "tokens": 8 * 512}
+    assert expected.items() <= found.items()
+    assert list(found["positions"]["losses"]) == [MODEL, TRUNCATED, SLIDING]
     # `copy` keeps what was learned, so nothing may differ where the original could read the same.
-    for bucket in positions.buckets[:4]:
-        assert bucket.losses[MODEL].mean == pytest.approx(bucket.losses[TRUNCATED].mean, abs=1e-5)
-    points = {point.context: point for point in contexts.points}
-    assert list(points) == [64, 128, 256, 512]
-    assert contexts.reference == 128
-    for context in (64, 128):
-        original = points[context].original
-        assert original is not None
-        assert points[context].loss.mean == pytest.approx(original.mean, abs=1e-5)
-    assert positions.losses[TRUNCATED].perplexity < 40  # it knows such text: 17 on what it was not trained on
+    for bucket in found["positions"]["buckets"][:4]:
+        assert bucket["losses"][MODEL]["mean"] == pytest.approx(bucket["losses"][TRUNCATED]["mean"], abs=1e-5)
+    assert [point["context"] for point in found["contexts"]["points"]] == [64, 128, 256, 512]
+    assert found["contexts"]["reference"] == 128
+    for point in found["contexts"]["points"][:2]:
+        assert point["loss"]["mean"] == pytest.approx(point["original"]["mean"], abs=1e-5)
+    # It knows such text: 17 on what it was not trained on.
+    assert found["positions"]["losses"][TRUNCATED]["perplexity"] < 40
 
 
 def test_evaluate_compares_with_the_originals_own_length_whatever_is_asked_for(extended: Path, reference: Path) -> None:
     flags: dict[str, Any] = {"tokens": 1024, "measure": ["context"]}
-    few, whole = (ctxextend.evaluate(extended, reference, length=asked, **flags).contexts for asked in ((16, 512), ()))
-    assert few is not None
-    assert whole is not None
-    assert [point.context for point in few.points] == [16, 512]
-    found, expected = few.points[-1].against_original, whole.points[-1].against_original
-    assert found is not None
-    assert expected is not None
-    assert found.mean == pytest.approx(expected.mean, abs=1e-5)
+    few, whole = (
+        measured(extended, reference, length=asked, **flags)["contexts"]["points"] for asked in ((16, 512), ())
+    )
+    assert [point["context"] for point in few] == [16, 512]
+    expected = pytest.approx(whole[-1]["against_original"]["mean"], abs=1e-5)
+    assert few[-1]["against_original"]["mean"] == expected
 
 
 def test_evaluate_of_an_original_alone_measures_its_own_length(reference: Path) -> None:
-    found = ctxextend.evaluate("tiny-gpt2", reference, tokens=2048, measure=LOSSES)
-    assert (found.original, found.original_max_len) == (None, None)
-    assert found.positions is not None
-    assert list(found.positions.losses) == [MODEL]
-    assert found.positions.changes == {}
-    assert found.contexts is not None
-    assert [point.context for point in found.contexts.points] == [16, 32, 64, 128]
-    assert found.contexts.reference == 16
-    assert all(point.original is None for point in found.contexts.points)
+    found = measured("tiny-gpt2", reference, tokens=2048, measure=LOSSES)
+    assert (found["original"], found["original_max_len"]) == (None, None)
+    assert list(found["positions"]["losses"]) == [MODEL]
+    assert found["positions"]["changes"] == {}
+    assert [point["context"] for point in found["contexts"]["points"]] == [16, 32, 64, 128]
+    assert found["contexts"]["reference"] == 16
+    assert all(point["original"] is None for point in found["contexts"]["points"])
     # tiny-gpt2 uses what stands before a token.
-    last = found.contexts.points[-1].change
-    assert last.error is not None
-    assert last.mean < -2 * last.error
-    assert any("--original" in note for note in found.notes)
+    last = found["contexts"]["points"][-1]["change"]
+    assert last["mean"] < -2 * last["error"]
+    assert any("--original" in note for note in found["notes"])
 
 
-def test_evaluate_by_position_equals_transformers_own_loss(reference: Path) -> None:
-    found = ctxextend.evaluate("tiny-gpt2", reference, tokens=128 * 4, measure=["position"])
+def test_evaluate_by_position_equals_transformers_own_loss_in_either_precision(reference: Path) -> None:
+    flags: dict[str, Any] = {"tokens": 128 * 4, "measure": ["position"]}
     reader = open_eval_model(CheckpointRef("tiny-gpt2"))
     first = sorted(reference.iterdir())[0].read_text("utf-8")
     ids = torch.tensor(reader.tokenizer.tokenizer(first)["input_ids"][: 128 * 4]).view(4, 128)
     with torch.no_grad():
         theirs = reader.model(input_ids=ids, labels=ids).loss.item()
-    assert found.positions is not None
-    assert found.positions.losses[MODEL].mean == pytest.approx(theirs, abs=1e-5)
+    whole, half = (measured("tiny-gpt2", reference, precision=name, **flags) for name in ("auto", "bf16"))
+    assert whole["positions"]["losses"][MODEL]["mean"] == pytest.approx(theirs, abs=1e-5)
+    assert half["positions"]["losses"][MODEL]["mean"] == pytest.approx(theirs, rel=0.01)
+    assert (whole["precision"], half["precision"]) == ("float32", "bfloat16")
 
 
 def test_evaluate_measures_a_masked_model_with_its_original(make_pico: Make, tmp_path: Path) -> None:
     folder = add_tokenizer(make_pico("bert").folder, is_framed=True)
     longer = ctxextend.resize(folder, to=64, output=tmp_path / "longer").output
-    found = ctxextend.evaluate(longer, words(tmp_path, 300), tokens=256, measure=LOSSES)
-    assert (found.kind, found.max_len, found.original_max_len) == (MASKED, 64, 16)
-    assert found.positions is not None
-    assert found.positions.windows == 4
-    assert found.positions.losses[MODEL].tokens == 4 * round(0.15 * 62)
-    assert found.contexts is not None
-    assert [point.context for point in found.contexts.points] == [8, 16, 32, 64]
+    found = measured(longer, words(tmp_path, 300), tokens=256, measure=LOSSES)
+    assert (found["kind"], found["max_len"], found["original_max_len"]) == (MASKED, 64, 16)
+    assert found["positions"]["windows"] == 4
+    assert found["positions"]["losses"][MODEL]["tokens"] == 4 * round(0.15 * 62)
+    assert [point["context"] for point in found["contexts"]["points"]] == [8, 16, 32, 64]
 
 
 def test_evaluate_knows_language_models_by_their_heads(tmp_path: Path) -> None:
@@ -258,16 +254,6 @@ def test_evaluate_cuts_little_more_text_into_tokens_than_it_needs() -> None:
     spaces = " " * 4000 + "word"  # of which a token holds many
     ids = tokenizer.encode(spaces)
     assert _first_tokens(tokenizer, spaces, len(ids)).tolist() == ids.tolist()
-
-
-def test_evaluate_in_another_precision_is_near(reference: Path) -> None:
-    flags: dict[str, Any] = {"tokens": 1024, "measure": ["position"]}
-    whole = ctxextend.evaluate("tiny-gpt2", reference, **flags).positions
-    half = ctxextend.evaluate("tiny-gpt2", reference, precision="bf16", **flags)
-    assert half.precision == "bfloat16"
-    assert whole is not None
-    assert half.positions is not None
-    assert half.positions.losses[MODEL].mean == pytest.approx(whole.losses[MODEL].mean, rel=0.01)
 
 
 def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:

@@ -9,13 +9,6 @@ from ctxextend.evaluation.evaluation_result import binomial_tail, estimate, esti
 from ctxextend.json_output import to_json
 
 
-def test_estimate_of_equal_windows_is_the_standard_error_of_their_means() -> None:
-    windows = [np.array([1.0, 3.0]), np.array([4.0, 4.0]), np.array([6.0, 0.0])]
-    found = estimate(windows)
-    assert (found.mean, found.tokens) == (3, 6)
-    assert found.error == pytest.approx(np.std([2, 4, 3], ddof=1) / math.sqrt(3))
-
-
 def test_estimate_weighs_windows_by_their_tokens() -> None:
     found = estimate([np.array([1.0]), np.array([2.0, 2.0, 2.0]), np.array([])])
     assert (found.mean, found.tokens) == (1.75, 4)
@@ -44,14 +37,6 @@ def test_estimate_error_covers_the_true_mean(windows: int, seed: int) -> None:
     found = estimate(list(draws))
     assert found.error is not None
     assert found.error == pytest.approx(draws[:, 0].std(ddof=1) / math.sqrt(windows))
-
-
-def test_estimate_of_single_values_is_their_own_standard_error() -> None:
-    found = estimate([np.array([value]) for value in (0.0, 1.0, 1.0, 0.0)])
-    assert found.mean == 0.5
-    assert found.error == pytest.approx(math.sqrt(1 / 3) / 2)
-    alone = estimate([np.array([3.0])])
-    assert (alone.mean, alone.error) == (3, None)
 
 
 @pytest.mark.parametrize(
