@@ -205,7 +205,7 @@ def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make, tmp_path: Pat
 @pytest.mark.parametrize(
     ("flags", "error", "message"),
     [
-        ({"length": [256]}, ResizeError, "--length 256 is more than the 128 tokens.*resize tiny-gpt2 --to 256"),
+        ({"length": [256]}, ResizeError, "reads 128 tokens at once, and a context of 256 .*resize tiny-gpt2 --to 256"),
         ({"length": [4]}, ResizeError, "--length must be a whole number, 8 or more, not 4"),
         ({"tokens": 0}, ResizeError, "--tokens must be .* not 0"),
         ({"tokens": True}, ResizeError, "--tokens must be .* not True"),
@@ -298,5 +298,5 @@ def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(
 
 def test_evaluate_refuses_a_model_that_reads_less_than_the_shortest_context(make_pico: Make, tmp_path: Path) -> None:
     folder = add_tokenizer(make_pico("bert", max_position_embeddings=2).folder, is_framed=True)
-    with pytest.raises(ResizeError, match=r"reads 2 tokens, and the shortest context .* 8"):
+    with pytest.raises(ResizeError, match=r"reads 2 tokens at once, and a context of 8"):
         ctxextend.evaluate(folder, words(tmp_path, 40))

@@ -330,15 +330,10 @@ def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
 
 def _lengths(model: EvalModel, base: EvalModel | None, settings: Evaluate) -> tuple[int, ...]:
     """Return the contexts to measure, the shortest first."""
-    if model.max_len < LEAST_LENGTH:
-        raise ResizeError(
-            f"{model.name} reads {model.max_len} tokens, and the shortest context that is measured has {LEAST_LENGTH}.",
-            f"Give it more first: ctxextend resize {model.name} --to {LEAST_LENGTH}",
-        )
-    longest = max(settings.length, default=model.max_len)
+    longest = max(settings.length, default=max(model.max_len, LEAST_LENGTH))
     if longest > model.max_len:
         raise ResizeError(
-            f"--length {longest} is more than the {model.max_len} tokens that {model.name} reads.",
+            f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured.",
             f"Give it more first: ctxextend resize {model.name} --to {longest}",
         )
     return tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
