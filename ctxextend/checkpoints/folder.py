@@ -5,16 +5,31 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint
-from ctxextend.checkpoints.filenames import NANOGPT_FILE, NOT_OURS, STALE, first_match, is_code, is_known, stays_inside
+from ctxextend.checkpoints.filenames import (
+    NANOGPT_FILE,
+    NOT_OURS,
+    READABLE,
+    SINGLE_FILE,
+    STALE,
+    VARIANT_FILE,
+    first_match,
+    first_weights,
+    is_code,
+    is_known,
+    output_name,
+    shard_name,
+    stays_inside,
+    with_variant,
+)
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.safetensors_file import TensorFile
+from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
 from ctxextend.checkpoints.source import OUTSIDE, Source, holds, leads_out, not_a_file
-from ctxextend.checkpoints.weights import Weights, find_weights, model_class
 from ctxextend.errors import CheckpointError
 
 CONFIG = "config.json"
@@ -22,6 +37,11 @@ ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
 # What PEFT writes in front of the names of the base model's modules.
 ADAPTER_PREFIX = "base_model.model."
+
+INDICES = ("model.safetensors.index*.json", "pytorch_model.bin.index*.json")
+WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
+# What other frameworks call their weights, and how transformers 4, the last that could, is told to read them.
+FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
 
 # Why files are left out of an output.
 CODE = "code, which was not run"
@@ -35,7 +55,10 @@ class Checkpoint:
     source: Source
     model: PurePosixPath  # the model's own folder; "." but where sentence-transformers has the model in a sub-folder
     config: Mapping[str, Any]  # empty where there is none, as for an adapter
-    stored: Weights
+    weights: tuple[TensorFile, ...]  # in the order of their names
+    outputs: Mapping[Path, str]  # what each of these files is called in an output
+    index: Mapping[str, Any] | None  # of the shards, as an output has it; None for a single file
+    index_file: str  # what that is called
     made: Mapping[str, str]  # texts that the output needs and the source lacks
     copied: tuple[str, ...]  # every file but the weights that belongs to it, config.json included
     omitted: Mapping[str, str]  # files that are left out of an output, each with the reason
@@ -59,14 +82,25 @@ class Checkpoint:
         return self.root if file is None or self.copied else self.root / file
 
     @property
-    def weights(self) -> tuple[TensorFile, ...]:
-        """The files that hold its weights, in the order of their names."""
-        return self.stored.files
+    def variant(self) -> str | None:
+        """The variant that its output is, such as ``fp16``; None for the plain weights."""
+        found = VARIANT_FILE.fullmatch(PurePosixPath(self.output_name(self.weights[0])).name)
+        return found["variant"] if found else None
 
     @property
-    def index(self) -> Mapping[str, Any] | None:
-        """The index of its shards, parsed; None for a single file."""
-        return self.stored.index
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how the source was found, and its weights read."""
+        notes = list(self.source.notes)
+        if CONFIG in self.made:
+            from ctxextend.checkpoints.nanogpt import NOTE
+
+            notes.append(NOTE)
+        if in_memory := [file for file in self.weights if file.is_in_memory]:
+            size = sum(self.fingerprints[self.relative(file)][0] for file in in_memory)
+            why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
+            names = ", ".join(file.path.name for file in in_memory)
+            notes.append(f"{names} {why}: reading it takes {size:,} bytes of memory.")
+        return tuple(notes)
 
     @cached_property
     def names(self) -> Mapping[str, TensorFile]:
@@ -83,19 +117,13 @@ class Checkpoint:
 
     def output_name(self, file: TensorFile) -> str:
         """Return the path of the file that will hold these weights, below the output."""
-        name = file.path.relative_to(self.root / self.model).as_posix()
-        return (self.model / self.stored.outputs[name]).as_posix()
+        return self.outputs[file.path]
 
     @property
     def files(self) -> frozenset[str]:
         """Every file that belongs to it, under the names that an output has them by."""
         index = [self.index_file] if self.index is not None else []
         return frozenset((*self.copied, *map(self.output_name, self.weights), *index)) - set(self.made)
-
-    @property
-    def index_file(self) -> str:
-        """The path of the shards' index below an output, where there is one."""
-        return (self.model / self.stored.index_name).as_posix()
 
     @property
     def config_file(self) -> str:
@@ -105,7 +133,7 @@ class Checkpoint:
     @property
     def model_class(self) -> str | None:
         """The class of transformers that its config names; None where it names none."""
-        return model_class(self.config)
+        return _model_class(self.config)
 
     @property
     def has_config(self) -> bool:
@@ -160,26 +188,51 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
         config = {}  # its base model lies outside of the folder, wherever the adapter says
     elif not is_alone and not holds(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
-    stored = find_weights(root / model, config, source, variant)
-    used = {(model / name).as_posix() for name in stored.used}
+    folder, made = root / model, dict[str, str]()
+    weights_name = _index_of(folder, source) or source.file or first_weights(folder, variant)
+    if weights_name is None or not holds(source, folder / weights_name):
+        raise _no_weights(folder, config, variant, source)
+    inner = [value for value in (config or {}).values() if isinstance(value, Mapping)]
+    ties = not any(value.get("tie_word_embeddings") is False for value in (config or {}, *inner))
+    index, index_file = None, ""
+    if fnmatch(weights_name, "*.index*.json"):
+        index = load_object(folder / weights_name)
+        shards = _open_shards(folder / weights_name, index, source, ties)
+        used = {(model / name).as_posix() for name in (*shards, weights_name)}
+        index_file = (model / weights_name).as_posix()
+        outputs = {file.path: (model / shard_name(name)).as_posix() for name, file in shards.items()}
+        weights = tuple(shards.values())
+        if not all(name.endswith(".safetensors") for name in shards):
+            stated, size = index.get("metadata"), sum(file.tensor_bytes for file in weights)
+            weight_map = {tensor: shard_name(name) for name, file in shards.items() for tensor in file.entries}
+            index = {
+                "metadata": (stated if isinstance(stated, dict) else {}) | {"total_size": size},
+                "weight_map": dict(sorted(weight_map.items())),
+            }
+            index_file = index_file.replace("pytorch_model.bin", SINGLE_FILE)
+            made[index_file] = json.dumps(index, indent=2) + "\n"
+    else:
+        file, made_config = _open_weights(folder / weights_name, ties, has_config=config is not None)
+        weights, used = (file,), {(model / weights_name).as_posix()}
+        outputs = {file.path: (model / output_name(weights_name)).as_posix()}
+        if made_config is not None:
+            config, made[CONFIG] = made_config, json.dumps(made_config, indent=2) + "\n"
     reasons = {name: _why_omitted(source, model, name) for name in listed if name not in used}
     omitted = {name: why for name, why in reasons.items() if why}
     omitted |= {name: why for name in source.not_fetched if (why := _reason_by_name(PurePosixPath(name), model))}
     fingerprints = {name: early.get(name) or file_fingerprint(root / name) for name in (*sorted(used), *reasons)}
-    made = {}
-    if stored.config is not None:
-        made[CONFIG] = json.dumps(stored.config, indent=2) + "\n"
-    if stored.index_text is not None:
-        made[(model / stored.index_name).as_posix()] = stored.index_text
     base = None
-    if any(name.startswith("adapter_model.") for name in stored.used):
+    if weights_name.startswith("adapter_model."):
         adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else {}
         base = str(adapter.get("base_model_name_or_path") or "its base model")
     return Checkpoint(
         source,
         model,
-        (stored.config if config is None else config) or {},
-        stored,
+        config or {},
+        weights,
+        outputs,
+        index,
+        index_file,
         made,
         tuple(name for name, why in reasons.items() if why is None),
         omitted,
@@ -221,6 +274,105 @@ def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
     if below:
         advice = f"Choose one that is in it: {' or '.join(f'--subfolder {shlex.quote(name)}' for name in below)}."
     return CheckpointError(f"{folder} holds no config.json.", " ".join((*notes, advice)))
+
+
+# ---- weights
+
+
+def _index_of(folder: Path, source: Source) -> str | None:
+    """Return the index that lists the file that was named as one of its shards, or None."""
+    if source.file is not None:
+        for path in sorted(path for pattern in INDICES for path in folder.glob(pattern)):
+            weight_map = load_object(path).get("weight_map") if holds(source, path) else None
+            if isinstance(weight_map, dict) and source.file in weight_map.values():
+                return path.name
+    return None
+
+
+def _open_weights(path: Path, ties: bool, has_config: bool = True) -> tuple[TensorFile, dict[str, Any] | None]:
+    """Open a weights file; for one of nanoGPT's also return the config that it stands for."""
+    if path.suffix == ".safetensors":
+        return open_safetensors(path), None
+    from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
+    from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_tensors, unpickle
+
+    unpickled, config = unpickle(path), None
+    if not is_nanogpt(unpickled.content):
+        tensors = find_tensors(unpickled.content, path)
+    elif has_config:
+        message = f"{path} is a checkpoint of nanoGPT, which says itself what the config.json beside it would."
+        raise CheckpointError(message, "Move it into a folder of its own.")
+    else:
+        config, tensors = from_nanogpt(unpickled)
+    return as_tensor_file(unpickled, tensors, ties=ties), config
+
+
+def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: bool) -> dict[str, TensorFile]:
+    """Open the shards that an index lists, by their names in order, and check that each tensor is where it says."""
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path} has no weight_map.", "Fetch or save the checkpoint again.")
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or not stays_inside(shard):
+            raise CheckpointError(
+                f"{path} says that {tensor!r} is in {shard!r}, which is not inside the folder.",
+                "Do not use this checkpoint before you know who wrote that.",
+            )
+    shards = {shard: PurePosixPath(shard).as_posix() for shard in set(weight_map.values())}
+    names = sorted(set(shards.values()))
+    if missing := [shard for shard in names if not holds(source, path.parent / shard)]:
+        raise CheckpointError(f"{path} names {missing[0]}, which is missing.", "Fetch or copy that shard too.")
+    files = {shard: _open_weights(path.parent / shard, ties)[0] for shard in names}
+    for tensor, shard in weight_map.items():
+        # PyTorch files are listed by names that are tied or changed on reading; their index is made anew.
+        if shard.endswith(".safetensors") and tensor not in files[shards[shard]].entries:
+            message = f"{path} says that {tensor!r} is in {shard}, where it is not."
+            raise CheckpointError(message, "Fetch the index again.")
+    held: dict[str, str] = {}
+    for shard, file in files.items():
+        for tensor in file.entries:
+            if held.setdefault(tensor, shard) != shard:
+                message = f"{tensor!r} stands in {held[tensor]} and in {shard}."
+                raise CheckpointError(message, "Save the checkpoint again.")
+    return files
+
+
+def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | None, source: Source) -> CheckpointError:
+    """Return the error for a folder without weights that can be read, with what to type next."""
+    here = sorted(path.name for path in folder.iterdir())
+    everywhere = (*here, *source.not_fetched)
+    for pattern, (library, flag) in FOREIGN.items():
+        if any(fnmatch(name, pattern) for name in everywhere):
+            load = f"transformers.{_model_class(config or {}) or 'AutoModel'}.from_pretrained"
+            save = f"save_pretrained({f'{source.name}-safetensors'!r})"
+            code = f"import transformers; {load}({source.hub_id or str(folder)!r}, {flag}).{save}"
+            return CheckpointError(
+                f"{folder} holds {library.split()[0]} weights alone, which transformers 5 no longer reads.",
+                f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then '
+                f"python -c {shlex.quote(code)}",
+            )
+    others = [name for name in here if Path(name).suffix in WEIGHTS_SUFFIXES]
+    readable = [name for name in others if name.endswith(READABLE)]
+    variants = dict.fromkeys(match["variant"] for match in map(VARIANT_FILE.fullmatch, everywhere) if match)
+    if variant is not None and first_weights(folder, None):
+        hint = "Leave --variant out, or fetch the missing file."
+    elif variants:
+        hint = f"Choose one: {' or '.join(f'--variant {name}' for name in variants)}."
+    elif readable:
+        hint = f"Name the file itself, {folder / readable[0]}, or fetch the missing one."
+    else:
+        hint = "Fetch the missing file, or load the model in transformers and save it with save_pretrained."
+    wanted = " nor ".join(with_variant(name, variant) for name in (SINGLE_FILE, "pytorch_model.bin"))
+    found = f", only {', '.join(others)}" if others else ""
+    return CheckpointError(f"{folder} holds neither {wanted}, nor an index of shards{found}.", hint)
+
+
+def _model_class(config: Mapping[str, Any]) -> str | None:
+    """Return the class that a config names; None where it names none, or what cannot be one."""
+    stated = config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    # The name stands in commands that people paste, and a stranger wrote it.
+    return first if isinstance(first, str) and first.isidentifier() and first.isascii() else None
 
 
 # ---- which files are copied

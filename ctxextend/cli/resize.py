@@ -294,7 +294,7 @@ def _next_steps(result: "ResizeResult") -> str:
     ]
     is_own = ref.table is not None or ref.model_type is not None or "auto_map" in checkpoint.config
     if checkpoint.has_config and not checkpoint.is_adapter and not is_own:
-        model_class, stored = checkpoint.model_class or "AutoModel", checkpoint.stored.variant
+        model_class, stored = checkpoint.model_class or "AutoModel", checkpoint.variant
         arguments = json.dumps(str(result.output / checkpoint.model)) + (f', variant="{stored}"' if stored else "")
         code = f"from transformers import {model_class}; {model_class}.from_pretrained({arguments})"
         steps.append(f"to load: python -c {shlex.quote(code)}")

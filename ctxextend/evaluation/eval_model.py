@@ -193,7 +193,7 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
     """Load a model by a class that has a language-model head, or as an encoder where its file holds no such head."""
     from transformers.models.auto import modeling_auto as auto
 
-    folder, variant, named = checkpoint.root / checkpoint.model, checkpoint.stored.variant, checkpoint.model_class
+    folder, variant, named = checkpoint.root / checkpoint.model, checkpoint.variant, checkpoint.model_class
     if not (checkpoint.root / SENTENCE_MODULES).is_file():
         # A model of such a type may still be its decoder alone.
         is_pair = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES

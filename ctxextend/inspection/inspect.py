@@ -61,7 +61,7 @@ def inspect(
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect a checkpoint that is open already; see `inspect`."""
     checkpoint = model.checkpoint
-    recipe, notes = None, [*checkpoint.source.notes, *checkpoint.stored.notes]
+    recipe, notes = None, [*checkpoint.notes]
     try:
         written = read_provenance(checkpoint)
         recipe = written.chain[-1] if written else None

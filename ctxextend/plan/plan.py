@@ -158,7 +158,7 @@ class ResizePlan:
         """What needs saying of how the reference was understood, and of the family."""
         families = [table.location.family for table in self.tables]
         particular = dict.fromkeys(f"Of {family.model_type}: {family.note}." for family in families if family.note)
-        return (*self.checkpoint.source.notes, *self.checkpoint.stored.notes, *particular)
+        return (*self.checkpoint.notes, *particular)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -31,10 +31,10 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     check_loadable(base, WITHOUT)
     before: Outputs = {}
     keys: dict[str, tuple[str, ...]] = dict.fromkeys(KINDS, ())
-    reads_base = base.stored.config is None  # transformers cannot read one of nanoGPT's
+    reads_base = base.config_file not in base.made  # transformers cannot read one of nanoGPT's
     if reads_base:
         try:
-            loaded = load(base.root / base.model, base.model_class, base.stored.variant)
+            loaded = load(base.root / base.model, base.model_class, base.variant)
         except CheckpointError as error:
             raise CheckpointError(error.message, WITHOUT) from error
         keys = {kind: getattr(loaded, kind) for kind in KINDS}
@@ -42,7 +42,7 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
         del loaded
     try:
         check_loadable(resized)
-        loaded = load(resized.root / resized.model, base.model_class, resized.stored.variant)
+        loaded = load(resized.root / resized.model, base.model_class, resized.variant)
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
     after = _read_texts(plan, loaded, [*lengths, plan.max_len_after])

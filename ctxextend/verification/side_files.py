@@ -86,9 +86,9 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
     for name in (*resized.copied, *resized.code):
         if name not in known and not _is_harmless(name):
             yield f"{name} is not in the original"
-    if base.stored.variant != resized.stored.variant:
-        wanted = base.stored.variant or "plain ones"
-        yield f"its weights are the variant {resized.stored.variant}, and should be {wanted}"
+    if base.variant != resized.variant:
+        wanted = base.variant or "plain ones"
+        yield f"its weights are the variant {resized.variant}, and should be {wanted}"
 
 
 def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[str]:

@@ -123,7 +123,7 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     model = source.folder / base.model
     files = [path for path in model.glob("*.*") if path.suffix in READABLE] if source.file is None else []
     found = {match["variant"] for path in files if (match := VARIANT_FILE.fullmatch(path.name))}
-    wanted = base.stored.variant if base.stored.variant in found else None
+    wanted = base.variant if base.variant in found else None
     plain = [path for path in files if VARIANT_FILE.fullmatch(path.name) is None]
     if wanted is None and len(found) == 1 and not plain:
         wanted = found.pop()
