@@ -77,26 +77,20 @@ def test_choose_split_finds_both_bands() -> None:
     assert split.match > 0.99
 
 
-def test_choose_split_finds_no_fast_band_in_noise() -> None:
-    split = choose_split(slow_rows(128, 64) + noise(128))
+@pytest.mark.parametrize(
+    ("table", "share"), [(slow_rows(128, 64) + noise(128), 0.3), (slow_rows(128) + 0.05 * fast_rows(128), 0.0)]
+)
+def test_choose_split_finds_no_fast_band_in_noise_and_where_it_is_little(table: Rows, share: float) -> None:
+    split = choose_split(table)
     assert split.sigma == 0
-    assert split.fast_share > 0.3
-    assert split.noise_distance < 0.05
-
-
-def test_choose_split_finds_no_fast_band_where_it_is_little() -> None:
-    split = choose_split(slow_rows(128) + 0.05 * fast_rows(128))
-    assert split.sigma == 0
-    assert split.fast_share < 0.1
-
-
-def test_choose_split_tells_waves_too_fast_for_neighbours_from_noise() -> None:
-    """Waves of 2 to 6 rows: neighbours are as often unlike as alike, and yet nothing of it is noise."""
-    turns = 2 * np.pi * np.arange(128)[:, None] / np.random.default_rng(3).uniform(2, 6, 32)
-    waves = np.concatenate([np.cos(turns), np.sin(turns)], axis=1)
-    split = choose_split(slow_rows(128, 64) + waves)
-    assert split.sigma > 0
-    assert split.noise_distance > 0.1
+    assert split.noise_distance < 0.05 if share else split.fast_share < 0.1
+    assert split.fast_share > share
+    assert choose_split(table, repeat=(20, 90)).sigma > 0  # what is typed is repeated all the same
+    assert choose_split(table, repeat=(20, 90)).repeat == (20, 90)
+    said = explain_bands(table, 512)
+    assert said.startswith("bands without a fast part (smoothing leaves ")
+    assert "from noise): the rows are stretched, gain 1." in said
+    assert "gain 1.25 (as given)" in explain_bands(table, 512, gain=1.25)
 
 
 def test_choose_split_repeats_all_but_the_trend_where_a_stretch_fits() -> None:
@@ -122,11 +116,10 @@ def test_choose_split_takes_what_is_given() -> None:
     assert (split.sigma, split.repeat) == (5.0, (20, 80))
     assert split.match == pytest.approx(1, abs=1e-3)  # five whole waves
     assert choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 86)).match < -0.9  # half a wave more
-
-
-def test_choose_split_repeats_behind_rows_that_stay() -> None:
     assert choose_split(TWO_BANDS, keep=128).repeat[1] == 128
     assert choose_split(TWO_BANDS, keep=100).repeat[1] >= 100
+    for learned in (SHORTEST, SHORTEST + 1, 47):
+        assert 3 <= choose_split(fast_rows(learned)).sigma <= learned / 8
 
 
 @pytest.mark.parametrize("scale", [1e-80, 1e-8, 1e8])
@@ -147,24 +140,12 @@ def test_bands_stretches_the_slow_and_repeats_the_fast() -> None:
         assert np.linalg.norm((other - wanted)[inside], axis=1).mean() > 5 * errors.mean()
 
 
-def test_bands_keeps_neighbours_as_far_apart_as_they_were() -> None:
-    steps = np.linalg.norm(np.diff(TWO_BANDS, axis=0), axis=1).mean()
-    made = np.linalg.norm(np.diff(bands(TWO_BANDS, 512, gain=1.0), axis=0), axis=1).mean()
-    stretched = np.linalg.norm(np.diff(methods.linear(TWO_BANDS, 512), axis=0), axis=1).mean()
-    assert made == pytest.approx(steps, rel=0.05)
-    assert stretched < 0.35 * steps
-
-
-def test_bands_of_one_slow_band_is_linear() -> None:
-    np.testing.assert_allclose(
-        bands(TWO_BANDS, 300, sigma=0.0, gain=1.0), methods.linear(TWO_BANDS, 300), rtol=0, atol=1e-12
-    )
-
-
-def test_bands_moves_rows_away_from_the_mean_by_the_gain() -> None:
+def test_bands_of_one_slow_band_is_linear_moved_away_from_the_mean_by_the_gain() -> None:
     plain, wide = (bands(TWO_BANDS, 300, sigma=0.0, gain=gain) for gain in (1.0, 1.5))
+    np.testing.assert_allclose(plain, methods.linear(TWO_BANDS, 300), rtol=0, atol=1e-12)
     mean = TWO_BANDS.mean(axis=0)
     np.testing.assert_allclose(wide - mean, 1.5 * (plain - mean), rtol=0, atol=1e-12)
+    assert np.isfinite(bands(TWO_BANDS, 256, sigma=1e9)).all()  # a Gaussian wider than the table
 
 
 def test_default_gain_grows_with_each_doubling_and_has_a_bound() -> None:
@@ -187,6 +168,9 @@ def test_bands_with_all_rows_kept_holds_the_slow_band() -> None:
     made = bands(TWO_BANDS, 512, keep=128, gain=1.0)
     wanted = np.repeat(slow_rows(128)[-1:], 384, axis=0) + 0.5 * fast_rows(512)[128:]
     assert np.linalg.norm(made[128:] - wanted, axis=1).max() < 0.25 * np.linalg.norm(wanted, axis=1).mean()
+    table = np.arange(128.0)[:, None] * np.ones((1, 4)) + 50
+    table[-3:] = 1e-3  # the last that is like the others is held
+    assert bands(table, 200, keep=128, sigma=0.0, gain=1.0)[128:].max() <= table[124].max() + 1e-9
 
 
 def test_bands_leaves_a_sink_where_it_is_and_out_of_all_others() -> None:
@@ -195,11 +179,6 @@ def test_bands_leaves_a_sink_where_it_is_and_out_of_all_others() -> None:
     made = bands(table, 512)
     np.testing.assert_array_equal(made[0], sink)
     assert np.linalg.norm(made[1:], axis=1).max() < 2 * np.linalg.norm(TWO_BANDS, axis=1).max()
-
-
-@pytest.mark.parametrize("learned", range(SHORTEST, 48))
-def test_choose_split_parts_tables_that_are_just_long_enough(learned: int) -> None:
-    assert 3 <= choose_split(fast_rows(learned)).sigma <= learned / 8
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -216,30 +195,12 @@ def test_bands_spoils_no_more_rows_than_linear_where_one_is_no_number(method: st
     assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
 
 
-@pytest.mark.parametrize("dead", [1, 2, 10, 20])
-@pytest.mark.parametrize("size", [0.0, 0.01])
+@pytest.mark.parametrize(("dead", "size"), [(1, 0.0), (2, 0.01), (20, 0.0), (20, 0.01)])
 def test_choose_split_leaves_out_rows_at_the_end_that_were_never_trained(dead: int, size: float) -> None:
     table = TWO_BANDS.copy()
     table[-dead:] = size * noise(dead, 16)
     assert choose_split(table).stop == 128 - dead
     assert np.linalg.norm(bands(table, 512)[-1]) > 0.5 * np.linalg.norm(TWO_BANDS[-dead - 1])
-
-
-def test_choose_split_repeats_what_is_typed_though_it_were_noise() -> None:
-    split = choose_split(slow_rows(128, 64) + noise(128), repeat=(20, 90))
-    assert split.repeat == (20, 90)
-    assert split.sigma > 0
-
-
-def test_bands_takes_a_gaussian_wider_than_the_table() -> None:
-    assert np.isfinite(bands(TWO_BANDS, 256, sigma=1e9)).all()
-
-
-def test_bands_with_all_rows_kept_holds_the_last_that_is_like_the_others() -> None:
-    table = np.arange(128.0)[:, None] * np.ones((1, 4)) + 50
-    table[-3:] = 1e-3
-    made = bands(table, 200, keep=128, sigma=0.0, gain=1.0)
-    assert made[128:].max() <= table[124].max() + 1e-9
 
 
 @given(st.integers(1, 80), st.integers(0, 200), st.integers(0, 80), st.integers(0, 2**31))
@@ -270,18 +231,12 @@ def test_resize_table_refuses_to_repeat_rows_that_are_not_there() -> None:
         ({"gain": float("inf")}, "--gain must be above 0"),
         ({"repeat": (5, 5)}, "holds no rows"),
         ({"repeat": (3, 9), "sigma": 0.0}, "no meaning with --sigma 0"),
+        ({"method": "auto", "gain": 1.2}, "--gain has no meaning for --method auto"),
     ],
 )
 def test_method_options_refuse_what_bands_cannot_be(flags: dict[str, float], told: str) -> None:
     with pytest.raises(ResizeError, match=told):
-        MethodOptions(method="bands", **flags)  # type: ignore[arg-type]
-
-
-def test_method_options_refuse_flags_of_bands_elsewhere() -> None:
-    with pytest.raises(ResizeError, match="--sigma has no meaning for --method copy"):
-        MethodOptions(method="copy", sigma=3.0)
-    with pytest.raises(ResizeError, match="--gain has no meaning for --method auto"):
-        MethodOptions(method="auto", gain=1.2)
+        MethodOptions(**{"method": "bands", **flags})  # type: ignore[arg-type]
 
 
 def test_auto_is_bands_and_for_short_tables_linear() -> None:
@@ -299,13 +254,6 @@ def test_explain_auto_says_which_method_and_why() -> None:
     assert "31 rows tell too little" in explain_auto(TWO_BANDS[:31], 512)
 
 
-def test_explain_bands_says_what_was_typed_and_what_is_noise() -> None:
-    assert "gain 1.25 (as given)" in explain_bands(TWO_BANDS, 512, gain=1.25)
-    said = explain_bands(slow_rows(128, 64) + noise(128), 512)
-    assert said.startswith("bands without a fast part (smoothing leaves ")
-    assert "from noise): the rows are stretched, gain 1." in said
-
-
 def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -> None:
     found = find_repeats(TWO_BANDS, 8.0, 3)
     assert found[0] == choose_split(TWO_BANDS, sigma=8.0).repeat
@@ -314,9 +262,6 @@ def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -
     assert [length % PERIOD for length in lengths[:3]] == [0, 0, 0]
     assert len(set(lengths)) == 4
     assert find_repeats(TWO_BANDS[:16], 8.0, 3) == []
-
-
-def test_find_repeats_ends_behind_the_rows_that_stay() -> None:
     assert all(stop >= 128 for _, stop in find_repeats(TWO_BANDS, 8.0, 3, keep=128))
 
 

@@ -125,14 +125,6 @@ def test_resize_table_hierarchical_ends_at_the_square_of_the_source_rows() -> No
         resize_table(table, 18, options)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
-@pytest.mark.parametrize("method", METHODS)
-def test_resize_table_of_any_floats_gives_rows_and_no_traceback(method: str, value: float) -> None:
-    table = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-    table[7, 2] = value
-    assert resize_table(table, 70, MethodOptions(method=method)).shape == (70, 4)
-
-
 @pytest.mark.parametrize("name", DTYPES)
 def test_cast_rounds_as_torch_does(name: str) -> None:
     generator = np.random.default_rng(3)
@@ -179,10 +171,3 @@ def test_resize_table_by_methods_that_repeat_rows_gives_rows_bit_for_bit(method:
         resized = resize_table(table, 19, MethodOptions(method=method, keep_first=keep))
         assert resized.dtype == table.dtype
         assert {row.tobytes() for row in resized} <= known
-
-
-def test_resize_table_by_linear_makes_rows_of_its_own() -> None:
-    table = np.arange(12.0).reshape(4, 3) ** 2
-    assert not {row.tobytes() for row in resize_table(table, 9, MethodOptions(method="linear"))} <= {
-        r.tobytes() for r in table
-    }
