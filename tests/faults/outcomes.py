@@ -53,6 +53,6 @@ def stop(nursery: Nursery, call: Call, arguments: Sequence[object], signal: str,
 
 
 def last_of(calls: list[Call]) -> list[Call]:
-    """The calls of a run by which its output gets its name: those behind the last file that it makes."""
-    made = max(i for i, call in enumerate(calls) if call.name == "openat")
-    return calls[made:]
+    """The calls of a run by which its output gets its name: from the last sync of what it made on."""
+    synced = max(i for i, call in enumerate(calls) if call.name == "fsync" and ".ctxextend-new-" in call.given)
+    return calls[synced:]
