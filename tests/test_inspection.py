@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from jsonschema import Draft202012Validator
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
@@ -20,10 +23,25 @@ from tests import pico, test_layers
 
 MakePico = Callable[..., pico.Pico]
 WPE = "transformer.wpe.weight"
+SCHEMA = json.loads((Path(__file__).parent / "schemas" / "inspect.json").read_text())
 
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(app_of(), ["inspect", *map(str, arguments)])
+
+
+def inspected(*arguments: object) -> list[dict[str, Any]]:
+    """The models that inspect prints as JSON, once it is known to be what the schema describes."""
+    done = run("--json", *arguments)
+    assert done.exit_code == 0, done.output
+    frame = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert errors(frame) == []
+    models: list[dict[str, Any]] = frame["models"]
+    return models
+
+
+def errors(frame: object) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(frame)]
 
 
 def only(found: Inspection) -> TableReport:
@@ -119,10 +137,13 @@ def test_inspect_passes_over_a_recipe_that_tells_nothing(text: str, make_pico: M
 
 
 def test_inspect_of_a_resize_finds_its_tiles_and_seams() -> None:
-    table = only(inspect(resize("tiny-gpt2", to=512, output="out").output))
-    assert (table.repetition.period, table.repetition.copies) == (128, 4)
-    assert table.seams == {128: (128, 256, 384)}
-    assert table.untrained == {}
+    (model,) = inspected(resize("tiny-gpt2", to=512, output="out").output)
+    (table,) = model["tables"]
+    assert (model["method"], table["new_rows"]) == ("copy", [[128, 512]])
+    assert table["tiling"] == {"period": 128, "start": 0, "stop": 512, "copies": 4.0}
+    assert table["seams"] == [{"length": 128, "positions": [128, 256, 384]}]
+    assert table["untrained_rows"] == []
+    assert {limit["tokens"] for limit in model["limits"]} == {512}
 
 
 @pytest.mark.parametrize(("method", "positions"), [("copy", (100, 200)), ("sinusoidal", (100,))])
@@ -176,10 +197,11 @@ def test_inspect_shows_rows_that_hold_no_numbers_or_nothing(make_pico: MakePico)
     screen = run(source).stdout
     for line in ("NaN or infinity at 5, 7", "all zero at 3", "the same row stands at 2, 9"):
         assert f"  {line}\n" in screen
-    values = json.loads(run(source, "--json").stdout)["models"][0]["tables"][0]
+    values = inspected(source)[0]["tables"][0]
     assert (values["nonfinite_rows"], values["zero_rows"], values["duplicates"]) == ([5, 7], [3], [[2, 9]])
     assert values["norms"][5] is None
     assert values["norm"]["min"] == 0
+    assert [row for row, cosine in enumerate(values["neighbour_cosines"]) if cosine is None] == [2, 3, 4, 5, 6, 7]
 
 
 def test_inspect_of_a_table_without_a_number_or_with_one_row(make_pico: MakePico) -> None:
@@ -187,7 +209,8 @@ def test_inspect_of_a_table_without_a_number_or_with_one_row(make_pico: MakePico
     for value in (float("nan"), 0.0, 1.0):
         pico.add_tensors(source, {WPE: torch.full((16, 8), value)})
         assert run(source).exit_code == 0
-        json.loads(run(source, "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        (table,) = inspected(source)[0]["tables"]
+        assert (table["neighbour_cosine"]["worst_row"] is None) == (value != 1)
     one = make_pico("gpt2", "one", n_positions=1).folder
     assert run(one).exit_code == run(one, "--json").exit_code == run(one, source).exit_code == 0
 
@@ -225,10 +248,10 @@ def test_inspect_of_a_type_of_ones_own(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="oddgpt")
     described = ("--table", WPE, "--config-key", "n_positions")
-    values = json.loads(run(source, *described, "--json").stdout)["models"][0]
+    (values,) = inspected(source, *described)
     assert (values["family"], values["tables"][0]["positions"]) == ("oddgpt", 16)
     pico.edit_json(source / "tokenizer_config.json", model_max_length=3)
-    mend = json.loads(run(source, *described, "--json").stdout)["models"][0]["limits"][-1]["mend"]
+    mend = inspected(source, *described)[0]["limits"][-1]["mend"]
     assert mend == f"ctxextend resize {source} --to 16 --table {WPE} --config-key n_positions --mend-limits"
 
 
@@ -244,10 +267,9 @@ def test_inspect_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) 
 
 def test_inspect_shows_several_models_with_their_own_figures(make_pico: MakePico) -> None:
     first, second = make_pico("gpt2").folder, make_pico("bert").folder
-    values = json.loads(run(first, second, "tiny-gpt2", "--json").stdout)
-    assert (values["schema_version"], values["command"], values["warnings"]) == (1, "inspect", [])
-    assert [model["family"] for model in values["models"]] == ["gpt2", "bert", "gpt2"]
-    assert [model["source"] for model in values["models"]] == [str(first), str(second), "tiny-gpt2"]
+    models = inspected(first, second, "tiny-gpt2")
+    assert [model["family"] for model in models] == ["gpt2", "bert", "gpt2"]
+    assert [model["source"] for model in models] == [str(first), str(second), "tiny-gpt2"]
     screen = run(first, second, "tiny-gpt2", "--width", 160).stdout
     assert "pico-gpt2" in screen
     for name in ("pico-gpt2", "pico-bert", "tiny-gpt2"):
@@ -257,9 +279,9 @@ def test_inspect_shows_several_models_with_their_own_figures(make_pico: MakePico
 
 def test_inspect_json_agrees_with_the_library(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
-    values = json.loads(run(source, "--json").stdout)
-    assert values["models"] == [json.loads(json.dumps(to_json(inspect(source))))]
-    table = values["models"][0]["tables"][0]
+    (model,) = inspected(source)
+    assert model == json.loads(json.dumps(to_json(inspect(source))))
+    (table,) = model["tables"]
     assert (len(table["norms"]), len(table["neighbour_cosines"])) == (18, 15)
     assert table["norm"]["median"] == pytest.approx(np.median(table["norms"][2:]))
 
@@ -289,8 +311,7 @@ def test_inspect_part_shows_that_table_alone(led: Path) -> None:
 
 
 def rows(source: object, *flags: object) -> list[tuple[int, int | None, str]]:
-    values = json.loads(run(source, *flags, "--json").stdout)["models"][0]["rows"]
-    (found,) = values.values()
+    (found,) = inspected(source, *flags)[0]["rows"].values()
     return [(row["row"], row["position"], row["origin"]) for row in found]
 
 
@@ -336,12 +357,61 @@ def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
     assert lines[3].split()[:4] == ["3", "3", "0", "-"]
     assert "holds NaN or infinity" in lines[5]
     assert lines[5].split()[2] == "-"
-    figures = json.loads(run(source, "--rows", "2:3", "--json").stdout)["models"][0]["rows"][WPE][0]
+    figures = inspected(source, "--rows", "2:3")[0]["rows"][WPE][0]
     table = load_file(source / "model.safetensors")[WPE].double()
     assert figures["norm"] == pytest.approx(float(table[2].norm()))
-    assert (
-        json.loads(run(source, "--rows", "14:", "--json").stdout)["models"][0]["rows"][WPE][1]["cosine_to_next"] is None
-    )
+    assert inspected(source, "--rows", "14:")[0]["rows"][WPE][1]["cosine_to_next"] is None
+
+
+# JSON
+
+
+def test_inspect_json_schema_is_a_schema_that_allows_nothing_else() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    objects = [part for part in parts(SCHEMA) if "properties" in part and "type" in part]
+    assert len(objects) >= 12
+    for part in objects:
+        assert part["additionalProperties"] is False
+        assert set(part["properties"]) - {"rows"} == set(part["required"]) - {"rows"}
+
+
+def parts(value: object) -> list[dict[str, Any]]:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [*([value] if isinstance(value, dict) else []), *(part for item in inside for part in parts(item))]
+
+
+def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "config.json", n_positions="1024")
+    (model,) = inspected(folder)
+    (wrong,) = (limit for limit in model["limits"] if not limit["agrees"])
+    assert (wrong["key"], wrong["value"], wrong["tokens"]) == ("n_positions", "1024", None)
+    assert wrong["mend"].startswith("ctxextend resize ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame.update(more=1),
+        lambda frame: frame["models"][0].pop("method"),
+        lambda frame: frame["models"][0]["tables"][0].update(new_rows=[[1, 2, 3]]),
+        lambda frame: frame["models"][0]["tables"][0]["norms"].append("NaN"),
+        lambda frame: frame["models"][0]["limits"][0].update(agrees=False),
+        lambda frame: frame["models"][0]["clients"][0].update(beyond="perhaps"),
+    ],
+)
+def test_inspect_json_schema_refuses_what_is_broken(change: Callable[[Any], object]) -> None:
+    frame = json.loads(run("tiny-gpt2", "--rows", "0:1", "--json").stdout)
+    assert errors(frame) == []
+    change(frame)
+    assert errors(frame)
+
+
+def test_inspect_json_stands_alone_on_stdout_of_a_process() -> None:
+    command = [sys.executable, "-m", "ctxextend", "inspect", "tiny-gpt2", "--json", "--plot", "figure.svg"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert errors(json.loads(done.stdout)) == []
+    assert done.stderr.endswith("The figure is in figure.svg.\n")
 
 
 # Errors
