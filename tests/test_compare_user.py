@@ -123,14 +123,6 @@ def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkey
     assert Path("page.html").is_file()
 
 
-def test_compare_stopped_before_a_method_is_done_writes_no_page(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, EvaluationRun, "measure", 1, signal.SIGINT)
-    done = compare(source, "--methods", "linear", "--report", "page.html")
-    assert done.exit_code == 130
-    assert "by 0 methods" in done.stdout
-    assert not Path("page.html").exists()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_compare_stopped_in_a_training_leaves_nothing_behind(
     number: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
