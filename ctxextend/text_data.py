@@ -8,7 +8,6 @@ import re
 import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -34,32 +33,10 @@ HUB_NAME = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class HubDataset:
-    """A split of a Hub dataset."""
-
-    repo: str  # owner/name
-    config: str | None  # None if it has only one
-    split: str
-    revision: str | None  # None is its main branch
-
-    @classmethod
-    def parse(cls, name: str) -> "HubDataset":
-        """Parse ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``; the default split is ``train``."""
-        found = HUB_NAME.fullmatch(name)
-        if found is None:
-            raise DataError(f"{name} names no dataset of the Hub.", f"Spell it {SPELLING}.")
-        _check_datasets_installed(name)
-        return cls(found["repo"], found["config"], found["split"] or "train", found["revision"])
-
-    def __str__(self) -> str:
-        config = f"/{self.config}" if self.config else ""
-        revision = f"@{self.revision}" if self.revision else ""
-        return f"{HUB}{self.repo}{config}:{self.split}{revision}"
-
-
-# Files, folders, and Hub datasets as `HubDataset.parse` reads them.
+# Files, folders, and names of Hub datasets.
 Paths: TypeAlias = Sequence[str | os.PathLike[str]]
+# A file, or the name of a Hub dataset with its split.
+TextSource: TypeAlias = Path | str
 
 
 def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
@@ -67,36 +44,49 @@ def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
-def check_paths(paths: Paths) -> list[Path | HubDataset]:
+def check_paths(paths: Paths) -> list[TextSource]:
     """Return the files and Hub datasets that some paths name, each once; datasets are not fetched yet.
 
     The files of a folder are sorted by name; checkpoints, training runs and hidden folders in it are left out.
     """
-    found: dict[Path | HubDataset, Path | HubDataset] = {}
+    return list(_sources(paths).values())
+
+
+def shared(paths: Paths, others: Paths) -> list[TextSource]:
+    """Return the files and datasets that both arguments name."""
+    named = _sources(others)
+    return [source for key, source in _sources(paths).items() if key in named]
+
+
+def _sources(paths: Paths) -> dict[TextSource, TextSource]:
+    """Return the files and datasets that some paths name, by what tells them apart."""
+    found: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
-        for source in [HubDataset.parse(name)] if name.startswith(HUB) else _files(Path(name)):
-            found.setdefault(_identity(source), source)
+        if name.startswith(HUB):
+            dataset = _hub_name(name)
+            found.setdefault(dataset, dataset)
+        else:
+            for file in _files(Path(name)):
+                found.setdefault(file.resolve(), file)
     if not found:
         raise DataError("No text was named.", "Name files or folders: --data book.txt, --data articles.jsonl.")
-    return list(found.values())
+    return found
 
 
-def shared(paths: Paths, others: Paths) -> list[Path | HubDataset]:
-    """Return the files and datasets that both arguments name."""
-    named = {_identity(source) for source in check_paths(others)}
-    return [source for source in check_paths(paths) if _identity(source) in named]
-
-
-def _identity(source: Path | HubDataset) -> Path | HubDataset:
-    return source.resolve() if isinstance(source, Path) else source
+def _hub_name(name: str) -> str:
+    """Return the name of a Hub dataset with its split, by default ``train``."""
+    found = HUB_NAME.fullmatch(name)
+    if found is None:
+        raise DataError(f"{name} names no dataset of the Hub.", f"Spell it {SPELLING}.")
+    _check_datasets_installed(name)
+    before, at, revision = name.partition("@")
+    return name if found["split"] else f"{before}:train{at}{revision}"
 
 
 def _files(path: Path) -> list[Path]:
     is_file = os.path.isfile(path)  # noqa: PTH113 - unlike Path's, it raises for no name
     if not is_file and not os.path.isdir(path):  # noqa: PTH112
-        raise DataError(
-            f"There is no file or folder {path}.", "Name text that is there, no pipe or device: --data FILE."
-        )
+        raise DataError(f"There is no file or folder {path}.", "Name text that is there (no pipe): --data FILE.")
     found = [path] if is_file else sorted(file for file in path.rglob("*") if _is_user_text(file, path))
     if not found:
         raise DataError(f"The folder {path} holds no text.", f"Files that end in {', '.join(SUFFIXES)} are read.")
@@ -166,7 +156,7 @@ def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
 
 
 @contextmanager
-def _reading(source: Path | HubDataset) -> Iterator[None]:
+def _reading(source: TextSource) -> Iterator[None]:
     """Turn whatever goes wrong in reading a file or dataset into a DataError that names it."""
     try:
         yield
@@ -178,12 +168,12 @@ def _reading(source: Path | HubDataset) -> Iterator[None]:
     except Exception as error:  # each format and each way to fail has its own
         words = " ".join(str(error).split())[:400].rstrip(".") or type(error).__name__
         hint = "Name a file that holds text, and that you may read."
-        if isinstance(source, HubDataset):
+        if isinstance(source, str):
             hint = f"Check its name, {SPELLING}, the network, and, for what is private, your login: hf auth login."
         raise DataError(f"{source} cannot be read: {words}.", hint) from error
 
 
-def _streams(source: Path | HubDataset, text_field: str) -> Iterator[TextIO]:
+def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     """Yield each document as a stream: a text file is one, and so is each line of JSONL or row that has text."""
     suffix = source.suffix.lower() if isinstance(source, Path) else ""
     if isinstance(source, Path) and suffix != PARQUET:
@@ -196,8 +186,7 @@ def _streams(source: Path | HubDataset, text_field: str) -> Iterator[TextIO]:
                 try:
                     row = json.loads(line) if line.strip() else {text_field: None}
                 except (ValueError, RecursionError) as error:
-                    message = f"{where} is no JSON: {str(error)[:200]}."
-                    raise DataError(message, "Each line must be one JSON object.") from error
+                    raise DataError(f"{where} is no JSON: {str(error)[:200]}.", "Each must be one object.") from error
                 yield from _text(row, text_field, where)
         return
     _check_datasets_installed(source)
@@ -207,8 +196,9 @@ def _streams(source: Path | HubDataset, text_field: str) -> Iterator[TextIO]:
         pattern = glob.escape(str(source))
         rows = load_dataset("parquet", data_files=pattern, split="train", streaming=True, batch_size=ROWS)
     else:
-        address = f"hf://datasets/{source.repo}"  # a local folder may have the bare name
-        rows = load_dataset(address, source.config, split=source.split, revision=source.revision, streaming=True)
+        repo, config, split, revision = HUB_NAME.findall(source)[0]
+        address = f"hf://datasets/{repo}"  # a local folder may have the bare name
+        rows = load_dataset(address, config or None, split=split, revision=revision or None, streaming=True)
     if text_field in (rows.column_names or ()):  # then the others need not be decoded
         rows = rows.select_columns([text_field])
     for row in rows:

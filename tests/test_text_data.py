@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from ctxextend import text_data
 from ctxextend.errors import DataError
-from ctxextend.text_data import PIECE, HubDataset, check_paths, check_texts, cut, read_documents, read_pieces, shared
+from ctxextend.text_data import PIECE, check_paths, check_texts, cut, read_documents, read_pieces, shared
 from tests.hub_server import serve
 
 
@@ -278,20 +278,21 @@ def test_read_data_set_says_that_the_hub_cannot_be_reached(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("hf:a/b", HubDataset("a/b", None, "train", None)),
-        ("hf:a/b/c:test@refs/pr/1", HubDataset("a/b", "c", "test", "refs/pr/1")),
-        ("hf:a/b@v1.0", HubDataset("a/b", None, "train", "v1.0")),
+        ("hf:a/b", "hf:a/b:train"),
+        ("hf:a.x/b-y/c.d-e:test", "hf:a.x/b-y/c.d-e:test"),
+        ("hf:a/b/c@refs/pr/1", "hf:a/b/c:train@refs/pr/1"),
+        ("hf:a/b@v1:0", "hf:a/b:train@v1:0"),
     ],
 )
-def test_parse_splits_the_name_of_a_hub_dataset(word: str, expected: HubDataset) -> None:
-    assert HubDataset.parse(word) == expected
-    assert HubDataset.parse(str(expected)) == expected
+def test_check_paths_names_the_split_of_a_hub_dataset(word: str, expected: str) -> None:
+    assert check_paths([word, expected]) == [expected]
+    assert shared([word], [expected]) == [expected]
 
 
-def test_parse_says_how_a_hub_dataset_is_spelled() -> None:
+def test_check_paths_says_how_a_hub_dataset_is_spelled() -> None:
     for word in ("hf:", "hf:name", "hf:a/b/c/d", "hf://datasets/a/b", "hf:a/b:", "hf:a/b@", "hf:a /b"):
         with pytest.raises(DataError, match=r"names no dataset of the Hub.*OWNER/NAME\[/CONFIG\]"):
-            HubDataset.parse(word)
+            check_paths([word])
 
 
 def test_read_documents_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
