@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend import resize
-from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states, read_pooling
+from ctxextend.errors import CheckpointError
+from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, TextTokenizer, open_eval_model
 from ctxextend.evaluation.losses import Span
 from ctxextend.recipe import CheckpointRef
@@ -194,20 +194,6 @@ def test_original_reads_no_more_at_once_than_4096_tokens(pair: tuple[EvalModel, 
     assert max(sizes) == 4096
 
 
-def test_original_is_neither_trained_nor_saved(pair: tuple[EvalModel, EvalModel]) -> None:
-    student, teacher = pair
-    teacher.model.train()
-    objective = Distillation(*pair)
-    assert list(objective.state_dict()) == [f"model.{name}" for name in student.model.state_dict()]
-    objective.train()
-    assert student.model.training
-    assert not teacher.model.training
-    objective(texts(student, NEW))["loss"].backward()
-    assert all(parameter.grad is None for parameter in teacher.model.parameters())
-    student.model.zero_grad()
-    student.model.eval()
-
-
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2"])
 def test_positions_say_where_the_model_reads_and_the_original_reads_from_the_start(
     model_type: str, tmp_path: Path
@@ -220,22 +206,7 @@ def test_positions_say_where_the_model_reads_and_the_original_reads_from_the_sta
     assert loss_of(objective, ids, position_ids=places + 3) > 1e-3
 
 
-def test_a_model_that_takes_no_positions_is_refused_only_where_it_is_told_some(
-    pair: tuple[EvalModel, EvalModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = pair[0].model.forward
-
-    def placeless(input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool) -> Any:
-        return forward(input_ids, attention_mask)
-
-    monkeypatch.setattr(pair[0].model, "forward", placeless)
-    with pytest.raises(UnsupportedModelError, match="--window"):
-        Distillation(*pair, placed=True)
-    assert loss_of(Distillation(*pair), texts(pair[0], OLD)) == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("model_type", ["bert", "gpt2"])
+@pytest.mark.parametrize(("model_type", "autocast"), [("bert", False), ("gpt2", True)])
 def test_gradient_reaches_the_table_with_all_else_frozen(model_type: str, autocast: bool, tmp_path: Path) -> None:
     objective = Distillation(*make_pair(tmp_path, model_type), ("mean",)).train()
     model = objective.model
@@ -255,24 +226,10 @@ def test_gradient_reaches_the_table_with_all_else_frozen(model_type: str, autoca
     assert table.grad is not None
     assert (table.grad[:NEW].abs().amax(dim=1) > 0).all()
     torch.testing.assert_close(table.grad, plain)
-    assert [name for name, parameter in model.named_parameters() if parameter.grad is not None] == [
-        f"{TABLES[model_type]}.weight"
-    ]
-
-
-@pytest.mark.parametrize("model_type", ["bert", "gpt2"])
-def test_thirty_steps_lower_the_loss_of_a_text_that_was_not_trained_on(model_type: str, tmp_path: Path) -> None:
-    objective = Distillation(*make_pair(tmp_path, model_type, method="random", seed=1), ("mean",))
-    table = train_positions_alone(objective.model, TABLES[model_type])
-    ids = texts(objective.student, NEW, count=9)
-    before = loss_of(objective, ids[8:])
-    optimizer = torch.optim.AdamW([table], lr=0.2, weight_decay=0.0)
-    for step in range(30):
-        optimizer.zero_grad()
-        objective(ids[step % 4 * 2 : step % 4 * 2 + 2])["loss"].backward()
-        optimizer.step()
-    after = loss_of(objective, ids[8:])
-    assert after < 0.5 * before, (before, after)
+    learned = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+    assert learned == [f"{TABLES[model_type]}.weight"]
+    assert all(parameter.grad is None for parameter in objective.teacher.model.parameters())
+    assert list(objective.state_dict()) == [f"model.{name}" for name in model.state_dict()]
 
 
 def test_vectors_of_one_token_are_drawn_to_the_mean_of_the_directions_in_all_windows(
@@ -285,17 +242,6 @@ def test_vectors_of_one_token_are_drawn_to_the_mean_of_the_directions_in_all_win
     ids = torch.tensor([[2, 7, 8, 9, 3]])
     bare, pooled = (loss_of(Distillation(between, turned, poolings), ids) for poolings in ((), ("cls",)))
     assert pooled - bare == pytest.approx(1 - 0.5**0.5, abs=1e-5)
-
-
-def test_a_folder_of_sentence_transformers_learns_by_its_own_pooling(tmp_path: Path) -> None:
-    student, teacher = make_pair(tmp_path, "bert")
-    add_pooling(teacher.root, "pooling_mode_max_tokens")
-    output = resize(teacher.root, to=NEW, output=tmp_path / "encoder").output
-    objective = Distillation(open_eval_model(CheckpointRef(str(output)), "fp32"), teacher, read_pooling(output))
-    assert objective.poolings == ("max",)
-    ids = texts(student, NEW)
-    assert loss_of(objective, ids) == loss_of(Distillation(student, teacher, ("max",)), ids)
-    assert loss_of(objective, ids) > loss_of(Distillation(student, teacher), ids)
 
 
 def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[EvalModel, EvalModel], tmp_path: Path) -> None:
@@ -312,9 +258,3 @@ def test_an_original_with_states_of_another_size_is_refused(pair: tuple[EvalMode
     with pytest.raises(CheckpointError, match=r"have 8 values, and those of .* 12\.") as caught:
         Distillation(pair[0], open_eval_model(CheckpointRef(str(wide)), "fp32"))
     assert "--original" in str(caught.value)
-
-
-def test_a_model_that_reads_more_than_text_is_refused(pair: tuple[EvalModel, EvalModel]) -> None:
-    student, teacher = pair
-    with pytest.raises(UnsupportedModelError, match="gives no states of a text alone"):
-        Distillation(student, plant(teacher, lambda ids: ids[1]))

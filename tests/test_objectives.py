@@ -75,13 +75,12 @@ def test_language_modeling_gradients_equal_the_models_own_under_gradient_checkpo
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "electra", "xlm", "nystromformer"])
 def test_disable_dropout_lets_a_model_in_training_give_what_it_gives_elsewhere(model_type: str) -> None:
     objective, ids = LanguageModeling(reader_of(model_type)), text()
     with torch.no_grad():
         expected = loss(objective, ids, ids)
-        if model_type not in ("albert", "gpt_neo"):  # whose defaults have none
-            assert not torch.equal(loss(objective.train(), ids, ids), expected)
+        assert not torch.equal(loss(objective.train(), ids, ids), expected)
         torch.testing.assert_close(loss(in_training(objective), ids, ids), expected, rtol=1e-5, atol=0)
 
 
@@ -100,31 +99,6 @@ def test_language_modeling_shifts_the_labels_of_a_decoder_that_leaves_that_to_it
     torch.testing.assert_close(loss(LanguageModeling(reader), ids, ids), expected)
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "mobilebert"])
-def test_language_modeling_without_labels_is_nothing(model_type: str) -> None:
-    ids = text()
-    assert loss(LanguageModeling(reader_of(model_type)), ids, torch.full_like(ids, IGNORE_INDEX)).item() == 0
-
-
-def test_language_modeling_under_autocast_is_near_float32() -> None:
-    objective, ids = LanguageModeling(reader_of("gpt2")), text()
-    with torch.autocast("cpu", torch.bfloat16):
-        found = loss(objective, ids, ids)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, loss(objective, ids, ids), rtol=5e-3, atol=0)
-
-
-def test_language_modeling_holds_the_models_parameters_alone_and_leaves_its_head() -> None:
-    reader, ids = reader_of("gpt2"), text()
-    before = reader.model(input_ids=ids).logits
-    objective = LanguageModeling(reader)
-    loss(objective, ids, ids)
-    assert {name for name, _ in objective.named_parameters()} == {
-        f"model.{name}" for name, _ in reader.model.named_parameters()
-    }
-    assert torch.equal(reader.model(input_ids=ids).logits, before)
-
-
 @pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
 def test_position_base_is_found_by_trying(model_type: str) -> None:
     assert position_base(reader_of(model_type)) == (2 if model_type in ABSOLUTE_ROWS else 0)
@@ -141,14 +115,6 @@ def test_position_base_refuses_models_that_count_by_themselves(model_type: str) 
     with pytest.raises(UnsupportedModelError, match=f"type {model_type} count positions .* Leave --window out"):
         LanguageModeling(reader, placed=True)
     assert LanguageModeling(reader).position_base == 0
-
-
-def test_position_base_refuses_models_that_take_no_heed_of_what_they_are_told() -> None:
-    reader = reader_of("bert")
-    read = reader.model.forward
-    reader.model.forward = lambda position_ids=None, **given: read(**given)
-    with pytest.raises(UnsupportedModelError):
-        position_base(reader)
 
 
 def without_mask(model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, Any]:

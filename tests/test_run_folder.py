@@ -32,10 +32,6 @@ def leave(*steps: int, **flags: Any) -> None:
         (folder.path / "tokens.bin").write_bytes(b"1234")
 
 
-def test_run_folder_stands_beside_the_output() -> None:
-    assert RunFolder.beside(Path("some/out")).path == Path("some/out.training")
-
-
 def test_open_run_folder_leaves_nothing_where_nothing_was_saved() -> None:
     with open_run_folder(Path("some/where/out"), ASKED, resume=False, force=False) as folder:
         (folder.path / "tokens.bin").write_bytes(b"1234")
@@ -57,13 +53,6 @@ def test_save_is_the_last_whole_one() -> None:
     assert sorted(path.name for path in folder.saves.iterdir()) == ["checkpoint-10", "checkpoint-x", "unfinished"]
     folder.remove([10])
     assert folder.save is None
-
-
-def test_open_run_folder_keeps_what_was_saved_for_who_goes_on() -> None:
-    leave(3)
-    with opened(resume=True) as folder:
-        assert folder.step == 3
-        assert (folder.path / "tokens.bin").read_bytes() == b"1234"
 
 
 def test_open_run_folder_without_a_save_begins_anew() -> None:
@@ -103,22 +92,6 @@ def test_open_run_folder_goes_on_with_what_changes_nothing_that_was_learned(flag
         assert (folder.step, folder.begun_for) == (3, ASKED["train.steps"])
 
 
-def test_open_run_folder_throws_saves_away_when_it_is_told_to() -> None:
-    leave(3)
-    with opened(force=True, train__seed=1) as folder:
-        assert folder.save is None
-        assert not (folder.path / "tokens.bin").exists()
-    assert not FOLDER.exists()
-
-
-@pytest.mark.parametrize("text", ["", '{"source": "x"', "[]"])
-def test_open_run_folder_goes_on_with_no_run_that_it_cannot_read(text: str) -> None:
-    leave(3)
-    (FOLDER / "run.json").write_text(text)
-    with pytest.raises(TrainingError, match="source was None and is 'x'"), opened(resume=True):
-        pass
-
-
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"force": True}])
 def test_open_run_folder_does_not_touch_what_is_not_its_own(flags: dict[str, Any]) -> None:
     FOLDER.mkdir()
@@ -126,11 +99,6 @@ def test_open_run_folder_does_not_touch_what_is_not_its_own(flags: dict[str, Any
     with pytest.raises(TrainingError, match="is in the way"), opened(**flags):
         pass
     assert (FOLDER / "thesis.tex").read_text() == "all of it"
-
-
-def test_open_run_folder_is_for_one_at_a_time() -> None:
-    with opened(), pytest.raises(TrainingError, match="Another run works in"), opened(force=True):
-        pass
 
 
 def test_open_run_folder_says_so_where_its_name_is_a_file() -> None:

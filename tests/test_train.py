@@ -57,12 +57,6 @@ def test_train_new_of_a_stretched_table_trains_the_rows_between_learned_ones(gpt
         assert verify(base, "out").passed
 
 
-def test_train_new_after_all_positions_were_trained_holds_what_was_learned_first(gpt2: Path) -> None:
-    train(gpt2, "first")
-    train("first", "out", "--trainable", "new")
-    assert equal_rows(Path("first"), Path("out")) == NEW_MOVED
-
-
 def test_train_positions_changes_the_table_alone(gpt2: Path) -> None:
     train(gpt2, "out")
     assert changed_tensors(gpt2, Path("out")) == {WPE}
@@ -93,11 +87,10 @@ def test_train_all_writes_both_names_of_a_tied_tensor_alike(gpt2: Path) -> None:
     assert not torch.equal(after["lm_head.weight"], tensors["transformer.wte.weight"])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_train_keeps_the_dtype_of_the_source(dtype: torch.dtype) -> None:
-    source = make_long(Path("source").absolute(), "gpt2", dtype=dtype)
+def test_train_keeps_the_dtype_of_the_source() -> None:
+    source = make_long(Path("source").absolute(), "gpt2", dtype=torch.bfloat16)
     train(source, "out", "--trainable", "new")
-    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {dtype}
+    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {torch.bfloat16}
     assert changed_tensors(source, Path("out")) == {WPE}
     assert equal_rows(source, Path("out")) == NEW_MOVED
 
@@ -130,8 +123,7 @@ def in_shards(source: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("form", [as_bin, in_shards])
-@pytest.mark.parametrize("trainable", ["new", "all"])
+@pytest.mark.parametrize(("form", "trainable"), [(as_bin, "new"), (in_shards, "all")])
 def test_train_writes_safetensors_that_load_whatever_the_source_is(
     form: Callable[[Path], Path], trainable: str
 ) -> None:
@@ -209,15 +201,17 @@ def test_train_equals_resize_with_train_and_its_recipe_makes_the_same_again(gpt2
     assert not list(Path.cwd().glob("*.training"))
 
 
-@pytest.mark.parametrize("trainable", ["new", "positions", "all"])
-def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, trainable: str) -> None:
+@pytest.mark.parametrize(("trainable", "shown"), [("new", "new rows"), ("positions", "table"), ("all", "all")])
+def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, trainable: str, shown: str) -> None:
     source = gpt2.with_name("long-old")
     train(gpt2, "out", "--trainable", trainable)
     for base in (source, gpt2):
         done = invoke("verify", base, "out")
         said = "is not a pure resize" if trainable == "all" else "Proved: out is"
         assert (done.exit_code, said in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
-    assert "new positions: 16-31\n" in invoke("inspect", "out").stdout
+    inspected = invoke("inspect", "out").stdout
+    assert f"(gpt2, made by copy, {shown} trained)" in inspected
+    assert "new positions: 16-31\n" in inspected
     if trainable == "new":
         measured = invoke("evaluate", "out", "--data", "book.txt", "--measure", "position", "--tokens", 64)
         assert f"the original, {source}, reads 16" in " ".join(measured.stdout.split())

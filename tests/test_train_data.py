@@ -12,14 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.errors import DataError, OutputError
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, TextTokenizer
+from ctxextend.errors import OutputError
+from ctxextend.evaluation.eval_model import CAUSAL, MASKED
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
     Masking,
     SequenceDataset,
     SequenceSettings,
-    check_enough,
     hold_out,
     open_tokens,
     write_tokens,
@@ -47,12 +46,10 @@ PIECES = [("1 2", False), (" 3", True), ("4 5 6", True)]
 def test_write_tokens_writes_tokens_with_a_separator_behind_documents(
     separator: int | None, wanted: int, expected: list[int], tmp_path: Path
 ) -> None:
-    told: list[int] = []
-    write_tokens(PIECES, numbers, separator, wanted, tmp_path / "tokens", told.append)
+    write_tokens(PIECES, numbers, separator, wanted, tmp_path / "tokens")
     tokens = open_tokens(tmp_path / "tokens")
     assert tokens.tolist() == expected
     assert tokens.dtype == np.int32
-    assert sum(told) == len(expected)
     assert [file.name for file in tmp_path.iterdir()] == ["tokens"]
 
 
@@ -77,43 +74,16 @@ def test_write_tokens_reads_no_more_than_it_needs_and_holds_no_more_than_a_piece
     assert len(open_tokens(tmp_path / "tokens")) == 400_000
 
 
-def test_write_tokens_leaves_nothing_under_the_name_when_it_is_stopped(tmp_path: Path) -> None:
-    def broken() -> Iterator[tuple[str, bool]]:
-        yield "1 2", True
-        raise DataError("no such column")
-
-    with pytest.raises(DataError, match="no such column"):
-        write_tokens(broken(), numbers, None, 10, tmp_path / "tokens")
-    assert not list(tmp_path.iterdir())
-
-
-def test_write_tokens_keeps_an_older_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    write_tokens(PIECES, numbers, None, 10, path)
-
-    def looked_at(text: str) -> Any:
-        assert open_tokens(path).tolist() == [1, 2, 3, 4, 5, 6]
-        return numbers(text)
-
-    write_tokens([("7", True)], looked_at, None, 10, path)
-    assert open_tokens(path).tolist() == [7]
-
-
 def test_write_tokens_says_what_keeps_it_from_writing(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="tokens could not be written: No such file or directory"):
         write_tokens(PIECES, numbers, None, 10, tmp_path / "missing" / "tokens")
 
-    def full(_: int) -> None:
+    def full(_: str) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OutputError, match=r"No space left on device.*Free some space"):
-        write_tokens(PIECES, numbers, None, 10, tmp_path / "tokens", full)
+        write_tokens(PIECES, full, None, 10, tmp_path / "tokens")
     assert not list(tmp_path.iterdir())
-
-
-def test_open_tokens_opens_a_text_without_any(tmp_path: Path) -> None:
-    write_tokens([("", True)], numbers, None, 10, tmp_path / "tokens")
-    assert open_tokens(tmp_path / "tokens").tolist() == []
 
 
 @given(st.integers(1, 40), st.integers(0, 2000))
@@ -125,14 +95,6 @@ def test_hold_out_holds_out_a_twentieth_and_at_least_a_window(window: int, more:
     assert len(train) >= window
     assert np.shares_memory(train, tokens)
     assert np.shares_memory(held_out, tokens)
-
-
-def test_hold_out_says_how_many_tokens_it_takes() -> None:
-    with pytest.raises(DataError, match=r"has 19 tokens, and .* take 20.*--data.*--eval-data.*--seq-len"):
-        hold_out(np.arange(19, dtype=np.int32), 10)
-    with pytest.raises(DataError, match=r"has 9 tokens, and a sequence takes 10"):
-        check_enough(np.arange(9, dtype=np.int32), 10)
-    check_enough(np.arange(10, dtype=np.int32), 10)
 
 
 # ---- sequences
@@ -182,10 +144,6 @@ def test_windows_stand_between_special_tokens_of_which_nothing_is_told() -> None
     assert item["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
     assert item["labels"].tolist() == [IGNORE_INDEX, 0, 1, 2, IGNORE_INDEX, IGNORE_INDEX]
     assert {values.dtype for values in item.values()} == {torch.int64}
-
-
-def test_windows_of_an_encoder_have_no_labels() -> None:
-    assert set(SequenceDataset(counted(9), plain(4, kind=ENCODER), 1, shuffled=False)[0]) == {"input_ids"}
 
 
 @given(cuts, st.integers(1, 120), st.booleans(), st.randoms(use_true_random=False))
@@ -313,30 +271,3 @@ def test_windows_of_a_masked_model_are_masked_anew_each_time_but_never_at_specia
     assert all(labels.count(7) == 3 and labels.count(IGNORE_INDEX) == 19 for labels in masks)
     assert all(labels[0] == labels[-1] == IGNORE_INDEX for labels in masks)
     assert all(windows[number]["input_ids"][[0, -1]].tolist() == [2, 3] for number in range(50))
-
-
-def test_masking_of_a_reader_leaves_out_what_its_model_does_not_know() -> None:
-    class Tokenizer:
-        mask_token_id, all_special_ids = 4, (0, 4)
-
-        def __len__(self) -> int:
-            return 12
-
-    class Known:
-        tokenizer = TextTokenizer(Tokenizer())
-
-        class model:  # noqa: N801
-            @staticmethod
-            def get_input_embeddings() -> Any:
-                return torch.nn.Embedding(10, 2)
-
-    assert Masking.for_model(Known()).ordinary.tolist() == [1, 2, 3, 5, 6, 7, 8, 9]  # type: ignore[arg-type]
-
-
-def test_windows_are_read_from_a_file_by_several_processes(tmp_path: Path) -> None:
-    write_tokens([("", True)], lambda text: np.arange(1000), None, 1000, tmp_path / "tokens")
-    windows = SequenceDataset(open_tokens(tmp_path / "tokens"), plain(8, span=20, skip=True), 12, shuffled=True)
-    assert isinstance(windows.tokens, np.memmap)
-    batches = list(torch.utils.data.DataLoader(windows, batch_size=4, num_workers=2))
-    expected = torch.stack([windows[number]["input_ids"] for number in range(12)])
-    assert torch.equal(torch.cat([batch["input_ids"] for batch in batches]), expected)

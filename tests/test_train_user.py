@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctxextend.json_output import to_json
-from ctxextend.training.training_result import TrainResult, counted
+from ctxextend.training.training_result import TrainResult
 from tests.trainings import invoke, log_of, make_source, train
 from tests.words import text_of
 
@@ -15,21 +15,9 @@ pytestmark = pytest.mark.usefixtures("book")
 
 def test_train_keeps_its_precision_whatever_a_launcher_was_set_to(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(gpt2, "exact", "--precision", "fp32", steps=2)
-    train(gpt2, "coarse", "--precision", "bf16", steps=2)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     train(gpt2, "launched", "--precision", "fp32", steps=2)
     assert log_of(Path("launched")) == log_of(Path("exact"))
-    assert log_of(Path("coarse")) != log_of(Path("exact"))
-
-
-@pytest.mark.parametrize(
-    ("trainable", "said"), [("new", "new rows trained"), ("positions", "table trained"), ("all", "all trained")]
-)
-def test_inspect_says_that_a_table_was_trained(gpt2: Path, trainable: str, said: str) -> None:
-    train(gpt2, "out", "--trainable", trainable, steps=1)
-    assert f"(gpt2, made by copy, {said})" in invoke("inspect", "out").stdout
-    (model,) = json.loads(invoke("inspect", "out", "--json").stdout)["models"]
-    assert (model["method"], model["trainable"]) == ("copy", trainable)
 
 
 def test_train_says_how_a_name_was_understood_before_it_begins() -> None:
@@ -97,7 +85,3 @@ def test_tokens_per_second_leaves_out_the_time_for_measurements() -> None:
     result = TrainResult(Path("out"), **numbers, **losses, **names)  # type: ignore[arg-type]
     assert result.tokens_per_second == 50
     assert to_json(result)["seconds"] == 10
-
-
-def test_counted_says_one_and_many() -> None:
-    assert [counted(number, "step") for number in (1, 2, 2000)] == ["1 step", "2 steps", "2,000 steps"]

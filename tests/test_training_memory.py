@@ -59,13 +59,6 @@ def test_chunked_loss_and_its_gradients_equal_plain_cross_entropy(either: str, b
     torch.testing.assert_close(gradients(found, *of), gradients(expected, *of))
 
 
-def test_chunked_loss_of_one_certain_word_is_what_can_be_seen() -> None:
-    head = torch.nn.Linear(1, 2, bias=False)
-    torch.nn.init.zeros_(head.weight)
-    found = chunked_loss(head, torch.ones(3, 1), torch.tensor([0, 1, IGNORE_INDEX]))
-    assert found.item() == pytest.approx(0.6931472)  # two words, equally likely
-
-
 @pytest.mark.parametrize("autocast", [True, False])
 def test_chunked_loss_in_half_precision_is_as_exact_as_plain_cross_entropy(autocast: bool) -> None:
     head, states, labels = made(torch.float32 if autocast else BFLOAT)
@@ -126,8 +119,7 @@ def outputs(function: torch.nn.Module, values: torch.Tensor, dtype: torch.dtype 
     yield torch.autograd.grad(found, leaf, torch.linspace(-1, 1, found.numel()).view_as(found).to(found.dtype))[0]
 
 
-@pytest.mark.parametrize("dtype", [None, BFLOAT])
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize(("name", "dtype"), [*((name, None) for name in COMPOSED), ("gelu_new", BFLOAT)])
 def test_checkpoint_activations_keeps_only_the_input_and_changes_no_value(name: str, dtype: Any) -> None:
     values = torch.randn(3, 5, 32, generator=torch.manual_seed(0))
     function = ACT2FN[name]

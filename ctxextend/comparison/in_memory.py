@@ -120,11 +120,8 @@ class InMemoryTrainer:
         task = replace(task, held_out=task.held_out[: task.text_length])
         setup = set_up(resized.model, resized.names, task, self.teacher)
         before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
-        tokens = self.tokens // task.settings.steps
         try:
-            outcome = run_training(  # whose trainer reports evaluations too
-                setup, self.folder, lambda step, logs: advance(tokens) if "loss" in logs else None
-            )
+            outcome = run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
             if outcome.stopped_by is not None:
                 signal.raise_signal(outcome.stopped_by)
                 raise KeyboardInterrupt

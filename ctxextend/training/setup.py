@@ -94,7 +94,7 @@ def open_task(
     devices: "PartialState",
     folder: RunFolder,
     rows: NDArray[np.bool_] | None = None,
-    advance: Callable[[int], None] = lambda tokens: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> TrainingTask:
     """Fill in what the settings leave open, and tokenize the text into the run folder, unless it lies there already.
 
@@ -130,7 +130,7 @@ def open_task(
         for path, data, count in texts:
             if data and not path.exists():
                 pieces = read_pieces(data, settings.text_field)
-                write_tokens(pieces, files.tokenizer.encode, files.tokenizer.separator, count, path, advance)
+                write_tokens(pieces, files.tokenizer.encode, files.tokenizer.separator, count, path, tell)
     train = open_tokens(tokens)
     if settings.eval_data:
         held_out = open_tokens(eval_tokens)
@@ -142,37 +142,32 @@ def open_task(
 
 
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows of a checkpoint's table, shape (rows, d), are new, shape (rows,); reserved rows are not."""
+    """Return which rows of a checkpoint's table, shape (rows, d), are new, shape (rows,); reserved rows are not.
+
+    The recipes say so, or else a comparison with the base's table.
+    """
     name, reserved = files.ref.source, files.reserved_rows
     try:
-        learned = _learned_rows(files, base, table)
+        if base is None:
+            raise CheckpointError("No recipe lies beside it that says what it was made of.")
+        learned = learned_before(base.chain, files.table, reserved, files.rows)
+        if learned is None or len(learned) != files.max_len:
+            opened = open_model(base.ref, typed=("train",))
+            check_tables(opened.checkpoint, base.ref, base.hashes)
+            before = read_floats(opened.checkpoint.holder(opened.tables[0].name), opened.tables[0].name)
+            if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
+                raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")
+            learned = learned_rows(before[reserved:], table[reserved:])
     except CtxextendError as error:
         raise TrainingError(
             f"Which rows of {name} are new is not known. {error.message}",
             "Name what it was made of with --original, or train the whole table: --trainable positions.",
         ) from error
-    rows = np.zeros(files.rows, np.bool_)
-    rows[reserved:] = ~learned
-    if not rows.any():
+    if learned.all():
         raise TrainingError(
             f"{name} has no new rows: all were learned before.", "Train the whole table: --trainable positions."
         )
-    return rows
-
-
-def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows were learned, shape (positions,): by the recipes, or by comparison with the base's."""
-    if base is None:
-        raise CheckpointError("No recipe lies beside it that says what it was made of.")
-    learned = learned_before(base.chain, files.table, files.reserved_rows, files.rows)
-    if learned is not None and len(learned) == files.max_len:
-        return learned
-    opened = open_model(base.ref, typed=("train",))
-    check_tables(opened.checkpoint, base.ref, base.hashes)
-    before = read_floats(opened.checkpoint.holder(opened.tables[0].name), opened.tables[0].name)
-    if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
-        raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")
-    return learned_rows(before[files.reserved_rows :], table[files.reserved_rows :])
+    return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
 
 
 # ---- the model

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -25,7 +25,6 @@ from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.memory import open_devices
-from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.run_folder import SAVE, RunFolder, open_run_folder
 from ctxextend.training.setup import TrainingSetup, find_new_rows, open_task, set_up
 from ctxextend.training.trained_output import TrainedWeights, output_texts
@@ -33,8 +32,6 @@ from ctxextend.training.trainer import TrainingOutcome, run_training
 from ctxextend.training.training_result import TrainingInterrupted, TrainResult, counted
 
 CURVE_FILE = "train_loss.png"
-# Tokens of text between two messages while a long text is tokenized: some seconds' worth.
-TOKENIZED = 10_000_000
 
 
 def train(
@@ -135,20 +132,20 @@ def train_recipe(
             files, table = open_files(opened), _read_table(opened)
             base = find_base(opened.checkpoint, settings.original)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
-            task = open_task(files, settings, devices, folder, rows, _tokenized(tell))
+            task = open_task(files, settings, devices, folder, rows, tell)
         model = load_eval_model(files, "fp32")
         names = match_parameters(model.model, opened.checkpoint, [files.table])
         teacher = open_eval_model(base.ref, "fp32", base.hashes) if base and model.kind == ENCODER else None
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
         notes = source.checkpoint.source.notes if plan is None else ()
-        for text in (*notes, *_summary(setup)):
+        for text in (*notes, _summary(setup)):
             tell(text)
         if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
             check_disk_space(existing_above(path), sizes | saves)
-        outcome = run_training(setup, folder, _reporter(setup, progress), tell)
+        outcome = run_training(setup, folder, progress, tell)
         if outcome.stopped_by is not None:
             raise TrainingInterrupted(outcome.stopped_by, outcome.step, folder.path)
         begun_for = folder.begun_for if folder.begun_for != settings.steps else None
@@ -193,28 +190,13 @@ def _asked(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
 # ---- what is said
 
 
-def _tokenized(tell: Callable[[str], None]) -> Callable[[int], None]:
-    """Return a function that tells from time to time how many tokens were read."""
-    read = 0
-
-    def advance(tokens: int) -> None:
-        nonlocal read
-        before, read = read // TOKENIZED, read + tokens
-        if read // TOKENIZED > before:
-            tell(f"{read:,} tokens of text were read")
-
-    return advance
-
-
-def _summary(setup: TrainingSetup) -> Iterator[str]:
+def _summary(setup: TrainingSetup) -> str:
     task, settings = setup.task, setup.task.settings
-    yield (
+    return (
         f"{setup.trainable.count:,} numbers are trained ({settings.trainable}), {counted(settings.steps, 'step')} of "
         f"{counted(settings.batch_size, 'sequence')} of {task.length:,} tokens, {task.micro_batches[0]} at once on "
         f"{counted(task.devices.num_processes, 'device')}, in {settings.precision}, lr {setup.lr:.3g}"
     )
-    if isinstance(setup.objective, LanguageModeling) and not setup.objective.has_separate_head:
-        yield "The model's head cannot be parted from it, so the logits of all sequences at once are held whole."
 
 
 def _warnings(settings: Train, begun_for: int | None) -> Iterator[str]:
@@ -226,20 +208,6 @@ def _warnings(settings: Train, begun_for: int | None) -> Iterator[str]:
             f"It was begun for {begun_for:,} steps, and ends at {settings.steps:,}: the learning rates until the stop "
             f"were those of {begun_for:,}, so {RECIPE_FILE} alone does not make the same weights again."
         )
-
-
-def _reporter(setup: TrainingSetup, progress: Progress) -> Callable[[int, Mapping[str, float]], None]:
-    """Return a function that reports the tokens of each step, and its loss."""
-    settings, taken = setup.task.settings, 0
-    tokens = settings.batch_size * setup.task.length
-
-    def report(step: int, logs: Mapping[str, float]) -> None:
-        nonlocal taken
-        if "loss" in logs:
-            progress((step - taken) * tokens, settings.steps * tokens, f"loss {logs['loss']:.4f}")
-            taken = step
-
-    return report
 
 
 # ---- after the last step

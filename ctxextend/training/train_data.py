@@ -20,6 +20,9 @@ from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 Tokens = NDArray[np.int32]
 Ids = NDArray[np.int64]
 
+# Tokens of text between two messages while a long text is tokenized: some seconds' worth.
+TOLD = 10_000_000
+
 # One token in how many is held out.
 HELD_OUT = 20
 
@@ -43,23 +46,25 @@ def write_tokens(
     separator: int | None,
     wanted: int,
     path: Path,
-    advance: Callable[[int], None] = lambda tokens: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Write at most as many tokens of a text as are wanted into a file; no more text is read than that takes.
 
     `pieces` are from `read_pieces`; the separator follows each document. The file holds int32 in native byte order, and
-    gets its name when it is complete. `advance` is told the tokens written since its last call.
+    gets its name when it is complete.
     """
     with os_errors_as_output_error(path), atomic_file(path) as unfinished, unfinished.open("wb") as file:
+        written = 0
         for text, is_end in pieces:
             ids = encode(text)
             if is_end and separator is not None:
                 ids = np.append(ids, separator)
-            ids = ids[:wanted].astype(np.int32)
+            ids = ids[: wanted - written].astype(np.int32)
             file.write(ids.data)
-            wanted -= len(ids)
-            advance(len(ids))
-            if not wanted:
+            before, written = written, written + len(ids)
+            if written // TOLD > before // TOLD:
+                tell(f"{written:,} tokens of text were read")
+            if written >= wanted:
                 break
 
 

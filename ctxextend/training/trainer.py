@@ -7,8 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,6 +26,7 @@ from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
 from ctxextend.errors import OutputError, TrainingError
 from ctxextend.models.load import quiet
+from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.run_folder import SAVE, RunFolder
 from ctxextend.training.setup import Trainable, TrainingSetup
@@ -42,9 +42,6 @@ UNFINISHED = "unfinished"
 # A second signal within as many seconds is the same one: a terminal and a launcher both pass on what was typed once.
 SAME_SIGNAL = 2.0
 
-# Called with the step, and with what is logged of it.
-Report = Callable[[int, Mapping[str, float]], None]
-
 
 @dataclass(frozen=True)
 class TrainingOutcome:
@@ -59,9 +56,9 @@ class TrainingOutcome:
 
 
 def run_training(
-    setup: TrainingSetup, folder: RunFolder, report: Report, tell: Callable[[str], None] = lambda text: None
+    setup: TrainingSetup, folder: RunFolder, progress: Progress, tell: Callable[[str], None] = lambda text: None
 ) -> TrainingOutcome:
-    """Train, from the last save on if there is one; `report` is called after each step and evaluation.
+    """Train, from the last save on if there is one; progress is in tokens, with the loss of each step.
 
     If the memory of the device does not hold the first step, it is tried again with smaller micro-batches, and then
     with gradient checkpointing, which `tell` is told. That changes no sequence of a step.
@@ -70,13 +67,13 @@ def run_training(
         TrainingError: A loss is not finite, or the memory does not suffice.
         OutputError: A save cannot be written.
     """
-    task, stop = setup.task, Stop()
+    task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
-    with quiet(), _signals_between_steps(stop):
+    with quiet(), Stop() as stop:
         for micro_batch, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
-            begun, callback = folder.step, RunCallback(setup.trainable, folder, stop, report)
+            begun, callback = folder.step, RunCallback(setup, folder, stop, progress)
             trainer = _make_trainer(setup, folder, callback, micro_batch)
             try:
                 _train(trainer, setup, stop)
@@ -116,7 +113,7 @@ def _train(trainer: "RunTrainer", setup: TrainingSetup, stop: "Stop") -> None:
                 f"The loss of {setup.model.name} is no finite number before the first step.",
                 "Look at its table: ctxextend inspect; or train with --precision fp32.",
             ) from None
-        if folder.step == trainer.state.global_step and not _is_sound(trainer, setup):
+        if folder.step == trainer.state.global_step:  # it may be spoilt: no step has shown that it is not
             folder.remove([folder.step])
         again = f"Begin anew with an --lr below {setup.lr:.2g}"
         kept = f"What was learned until step {folder.step} is saved in {folder.save}." if folder.save else ""
@@ -129,14 +126,6 @@ def _train(trainer: "RunTrainer", setup: TrainingSetup, stop: "Stop") -> None:
         ) from None
     except OSError as error:  # on a full disk the log is the first that cannot be written
         raise trainer.save_error(error) from error
-
-
-def _is_sound(trainer: "RunTrainer", setup: TrainingSetup) -> bool:
-    """Whether the model has a finite loss on the first held-out sequence."""
-    first = SequenceDataset(setup.task.held_out, setup.sequences, 1, shuffled=False)[0]
-    batch = {name: values[None] for name, values in first.items()}
-    with torch.no_grad():
-        return math.isfinite(setup.objective(**trainer._prepare_inputs(batch))["loss"])
 
 
 def _make_trainer(setup: TrainingSetup, folder: RunFolder, callback: "RunCallback", micro_batch: int) -> "RunTrainer":
@@ -290,12 +279,10 @@ class RunTrainer(Trainer):
 class RunCallback(TrainerCallback):
     """Writes the log, ends the run if a number is not finite, and stops it after a signal."""
 
-    def __init__(self, trainable: Trainable, folder: RunFolder, stop: "Stop", report: Report) -> None:
-        self.trainable = trainable
-        self.folder = folder
-        self.stop = stop
-        self.report = report
-        self._began = 0.0
+    def __init__(self, setup: TrainingSetup, folder: RunFolder, stop: "Stop", progress: Progress) -> None:
+        self.trainable, self.task = setup.trainable, setup.task
+        self.folder, self.stop, self.progress = folder, stop, progress
+        self._began, self._reported = 0.0, 0
 
     @property
     def seconds(self) -> float:
@@ -319,16 +306,14 @@ class RunCallback(TrainerCallback):
         if state.is_world_process_zero:
             with self.folder.log.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(state.log_history[-1])}\n")
-        self.report(state.global_step, logs)
+        if "loss" in logs:
+            tokens = self.task.settings.batch_size * self.task.length
+            taken, self._reported = state.global_step - self._reported, state.global_step
+            self.progress(taken * tokens, self.task.settings.steps * tokens, f"loss {logs['loss']:.4f}")
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError(state.global_step)
         if "loss" in logs and state.is_world_process_zero:
             self.folder.remove(self.folder.steps[1:])
-
-    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Stop if a signal came while a save was written: another step may take long."""
-        if self.stop.is_wanted():
-            control.should_training_stop = True
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop before a step that would spoil the weights; with fp16 the scaler skips such a step."""
@@ -344,17 +329,28 @@ class RunCallback(TrainerCallback):
             control.should_training_stop, control.should_save = True, self.folder.keeps_saves
 
 
-# ---- signals
-
-
 class Stop:
-    """Whether a signal asked the run to stop."""
+    """Whether a signal asked the run to stop, which is heard between steps while it is entered."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._received_at = 0.0
+        self._before: dict[int, Any] = {}
 
-    def receive(self, number: int, frame: FrameType | None = None) -> None:
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            handlers = {number: signal.getsignal(number) for number in SIGNALS}
+            # nohup ignores SIGHUP
+            self._before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+            for number in self._before:
+                signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         """Remember a signal; a second one interrupts at once."""
         if self.signal is None:
             self.signal, self._received_at = number, time.monotonic()
@@ -370,20 +366,3 @@ class Stop:
             wanted = wanted.cuda()
         distributed.all_reduce(wanted, distributed.ReduceOp.MAX)
         return bool(wanted)
-
-
-@contextmanager
-def _signals_between_steps(stop: Stop) -> Iterator[None]:
-    """Let `stop` receive the signals that end a run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, stop.receive)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -38,13 +38,29 @@ def training(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             yield nursery
 
 
+@pytest.fixture(scope="module")
+def undisturbed(training: Nursery, gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tensors, list[Call]]:
+    """What the training gives that is never stopped, and the calls by which it does."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    shutil.copytree(gpt2, folder / "source")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        trainings.write_book()
+        found = calls(training, *TRAIN)
+    return tensor_bytes(folder / OUTPUT), [call for call in found if not is_print(call)]
+
+
 @pytest.fixture
-def trained(training: Nursery, gpt2: Path, book: None) -> Tensors:
+def trained(undisturbed: tuple[Tensors, list[Call]], gpt2: Path, book: None) -> Tensors:
     """What the training gives that is never stopped; its source lies in the test's folder."""
     shutil.copytree(gpt2, "source")
-    assert training.run(*TRAIN).code == 0
-    OUTPUT.rename("peace")
-    return tensor_bytes(Path("peace"))
+    return undisturbed[0]
+
+
+@pytest.fixture
+def made(undisturbed: tuple[Tensors, list[Call]]) -> list[Call]:
+    """The calls of a training that is not stopped."""
+    return undisturbed[1]
 
 
 def clear() -> None:
@@ -60,14 +76,7 @@ def check_again(nursery: Nursery, wanted: Tensors) -> None:
     again = nursery.run(*TRAIN, "--resume", *force)
     assert again.code == 0, again
     assert tensor_bytes(OUTPUT) == wanted
-    assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "out", "peace", "source"]
-
-
-def tried(nursery: Nursery, first: int, step: int) -> list[Call]:
-    """Some of the calls of a training that is not stopped."""
-    found = calls(nursery, *TRAIN)
-    clear()
-    return some([call for call in found if not is_print(call)], first, step)
+    assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "out", "source"]
 
 
 def is_print(call: Call) -> bool:
@@ -79,9 +88,11 @@ def is_known(ended: Ended) -> bool:
     return ended.code == 1 and "Error: " in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_train_killed_anywhere_goes_on_from_its_last_save(training: Nursery, trained: Tensors) -> None:
+def test_train_killed_anywhere_goes_on_from_its_last_save(
+    training: Nursery, trained: Tensors, made: list[Call]
+) -> None:
     before = contents(Path("source"))
-    for call in tried(training, 0, 40):
+    for call in some(made, 0, 40):
         ended, _ = traced(training, TRAIN, f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
         assert contents(Path("source")) == before, call
@@ -90,8 +101,8 @@ def test_train_killed_anywhere_goes_on_from_its_last_save(training: Nursery, tra
         clear()
 
 
-def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: Tensors) -> None:
-    for call in tried(training, 7, 60):
+def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: Tensors, made: list[Call]) -> None:
+    for call in some(made, 7, 60):
         ended, _ = traced(training, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
         assert ended.code == 143 or (ended.code == 0 and OUTPUT.exists()), (call, ended)
         assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == trained, call
@@ -110,9 +121,9 @@ def says_what_is_left(ended: Ended) -> bool:
 
 @pytest.mark.parametrize(("error", "first"), [("ENOSPC", 12), ("EIO", 26)])
 def test_train_where_a_call_fails_says_so_and_goes_on(
-    error: str, first: int, training: Nursery, trained: Tensors
+    error: str, first: int, training: Nursery, trained: Tensors, made: list[Call]
 ) -> None:
-    for call in tried(training, first, 60):
+    for call in some(made, first, 60):
         ended, _ = traced(training, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if ended.code == 0:
             assert tensor_bytes(OUTPUT) == trained, call
