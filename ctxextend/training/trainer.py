@@ -315,6 +315,11 @@ class RunCallback(TrainerCallback):
         if "loss" in logs and state.is_world_process_zero:
             self.folder.remove(self.folder.steps[1:])
 
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Stop if a signal came while a save was written: another step may take long."""
+        if self.stop.is_wanted():
+            control.should_training_stop = True
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop before a step that would spoil the weights; with fp16 the scaler skips such a step."""
         gradients = [value.grad for value in self.trainable.parameters.values() if value.grad is not None]

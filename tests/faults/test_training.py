@@ -92,7 +92,7 @@ def test_train_killed_anywhere_goes_on_from_its_last_save(
     training: Nursery, trained: Tensors, made: list[Call]
 ) -> None:
     before = contents(Path("source"))
-    for call in some(made, 0, 40):
+    for call in some(made, 0, 60):
         ended, _ = traced(training, TRAIN, f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
         assert contents(Path("source")) == before, call
@@ -102,7 +102,7 @@ def test_train_killed_anywhere_goes_on_from_its_last_save(
 
 
 def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: Tensors, made: list[Call]) -> None:
-    for call in some(made, 7, 60):
+    for call in some(made, 7, 90):
         ended, _ = traced(training, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
         assert ended.code == 143 or (ended.code == 0 and OUTPUT.exists()), (call, ended)
         assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == trained, call
@@ -123,7 +123,7 @@ def says_what_is_left(ended: Ended) -> bool:
 def test_train_where_a_call_fails_says_so_and_goes_on(
     error: str, first: int, training: Nursery, trained: Tensors, made: list[Call]
 ) -> None:
-    for call in some(made, first, 60):
+    for call in some(made, first, 80):
         ended, _ = traced(training, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if ended.code == 0:
             assert tensor_bytes(OUTPUT) == trained, call
