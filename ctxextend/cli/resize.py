@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -19,6 +19,7 @@ from ctxextend.tables.method_facts import MethodName, ScopeName
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration
     from ctxextend.plan.plan import ResizePlan, ResizeResult
+    from ctxextend.recipe import Recipe
 
 CHOSEN = "chosen from the table"
 
@@ -131,11 +132,9 @@ def resize(
         also["calibration"] = to_json(found)
         plan = plan_model(plan.model, replace(settings, **found.flags))
     if dry_run:
-        values, warnings = show_plan(sink, plan, output, force=force)
-        if training is not None:
-            also["train"] = asdict(training)
-            show_settings(sink, train=also["train"])
-        sink.result("resize", values | also, warnings)
+        shown, warnings = show_plan(sink, recipe, plan, output, force=force)
+        also |= {"train": shown["train"]} if training else {}
+        sink.result("resize", shown["resize"] | also, warnings)
     elif training is not None:
         from ctxextend.cli.train import execute
         from ctxextend.pipeline import RunPlan
@@ -192,22 +191,33 @@ def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bo
 
 
 def show_plan(
-    sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool
+    sink: Output, recipe: "Recipe", plan: "ResizePlan | None", output: Path | None, *, force: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Print a plan that is not carried out; return it as plain values, with its warnings."""
+    """Print what a recipe would do; return that as plain values, one for each step, with its warnings."""
     from ctxextend.plan.plan import ResizeResult
 
-    warnings = list(plan.warnings)
-    try:
-        plan.check_output(output, force=force)
-    except OutputError as error:
-        warnings.append(f"As things stand the run would be refused: {error}")
-        sink.warning(warnings[-1])
-    folder = output or plan.default_output
-    show_values(sink, _plan_items(plan, folder))
-    choices = plan.choices()
-    sink.note(*choices)
-    return to_json(ResizeResult(plan, folder, choices=choices, dry_run=True)), warnings
+    page, resized, warnings = Page(), None, list(plan.warnings) if plan else []
+    steps = {name: asdict(step) for name in ("train", "evaluate") if (step := getattr(recipe, name)) is not None}
+    if plan is not None:
+        try:
+            plan.check_output(output, force=force)
+        except OutputError as error:
+            warnings.append(f"As things stand the run would be refused: {error}")
+            sink.warning(warnings[-1])
+        output, choices = output or plan.default_output, plan.choices()
+        page.values(_plan_items(plan, output), margin=10)
+        sink.note(*choices)
+        resized = to_json(ResizeResult(plan, output, choices=choices, dry_run=True))
+    elif steps:
+        page.values([("source", recipe.checkpoint.source), *([("output", str(output))] if output else [])], margin=10)
+    for step, settings in steps.items():
+        given = {name: value for name, value in settings.items() if value not in (None, False, ())}
+        texts = (f"{name}: {' '.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items())
+        page.values(((step, text) for text in texts), margin=10)
+    if page.lines:
+        sink.screen(page.lines)
+    shown = {"output": str(output) if output else None, "dry_run": True, "resize": resized}
+    return shown | dict.fromkeys(("train", "evaluate")) | steps, warnings
 
 
 def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
@@ -247,21 +257,6 @@ def _limit_text(value: Any) -> str:
     if value is None:
         return "unset"
     return "no limit" if isinstance(value, int | float) and value >= 10**9 else str(value)
-
-
-def show_settings(sink: Output, **steps: dict[str, Any]) -> None:
-    """Print the settings of steps that say something, one a line."""
-    for step, settings in steps.items():
-        given = {name: value for name, value in settings.items() if value not in (None, False, ())}
-        texts = (f"{name}: {' '.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items())
-        show_values(sink, ((step, text) for text in texts))
-
-
-def show_values(sink: Output, items: Iterable[tuple[str, str]]) -> None:
-    """Print texts beside their labels, a line each."""
-    page = Page()
-    page.values(items, margin=10)
-    sink.screen(page.lines)
 
 
 def _show_result(sink: Output, result: "ResizeResult") -> None:

@@ -1,20 +1,16 @@
 """`ctxextend run`."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.evaluate import show_evaluation
 from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
-from ctxextend.cli.resize import show_plan, show_settings, show_values
+from ctxextend.cli.resize import show_plan
 from ctxextend.cli.train import execute
 from ctxextend.json_output import to_json
-
-if TYPE_CHECKING:
-    from ctxextend.pipeline import RunPlan
 
 
 def run(
@@ -52,8 +48,9 @@ def run(
     plan = plan_run(read_recipe(recipe, changes or ()))
     sink.note(*(plan.resize.notes if plan.resize else ()))
     sink.warning(*plan.warnings)
+    folder = plan.output(output)
     if dry_run:
-        _show_dry_run(sink, plan, output, force)
+        sink.result("run", *show_plan(sink, plan.recipe, plan.resize, Path(folder) if folder else None, force=force))
         return
     result = execute(sink, plan, output, force=force, resume=resume)
     if result.evaluation is not None:
@@ -62,18 +59,3 @@ def run(
     if result.evaluation is not None and not result.evaluation.complete:
         sink.note("Stopped: what is shown was measured until then.")
         raise typer.Exit(INTERRUPTED)
-
-
-def _show_dry_run(sink: Output, plan: "RunPlan", output: Path | None, force: bool) -> None:
-    named = plan.output(output)
-    folder = None if named is None else Path(named)
-    steps = {name: asdict(step) for name in ("train", "evaluate") if (step := getattr(plan.recipe, name)) is not None}
-    values, warnings = show_plan(sink, plan.resize, folder, force=force) if plan.resize else (None, [])
-    if values is not None:
-        folder = Path(values["output"])
-    elif steps:
-        items = {"source": plan.recipe.checkpoint.source, "output": str(folder)}
-        show_values(sink, list(items.items())[: 2 if folder else 1])
-    show_settings(sink, **steps)
-    shown = {"output": None if folder is None else str(folder), "dry_run": True, "resize": values}
-    sink.result("run", shown | dict.fromkeys(("train", "evaluate")) | steps, warnings)
