@@ -1,7 +1,6 @@
 """The screens of `inspect`, line by line; `python -m tests.test_screens` writes all screens anew into tests/screens."""
 
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 from ctxextend import resize
 from ctxextend.cli.app import app_of
 from tests import evaluations, pico
+from tests.terminal import on_terminal
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = (80, 120)
@@ -139,53 +139,24 @@ def test_inspect_screen_names_each_of_three_charts(wide_names: list[Path]) -> No
         assert name in "".join(lines[number : number + 2])
 
 
-def test_inspect_screen_marks_offset_rows(make_pico: MakePico) -> None:
-    lines = inspect(make_pico("roberta").folder, "--width", 80).splitlines()
-    assert "18 rows = 2 offset + 16 positions" in " ".join(" ".join(lines[:4]).split())
-    assert any(line.endswith("2 offset rows in front") for line in lines)
-    assert sum("┊" in line for line in lines) == 8
-
-
-def test_inspect_screen_says_which_rows_are_new(make_pico: MakePico) -> None:
-    output = resize(make_pico("roberta").folder, to=40, output="out").output
-    text = inspect(output, "--width", 80)
+def test_inspect_screen_says_which_rows_are_reserved_and_which_new(make_pico: MakePico) -> None:
+    source = make_pico("roberta").folder
+    text = inspect(resize(source, to=40, output="longer").output, "--width", 80)
+    assert "42 rows = 2 offset + 40 positions" in " ".join(text.split())
     assert "(roberta, made by copy)" in text
-    assert "learned new" in text
+    assert "learned new  2 offset rows in front" in text
+    assert sum("┊" in line for line in text.splitlines()) == 8
     assert "new positions: 16-39" in text
-
-
-@pytest.mark.parametrize(("to", "mend"), [(8, False), (16, True)])
-def test_inspect_screen_says_nothing_of_a_method_that_made_no_row(to: int, mend: bool, make_pico: MakePico) -> None:
-    output = resize(make_pico("gpt2").folder, to=to, mend_limits=mend, output="out").output
-    text = inspect(output, "--width", 80)
-    assert text.startswith("out (gpt2)\n")
+    text = inspect(resize(source, to=8, output="shorter").output)
+    assert text.startswith("shorter (roberta)\n")
     assert "new" not in text
-
-
-# Colours
 
 
 def in_terminal(*arguments: str, **environment: str) -> str:
     """What a terminal gets."""
     own = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLORTERM")}
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "ctxextend", "inspect", *arguments]
-    settings = {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=own | settings) as process:
-        os.close(theirs)
-        found = b""
-        while part := read(ours):
-            found += part
-    os.close(ours)
-    assert process.returncode == 0
-    return found.decode().replace("\r\n", "\n")
-
-
-def read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # so Linux tells the end
-        return b""
+    command = [sys.executable, "-m", "ctxextend", "inspect", *arguments, "--quiet"]
+    return on_terminal(command, own | {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment)
 
 
 def test_inspect_in_a_terminal_is_coloured_and_says_the_same() -> None:
@@ -196,29 +167,19 @@ def test_inspect_in_a_terminal_is_coloured_and_says_the_same() -> None:
     assert plain == inspect(*arguments).splitlines()
     (key,) = (line for line in coloured.splitlines() if "Norm of each row" in line)
     assert len(set(ESCAPES.findall(key))) >= 4  # a title, two curves, and new rows
+    assert "\x1b" not in in_terminal("tiny-gpt2", NO_COLOR="1")
     curve = next(line for line in coloured.splitlines() if "1.81" in line)
     assert len(set(ESCAPES.findall(curve))) >= 3
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_inspect_in_a_terminal_without_colours_has_no_escapes(environment: dict[str, str]) -> None:
-    assert "\x1b" not in in_terminal("tiny-gpt2", **environment)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_inspect_in_a_pipe_goes_by_the_encoding_and_has_no_escapes(encoding: str) -> None:
+def test_inspect_in_a_pipe_goes_by_the_encoding_and_has_no_escapes() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ctxextend", "inspect", "tiny-gpt2", "--width", "80"],
-        capture_output=True,
-        check=True,
-        env=environment | {"PYTHONIOENCODING": encoding, "TERM": "xterm"},
-    )
-    text = done.stdout.decode(encoding)
-    assert text == inspect("tiny-gpt2", "--width", 80, charset=encoding)
-    assert (max(text) >= "\u28ff") is False or encoding == "utf-8"
-    assert text.isascii() == (encoding != "utf-8")
-    assert "\x1b" not in text
+    command = [sys.executable, "-m", "ctxextend", "inspect", "tiny-gpt2", "--width", "80"]
+    for encoding in ("latin-1", "utf-8"):
+        settings = environment | {"PYTHONIOENCODING": encoding, "TERM": "xterm"}
+        text = subprocess.run(command, capture_output=True, check=True, env=settings).stdout.decode(encoding)
+        assert text == inspect("tiny-gpt2", "--width", 80, charset=encoding)
+        assert text.isascii() == (encoding != "utf-8")
 
 
 def test_inspect_shows_names_with_control_characters_escaped(make_pico: MakePico) -> None:
@@ -235,13 +196,6 @@ def test_inspect_shows_names_with_control_characters_escaped(make_pico: MakePico
     for shown_text in (text, inspect(*arguments, "--rows", "0"), inspect(*arguments, "--json")):
         assert not set(shown_text) & {"\x1b", "\x9b"}
     assert not re.search(r"\x1b(?!\[[0-9;]*m)", in_terminal(*arguments))
-
-
-def test_inspect_width_is_the_terminals_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert inspect("tiny-gpt2") == inspect("tiny-gpt2", "--width", 100)
-    monkeypatch.delenv("COLUMNS")
-    assert inspect("tiny-gpt2") == inspect("tiny-gpt2", "--width", 80)
 
 
 def test_inspect_keeps_a_single_outlier_row_visible(make_pico: MakePico) -> None:
