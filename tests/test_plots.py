@@ -43,33 +43,7 @@ def dots(lines: list[Pieces]) -> dict[int, set[int]]:
     return found
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 300])
-def test_draw_a_line_goes_from_corner_to_corner(width: int) -> None:
-    found = dots(draw([curve([float(i) for i in range(1000)])], width, HEIGHT))
-    assert min(found[0]) == 0
-    assert max(found[max(found)]) == 4 * HEIGHT - 1
-    assert sorted(found) == list(range(max(found) + 1))
-    heights = [max(found[column]) for column in sorted(found)]
-    assert heights == sorted(heights)
-
-
-@pytest.mark.parametrize("row", [0, 1, 4095, 5000, 16383])
-@pytest.mark.parametrize("value", [0.0, 3.0, 60.0])
-@pytest.mark.parametrize("unicode", [True, False])
-def test_draw_shows_a_single_row_of_many(row: int, value: float, unicode: bool) -> None:
-    values = [1.0 + (i % 2) / 10 for i in range(16384)]
-    plain = texts(draw([curve(values)], 80, HEIGHT, unicode=unicode))
-    values[row] = value
-    assert texts(draw([curve(values)], 80, HEIGHT, unicode=unicode)) != plain
-    lines = draw([curve(values)], 80, HEIGHT, unicode=unicode)
-    extreme = body(lines)[0 if value > 1 else -1]
-    marked = [column for column, character in enumerate(extreme) if character not in " \u2800"]
-    assert len(marked) in (1, 2)
-    columns = len(texts(lines)[HEIGHT].lstrip()) - 1
-    assert marked[0] == row * columns // len(values)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(FLOATS, min_size=1, max_size=300),
     st.lists(FLOATS, max_size=3),
@@ -83,15 +57,29 @@ def test_draw_keeps_to_its_width_and_height(
     for curves in ([curve(values, tuple(offset))], [curve(values, tuple(offset)), curve(other, start=3)]):
         found = texts(draw(curves, width, HEIGHT, unicode=unicode))
         assert len(found) == HEIGHT + 2
-        assert all(len(text) <= width for text in found)
+        assert all(len(text) <= width and text.isprintable() for text in found)
         assert unicode or all(text.isascii() for text in found)
-        assert all(character.isprintable() for text in found for character in text)
 
 
-def test_draw_in_ascii_uses_other_marks_for_the_second_curve() -> None:
-    found = "".join(texts(draw([curve([1.0, 1.0]), curve([2.0, 2.0])], 60, HEIGHT, unicode=False)))
-    assert "*" in found
-    assert "o" in found
+@pytest.mark.parametrize(("row", "value"), [(0, 3.0), (4095, 0.0), (5000, 60.0), (16383, 60.0)])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_draw_shows_a_single_row_of_many(row: int, value: float, unicode: bool) -> None:
+    values = [1.0 + (i % 2) / 10 for i in range(16384)]
+    values[row] = value
+    lines = draw([curve(values)], 80, HEIGHT, unicode=unicode)
+    marked = [at for at, character in enumerate(body(lines)[0 if value > 1 else -1]) if character not in " \u2800"]
+    assert len(marked) in (1, 2)
+    assert marked[0] == row * (len(texts(lines)[HEIGHT].lstrip()) - 1) // len(values)
+
+
+@pytest.mark.parametrize("width", [40, 300])
+def test_draw_a_line_goes_from_corner_to_corner(width: int) -> None:
+    found = dots(draw([curve([float(i) for i in range(1000)])], width, HEIGHT))
+    assert min(found[0]) == 0
+    assert max(found[max(found)]) == 4 * HEIGHT - 1
+    assert sorted(found) == list(range(max(found) + 1))
+    heights = [max(found[column]) for column in sorted(found)]
+    assert heights == sorted(heights)
 
 
 def test_draw_two_curves_over_one_axis() -> None:
@@ -127,15 +115,10 @@ def test_draw_marks_round_positions(length: int, labels: list[int]) -> None:
         assert lines[-2][lines[-1].index(str(label))] == "┬"
 
 
-def test_draw_labels_the_axis_with_lowest_and_highest() -> None:
-    lines = texts(draw([curve([2.0, 4.0, 3.0])], 60, HEIGHT))
-    assert lines[0].split("┤")[0].strip() == "4"
-    assert lines[HEIGHT - 1].split("┤")[0].strip() == "2"
-
-
 def test_draw_where_one_row_towers_takes_equal_factors_for_equal_steps() -> None:
     towering = [1.0] * 50 + [100.0]
-    lines = texts(draw([curve(towering)], 60, HEIGHT))
+    lines = texts(draw([Curve(towering, [""] * 51, (0.0,))], 60, HEIGHT))
+    assert [float(lines[row].split("┤")[0]) for row in (0, HEIGHT - 1)] == [100, 1]  # a padding row is left out
     assert float(lines[HEIGHT // 2].split("┤")[0]) == pytest.approx(10)
 
 
@@ -143,11 +126,6 @@ def test_draw_where_one_row_towers_takes_equal_factors_for_equal_steps() -> None
 def test_draw_leaves_no_gap_at_a_step(values: list[float]) -> None:
     found = dots(draw([curve(values)], 80, HEIGHT))
     assert set().union(*found.values()) == set(range(4 * HEIGHT))
-
-
-def test_draw_of_the_widest_span_of_numbers() -> None:
-    lines = texts(draw([curve([5e-324, 1.0, 1.0, 1.7e308])], 60, HEIGHT))
-    assert [lines[row].split("┤")[0].strip() for row in (0, HEIGHT - 1)] == ["1.7e+308", "4.94e-324"]
 
 
 @pytest.mark.parametrize("values", [[math.nan] * 5, [math.inf], [0.0] * 5, [7.0]])
@@ -163,9 +141,3 @@ def test_draw_leaves_a_gap_where_rows_hold_no_numbers() -> None:
     gap = [column for column in range(columns) if column not in found]
     assert gap[0] == pytest.approx(0.3 * columns, abs=2)
     assert gap[-1] == pytest.approx(0.7 * columns, abs=2)
-
-
-def test_draw_leaves_a_padding_row_in_front_out_of_the_scale() -> None:
-    plain, padded = (Curve([1.0, 1.1, 1.2], [""] * 3, offset) for offset in ((1.0,), (0.0,)))
-    assert texts(draw([padded], 40, HEIGHT))[0].split("┤")[0] == texts(draw([plain], 40, HEIGHT))[0].split("┤")[0]
-    assert float(texts(draw([padded], 40, HEIGHT))[HEIGHT - 1].split("┤")[0]) == 1.0
