@@ -17,7 +17,6 @@ from ctxextend.evaluation.passkey import (
     DEPTHS,
     NUMBERS,
     PasskeyTask,
-    PasskeyTrial,
     plan_passkey,
 )
 from ctxextend.evaluation.scoring import Scorer
@@ -76,18 +75,18 @@ def test_a_text_is_as_long_as_it_says_with_the_number_where_it_says(name: str, r
     reader: EvalModel = request.getfixturevalue(name)
     task = plan(reader, 100)
     for number, depth in enumerate(DEPTHS):
-        trial = PasskeyTrial(100, depth, number)
-        window = task.window(trial)
-        ids, hidden = list(window.input_ids), task.numbers[task.answer(trial)]
+        window = task.window(100, depth, number)
+        ids, hidden = list(window.input_ids), task.numbers[task.answer(100, depth, number)]
         assert len(ids) == 100
         assert [ids.count(token) for token in task.numbers] == [int(token == hidden) for token in task.numbers]
         assert ids[: len(reader.tokenizer.before)] == list(reader.tokenizer.before)
         text = reader.tokenizer.tokenizer.decode(ids)
         key = reader.tokenizer.tokenizer.decode([hidden]).strip()
         assert f"pass key is {key}. remember it." in text.lower().replace(" .", ".").replace('"', "")
-        room = 100 - len(task.sentence.fill(0)) - len(reader.tokenizer.before) - len(task.question.before)
-        room -= 1 + len(task.question.after) + len(reader.tokenizer.after) if name == "masked" else 0
-        assert ids.index(hidden) == len(reader.tokenizer.before) + round(depth * room) + len(task.sentence.before)
+        before, after = len(reader.tokenizer.before), len(reader.tokenizer.after)
+        asked = len(task.question) + after if name == "masked" else list(task.question).index(-1)
+        start = before + round(depth * (100 - before - len(task.sentence) - asked))
+        assert ids.index(hidden) == start + list(task.sentence).index(-1)
         place = int(window.places[0])
         assert window.places.tolist() == [place] * NUMBERS
         assert window.labels.tolist() == task.numbers.tolist()
@@ -194,9 +193,9 @@ def test_lengths_without_room_are_left_out_and_named(causal: EvalModel) -> None:
 def test_a_seed_draws_the_same_again_and_another_draws_others(masked: EvalModel) -> None:
     one, same, other = (plan(masked, 100, seed=seed) for seed in (1, 1, 2))
     assert one.numbers.tolist() == same.numbers.tolist() != other.numbers.tolist()
-    windows = [task.window(PasskeyTrial(100, 0.5, 3)).input_ids.tolist() for task in (one, same, other)]
+    windows = [task.window(100, 0.5, 3).input_ids.tolist() for task in (one, same, other)]
     assert windows[0] == windows[1] != windows[2]
     for depth in DEPTHS:
-        assert sorted(one.answer(PasskeyTrial(100, depth, trial)) for trial in range(NUMBERS)) == list(range(NUMBERS))
+        assert sorted(one.answer(100, depth, trial) for trial in range(NUMBERS)) == list(range(NUMBERS))
     # No column for one favourite.
-    assert len({one.answer(PasskeyTrial(100, depth, 0)) for depth in DEPTHS}) == len(DEPTHS)
+    assert len({one.answer(100, depth, 0) for depth in DEPTHS}) == len(DEPTHS)

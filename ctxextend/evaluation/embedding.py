@@ -1,6 +1,6 @@
 """Vectors of texts by an encoder, pooled as its folder says, and how near they are to each other."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,10 +37,8 @@ KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 
 
 def _weighted_mean(states: "torch.Tensor") -> "torch.Tensor":
-    import torch
-
-    weights = torch.arange(1, states.shape[1] + 1, dtype=states.dtype, device=states.device)
-    return torch.einsum("bsd,s->bd", states, weights / weights.sum())
+    weights = states.new_ones(states.shape[1]).cumsum(0)
+    return weights @ states / weights.sum()
 
 
 # The states of texts without padding, (texts, tokens, d), to their vectors, (texts, d).
@@ -117,9 +115,13 @@ def read_pooling(root: Path) -> tuple[str, ...]:
     path = root / SENTENCE_MODULES
     if not path.is_file():
         return (DEFAULT,)
-    modules = [(_own_name(str(module.get("type"))), str(module.get("path", ""))) for module in load_modules(path)]
-    folders = [folder for kind, folder in modules if kind == "Pooling"]
-    other = [f"the module {kind}" for kind, _ in modules if kind not in KNOWN_MODULES]
+    folders, other = [], []
+    for module in load_modules(path):
+        kind = str(module.get("type"))
+        # Versions of sentence-transformers have their classes in other places.
+        name = kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
+        folders += [str(module.get("path", ""))] if name == "Pooling" else []
+        other += [f"the module {name}"] if name not in KNOWN_MODULES else []
     if other or len(folders) != 1:
         raise UnsupportedModelError(
             f"{path} names {[*other, f'{len(folders)} Pooling modules'][0]}; vectors are made by a Transformer, one "
@@ -128,27 +130,17 @@ def read_pooling(root: Path) -> tuple[str, ...]:
         )
     if not stays_inside(folders[0]) or leads_out(root, root / folders[0]):
         raise CheckpointError(f"{path} puts its Pooling outside the folder, at {folders[0]}.", "Fetch it again.")
-    return tuple(_modes(root / folders[0] / "config.json"))
-
-
-def _own_name(kind: str) -> str:
-    """Return the class of a module of sentence-transformers, in whatever place a version has it; else the whole."""
-    package, _, rest = kind.partition(".")
-    return rest.rpartition(".")[2] if package == "sentence_transformers" else kind
-
-
-def _modes(path: Path) -> Iterator[str]:
+    path = root / folders[0] / "config.json"
     config: Mapping[str, Any] = load_object(path)
-    stated = config.get("pooling_mode")
-    if stated is None:
-        stated = [mode for flag, mode in FLAGS.items() if config.get(flag) is True] or DEFAULT
-    for mode in stated if isinstance(stated, list) else [stated]:
-        if not isinstance(mode, str) or mode not in POOLINGS:
-            raise UnsupportedModelError(
-                f"{path} pools by {mode!r}, which is not known here; known are {', '.join(POOLINGS)}.",
-                "Measure it with sentence-transformers itself.",
-            )
-        yield mode
+    flags = [mode for flag, mode in FLAGS.items() if config.get(flag) is True]
+    stated = config.get("pooling_mode") or flags or DEFAULT
+    poolings = tuple(map(str, stated if isinstance(stated, list) else [stated]))
+    if unknown := [mode for mode in poolings if mode not in POOLINGS]:
+        raise UnsupportedModelError(
+            f"{path} pools by {unknown[0]!r}, which is not known here; known are {', '.join(POOLINGS)}.",
+            "Measure it with sentence-transformers itself.",
+        )
+    return poolings
 
 
 def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: NDArray[np.int64]) -> NDArray[np.int64]:

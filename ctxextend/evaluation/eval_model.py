@@ -160,16 +160,13 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
         has_bfloat = device is not None and (device.type != "cuda" or torch.cuda.is_bf16_supported())
         precision = "bf16" if has_bfloat else "fp32"
     kind, loaded = _load(checkpoint, family, DTYPES[precision])
-    if loaded.mismatched:
+    # No measure uses a pooler.
+    wrong = [*loaded.mismatched, *(tensor for tensor in loaded.missing if "pooler." not in tensor)]
+    if wrong:
+        some = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
         raise CheckpointError(
-            f"{', '.join(loaded.mismatched[:3])} of {name} is not as large as its config says.",
-            "Put the config.json that belongs to the weights beside them.",
-        )
-    if missing := [tensor for tensor in loaded.missing if "pooler." not in tensor]:  # no measure uses a pooler
-        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        raise CheckpointError(
-            f"{name} lacks {len(missing)} tensors, for which transformers would draw random ones: {some}.",
-            "Fetch the checkpoint again.",
+            f"{name} lacks {len(wrong)} tensors of the shapes that its config says: {some}.",
+            "Fetch the checkpoint again, or put the config.json beside it that belongs to the weights.",
         )
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         raise CheckpointError(f"The tokenizer of {name} has no mask token.", "Use the model's own tokenizer.")
@@ -271,14 +268,3 @@ def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
             f"The tokenizers of {model.name} and {base.name} cut the text into different tokens.",
             "Name what it was made of: --original.",
         )
-
-
-def share_equal_tensors(model: EvalModel, other: EvalModel) -> None:
-    """Let one model use the other's tensors wherever both are equal, so that two take little more memory than one."""
-    import torch
-
-    theirs = dict(other.model.named_parameters())
-    for name, parameter in model.model.named_parameters():
-        twin = theirs.get(name)
-        if twin is not None and twin.shape == parameter.shape and torch.equal(twin, parameter):
-            parameter.data = twin.data

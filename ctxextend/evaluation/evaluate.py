@@ -3,8 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,11 @@ from ctxextend.evaluation.eval_model import (
     ENCODER,
     MASKED,
     EvalModel,
-    TextTokenizer,
     check_same_tokens,
     check_vocabulary,
     load_eval_model,
     open_eval_model,
     open_files,
-    share_equal_tensors,
 )
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import LossTask, plan_losses
@@ -37,7 +36,6 @@ from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, read_documents
 
 Ids = NDArray[np.int64]
-Task = TypeVar("Task")
 
 # What each kind of model can be measured by.
 FITTING = {
@@ -51,10 +49,8 @@ KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", E
 SHORTEST_CONTEXT = 128
 DOUBLINGS = 3
 
-# Characters of a file that are read for each token that is wanted: words of few languages are longer.
-CHARACTERS_PER_TOKEN = 100
-# Those that are tokenized at first, which most often is enough: a tokenizer needs some 160 bytes for each.
-CHARACTERS_AT_FIRST = 8
+# Characters of a document that are read for each token that is wanted: tokens of few texts are longer.
+CHARACTERS_PER_TOKEN = 16
 # Tokens that are looked through for documents as long as a window, for each token that is wanted.
 LOOKED_THROUGH = 8
 
@@ -147,8 +143,6 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     base, warnings, notes = _open_base(files.checkpoint, model, settings)
     run = plan_evaluation(model, base, settings, notes=(*model.notes, *notes))
     run.warnings = (*warnings, *run.warnings)
-    if base is not None:
-        share_equal_tensors(model, base)
     total = run.tokens + run.base_tokens
     try:
         run.measure(lambda tokens: progress(tokens, total))
@@ -285,15 +279,15 @@ def plan_evaluation(
         check_same_tokens(model, base, text.windows[0])
     warnings, notes = [], list(notes)
 
-    def attempt(plan: Callable[[], Task]) -> Task | None:
-        """Return a task; where it cannot be taken and was not asked for by its name, a note says why."""
+    @contextmanager
+    def optional() -> Iterator[None]:
+        """Make a note of why something cannot be measured, unless it was asked for by its name."""
         try:
-            return plan()
+            yield
         except DataError as error:
             if settings.measure:
                 raise DataError(error.message, "Leave it out of --measure, or give what it needs.") from None
             notes.append(error.message)
-            return None
 
     losses, passkey, retrieval = None, None, None
     reader: Scorer | Embedder
@@ -301,7 +295,8 @@ def plan_evaluation(
         reader = embedder = open_embedder(model, settings.batch_size)
         base_embedder = open_embedder(base, settings.batch_size) if base else None
         if "retrieval" in measures:
-            retrieval = attempt(lambda: plan_retrieval(embedder, base_embedder, text.documents, max(lengths)))
+            with optional():
+                retrieval = plan_retrieval(embedder, base_embedder, text.documents, max(lengths))
     else:
         reader = scorer = open_scorer(model, settings.batch_size)
         base_scorer = open_scorer(base, settings.batch_size) if base else None
@@ -311,9 +306,10 @@ def plan_evaluation(
         if not scorer.has_separate_head:
             notes.append(WHOLE_LOGITS)
     if "passkey" in measures:
-        filler = np.concatenate(text.documents)
-        passkey = attempt(lambda: plan_passkey(reader, filler, lengths, tokens=settings.tokens, seed=settings.seed))
-        notes += passkey.notes if passkey else ()
+        with optional():
+            filler = np.concatenate(text.documents)
+            passkey = plan_passkey(reader, filler, lengths, tokens=settings.tokens, seed=settings.seed)
+            notes += passkey.notes
     return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
 
 
@@ -339,22 +335,12 @@ def _lengths(model: EvalModel, base: EvalModel | None, settings: Evaluate) -> tu
     return tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
 
 
-def _documents(model: EvalModel, settings: Evaluate) -> Iterator[NDArray[np.int64]]:
+def _documents(model: EvalModel, settings: Evaluate) -> Iterator[Ids]:
     wanted = max(settings.tokens, model.max_len)
     for text in read_documents(settings.data, settings.text_field, CHARACTERS_PER_TOKEN * wanted):
-        ids = _first_tokens(model.tokenizer, text, wanted)
+        ids = model.tokenizer.encode(text)[:wanted]
         check_vocabulary(model, ids)
         yield ids
-
-
-def _first_tokens(tokenizer: TextTokenizer, text: str, wanted: int) -> NDArray[np.int64]:
-    """Return the first tokens of a text, as many as are wanted or all, without tokenizing much more of it."""
-    characters = CHARACTERS_AT_FIRST * wanted
-    ids = tokenizer.encode(text[:characters])
-    while len(ids) <= wanted and characters < len(text):
-        characters *= 4
-        ids = tokenizer.encode(text[:characters])
-    return ids[:wanted]  # a word that was cut off lies behind them
 
 
 def cut_windows(

@@ -7,7 +7,7 @@ of Zhu et al. (2024, LongEmbed, arXiv:2404.12096): the text that holds the numbe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,24 +37,8 @@ QUESTION = "\nWhat is the pass key? The pass key is {}.\n"
 SPELLINGS = ("{}", '"{}"')
 
 
-@dataclass(frozen=True)
-class Template:
-    """The ids of a sentence, `before` and `after` a place for one token."""
-
-    before: Ids
-    after: Ids
-
-    def fill(self, token: int) -> Ids:
-        """Return its ids, shape (len(before) + 1 + len(after),), with a token in its place."""
-        return np.concatenate([self.before, [token], self.after])
-
-
-class PasskeyTrial(NamedTuple):
-    """One text of a cell: its tokens, where the number stands, and which trial of its cell it is, from 0."""
-
-    length: int
-    depth: float
-    number: int
+# Stands in the ids of a sentence for the token of a number.
+BLANK = -1
 
 
 @dataclass
@@ -62,8 +46,8 @@ class PasskeyTask:
     """What is hidden, in what, and how it is asked for; and the shares that were found so far."""
 
     reader: Scorer | Embedder
-    sentence: Template  # what is hidden
-    question: Template  # at the end of the text, where a model answers
+    sentence: Ids  # what is hidden, with a blank
+    question: Ids  # at the end of the text, where a model answers, with a blank
     numbers: Ids  # the tokens of the ten numbers, shape (10,)
     filler: Ids  # the text around it, without special tokens, shape (k,); at its end it starts over
     lengths: tuple[int, ...]  # tokens of the texts, special tokens included, the shortest first
@@ -95,59 +79,58 @@ class PasskeyTask:
         self.cells = {}
         for length in self.lengths:
             for depth in DEPTHS:
-                trials = [PasskeyTrial(length, depth, number) for number in range(self.trials)]
                 if isinstance(self.reader, Embedder):
-                    found = np.concatenate([self._find_texts(self.reader, trial) for trial in trials])
+                    found = self._find_texts(self.reader, length, depth)
                 else:
-                    found = self._find_numbers(self.reader, trials)
+                    found = self._find_numbers(self.reader, length, depth)
                 self.cells[length, depth] = float(np.mean(found))
                 advance(length * self.texts)
 
-    def _find_numbers(self, scorer: Scorer, trials: Sequence[PasskeyTrial]) -> NDArray[np.bool_]:
+    def _find_numbers(self, scorer: Scorer, length: int, depth: float) -> NDArray[np.bool_]:
         """Return for each trial whether the hidden number has the least loss; ties and NaN are not found."""
-        rows = np.stack(scorer.losses([self.window(trial) for trial in trials]))
-        answers = np.array([self.answer(trial) for trial in trials])[:, None]
+        rows = np.stack(scorer.losses([self.window(length, depth, trial) for trial in range(self.trials)]))
+        answers = np.array([self.answer(length, depth, trial) for trial in range(self.trials)])[:, None]
         is_less: NDArray[np.bool_] = np.take_along_axis(rows, answers, 1) < rows
         found: NDArray[np.bool_] = is_less.sum(axis=1) == NUMBERS - 1
         return found
 
-    def _find_texts(self, embedder: Embedder, trial: PasskeyTrial) -> NDArray[np.bool_]:
+    def _find_texts(self, embedder: Embedder, length: int, depth: float) -> NDArray[np.bool_]:
         """Return for each number whether the text that holds it is the nearest to its sentence, shape (10,)."""
-        sentences = [self.sentence.fill(token) for token in self.numbers]
+        sentences = [_fill(self.sentence, token) for token in self.numbers]
         special = embedder.model.tokenizer.num_special
-        before, after = self._around(trial, trial.length - special - len(sentences[0]))
+        before, after = self._around(length, depth, 0, length - special - len(self.sentence))
         texts = embedder.vectors([np.concatenate([before, sentence, after]) for sentence in sentences])
         found: NDArray[np.bool_] = ranks(embedder.vectors(sentences), texts, np.arange(NUMBERS)) == 1
         return found
 
-    def window(self, trial: PasskeyTrial) -> ScoredWindow:
+    def window(self, length: int, depth: float, trial: int) -> ScoredWindow:
         """Return a text with a number and a question, and the ten numbers as labels of the place of the answer."""
         model = self.reader.model
         tokenizer = model.tokenizer
-        hidden = self.sentence.fill(self.numbers[self.answer(trial)])
-        end, place = self.question.before, trial.length - 1  # where a causal model answers: the last token it reads
+        hidden = _fill(self.sentence, self.numbers[self.answer(length, depth, trial)])
+        asked = int(np.argmin(self.question))  # where the blank is
+        end, place = self.question[:asked], length - 1  # where a causal model answers: the last token it reads
         if model.kind == MASKED:
-            end = np.concatenate([self.question.fill(tokenizer.tokenizer.mask_token_id), tokenizer.after])
-            place = trial.length - len(end) + len(self.question.before)
-        before, after = self._around(trial, trial.length - len(tokenizer.before) - len(hidden) - len(end))
+            end = np.concatenate([_fill(self.question, tokenizer.tokenizer.mask_token_id), tokenizer.after])
+            place = length - len(end) + asked
+        before, after = self._around(length, depth, trial, length - len(tokenizer.before) - len(hidden) - len(end))
         ids = np.concatenate([tokenizer.before, before, hidden, after, end]).astype(np.int64)
         return ScoredWindow(ids, np.full(NUMBERS, place), self.numbers)
 
-    def answer(self, trial: PasskeyTrial) -> int:
+    def answer(self, length: int, depth: float, trial: int) -> int:
         """Return which of the ten numbers a trial hides.
 
         In ten trials each has its turn, and depths begin with different ones: what a model always prefers finds
         nothing.
         """
-        order = np.random.default_rng((self.seed, trial.length, trial.number // NUMBERS)).permutation(NUMBERS)
-        turn = trial.number + DEPTHS.index(trial.depth) * NUMBERS // len(DEPTHS)
-        return int(order[turn % NUMBERS])
+        order = np.random.default_rng((self.seed, length, trial // NUMBERS)).permutation(NUMBERS)
+        return int(order[(trial + DEPTHS.index(depth) * NUMBERS // len(DEPTHS)) % NUMBERS])
 
-    def _around(self, trial: PasskeyTrial, tokens: int) -> tuple[Ids, Ids]:
+    def _around(self, length: int, depth: float, trial: int, tokens: int) -> tuple[Ids, Ids]:
         """Return the text before and after what is hidden, `tokens` together, the same text at every depth."""
-        start = int(np.random.default_rng((self.seed, trial.length, trial.number)).integers(len(self.filler)))
+        start = int(np.random.default_rng((self.seed, length, trial)).integers(len(self.filler)))
         text = np.take(self.filler, np.arange(start, start + tokens), mode="wrap")
-        cut = round(trial.depth * tokens)
+        cut = round(depth * tokens)
         return text[:cut], text[cut:]
 
     def report(self) -> dict[str, Any]:
@@ -176,7 +159,7 @@ def plan_passkey(
     if found is None:
         raise DataError("The pass key was not measured: the tokenizer has no ten numbers of one token each.")
     sentence, question, numbers = found
-    needed = tokenizer.num_special + len(sentence.fill(0)) + len(question.fill(0)) + 1
+    needed = tokenizer.num_special + len(sentence) + len(question) + 1
     fitting = tuple(sorted({length for length in lengths if length >= needed}))
     if not fitting:
         raise DataError(f"The pass key was not measured: it needs texts of {needed} tokens or more.")
@@ -187,7 +170,7 @@ def plan_passkey(
     return PasskeyTask(reader, sentence, question, numbers, filler, fitting, trials, seed, notes)
 
 
-def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) -> tuple[Template, Template, Ids] | None:
+def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) -> tuple[Ids, Ids, Ids] | None:
     """Return the sentence, the question and ten numbers of so many digits; None where there are no ten."""
     low = 10 ** (digits - 1) if digits > 1 else 0
     drawn = np.random.default_rng(seed).permutation(np.arange(low, 10**digits))[:TRIED]
@@ -204,15 +187,20 @@ def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) ->
     return sentence, question, np.random.default_rng(seed).permutation(np.array(tokens, np.int64))[:NUMBERS]
 
 
-def _template(sentences: list[Ids]) -> tuple[Template, dict[int, int]]:
+def _template(sentences: list[Ids]) -> tuple[Ids, dict[int, int]]:
     """Return what sentences share that differ in one number, and the tokens between, by sentence, where it is one."""
     start = _common([list(ids) for ids in sentences])
     end = _common([list(ids[start:][::-1]) for ids in sentences])
     between = {i: int(ids[start]) for i, ids in enumerate(sentences) if len(ids) - start - end == 1}
     first = sentences[0]
-    return Template(first[:start], first[len(first) - end :]), between
+    return np.concatenate([first[:start], [BLANK], first[len(first) - end :]]), between
 
 
 def _common(rows: list[list[int]]) -> int:
     """Return how many elements all rows start with."""
     return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
+
+
+def _fill(template: Ids, token: int) -> Ids:
+    """Return ids with a token in the place of the blank."""
+    return np.where(template == BLANK, token, template)
