@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-from ctxextend.checkpoints.pytorch_file import Unpickled, unpickle
+from ctxextend.checkpoints.pytorch_file import unpickle
 from ctxextend.errors import CheckpointError
 from tests import pico
 from tests.test_pytorch_file import open_torch_file
@@ -73,9 +73,9 @@ def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Ten
 def convert(content: Any, folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Take it through a file, as a user does, and into a folder for transformers."""
     torch.save(content, folder / "ckpt.pt")
-    loaded = unpickle(folder / "ckpt.pt")
-    assert is_nanogpt(loaded.content)
-    config, tensors = from_nanogpt(loaded)
+    loaded, _ = unpickle(folder / "ckpt.pt")
+    assert is_nanogpt(loaded)
+    config, tensors = from_nanogpt(loaded, folder / "ckpt.pt")
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
@@ -128,7 +128,7 @@ def test_from_nanogpt_ties_a_head_that_equals_the_embeddings(change: str, tmp_pa
 
 def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
     content = make(vocab_size=50304, dropout=0)
-    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content))
+    config, tensors = from_nanogpt(content, Path("ckpt.pt"))
     assert config == {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -142,14 +142,14 @@ def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
         "vocab_size": 50304,
     }
     assert next(iter(tensors)) == "transformer.wte.weight"
-    assert from_nanogpt(Unpickled(Path("ckpt.pt"), make()))[0]["eos_token_id"] is None
+    assert from_nanogpt(make(), Path("ckpt.pt"))[0]["eos_token_id"] is None
 
 
 def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> None:
     content = make()
     old = {name: value for name, value in content["model_args"].items() if name not in ("bias", "dropout")}
     content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
-    config, tensors = from_nanogpt(Unpickled(Path("ckpt.pt"), content | {"model_args": old}))
+    config, tensors = from_nanogpt(content | {"model_args": old}, Path("ckpt.pt"))
     assert (config["resid_pdrop"], config["dtype"]) == (0, "bfloat16")
     assert tensors["transformer.ln_f.bias"].any()
 
@@ -175,7 +175,7 @@ def test_from_nanogpt_refuses_arguments_that_do_not_fit(arguments: dict[str, Any
     content = make()
     content["model_args"] |= arguments
     with pytest.raises(CheckpointError, match=message) as caught:
-        from_nanogpt(Unpickled(Path("ckpt.pt"), content))
+        from_nanogpt(content, Path("ckpt.pt"))
     assert caught.value.message.startswith("ckpt.pt")
 
 
@@ -193,7 +193,7 @@ def test_from_nanogpt_refuses_other_tensors(change: Callable[[Any], Any], messag
     content = make()
     change(content["model"])
     with pytest.raises(CheckpointError, match=message):
-        from_nanogpt(Unpickled(Path("ckpt.pt"), content))
+        from_nanogpt(content, Path("ckpt.pt"))
 
 
 def test_is_nanogpt_knows_others() -> None:

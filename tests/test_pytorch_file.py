@@ -26,8 +26,8 @@ BERT = pico.CONFIGS["bert"]
 
 def open_torch_file(path: Path, *, ties: bool = True) -> PytorchFile:
     """Read a torch file that holds tensors, as the weights of a folder are read."""
-    unpickled = unpickle(path)
-    return as_tensor_file(unpickled, find_tensors(unpickled.content, path), ties=ties)
+    content, mapped = unpickle(path)
+    return as_tensor_file(path, find_tensors(content, path), mapped, ties=ties)
 
 
 PAIR = {
@@ -253,7 +253,6 @@ def valid() -> bytes:
     ("content", "message"),
     [
         (b"", "no whole torch file"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"<!DOCTYPE html><html></html>", "no whole torch file"),
         (b"PK\x03\x04" + bytes(100), "no whole torch file"),
         (valid()[:1000], "no whole torch file"),

@@ -31,20 +31,12 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 # EXDEV is what overlay file systems answer for folders of a lower layer.
-CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV}
+CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EINTR}
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free some space, or use -o on another disk."
-HINTS = {
-    **dict.fromkeys(DISK_FULL, DISK_FULL_HINT),
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Choose a place that you may write to with -o."),
-    **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG, errno.EBUSY), "Choose another name with -o."),
-    **dict.fromkeys(
-        (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR),
-        "Another program made it meanwhile, and nothing was replaced: choose another name with -o.",
-    ),
-    errno.EWOULDBLOCK: "Wait for it, then try again.",
-}
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+TAKEN_HINT = "Another program made it meanwhile, and nothing was replaced: choose another name with -o."
 
 
 @contextlib.contextmanager
@@ -183,8 +175,9 @@ def os_errors_as_output_error(
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
                 message += f" It {disk_space(existing_above(output), files)[1]}."
-        known = HINTS.get(error.errno or 0, "Check the disk, then run the same command again.")
-        raise OutputError(message, hint or known) from error
+        known = {**dict.fromkeys(DISK_FULL, DISK_FULL_HINT), **dict.fromkeys(TAKEN, TAKEN_HINT)}
+        general = "Try again, or choose another place or name with -o."
+        raise OutputError(message, hint or known.get(error.errno or 0, general)) from error
 
 
 # ---- the rename
@@ -243,13 +236,10 @@ def _exchange(one: Path, other: Path) -> bool:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
         return False
-    while renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
-        number = ctypes.get_errno()
-        if number in CANNOT_EXCHANGE:
-            return False
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number), os.fspath(other))
-    return True
+    failed = renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE)
+    if failed and ctypes.get_errno() not in CANNOT_EXCHANGE:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fspath(other))
+    return not failed
 
 
 def _rename_twice(staged: Path, output: Path) -> None:
@@ -361,19 +351,14 @@ def locked(path: Path) -> Iterator[bool]:
             if fcntl is not None:
                 descriptor = os.open(path, os.O_RDONLY)
                 stack.callback(os.close, descriptor)
-                is_locked = _flock(descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_locked = True
+                except OSError as error:  # BlockingIOError, or a file system has no locks
+                    if isinstance(error, BlockingIOError):
+                        raise
                 if not os.path.samestat(path.stat(), os.fstat(descriptor)):
                     raise BlockingIOError
         except (BlockingIOError, FileNotFoundError):
             raise BlockingIOError(errno.EWOULDBLOCK, "another run works on it just now", os.fspath(path)) from None
         yield is_locked
-
-
-def _flock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        return False
-    return True

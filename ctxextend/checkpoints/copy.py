@@ -97,16 +97,11 @@ def read_range(path: Path, start: int, length: int) -> bytearray:
 
 def first_difference(one: tuple[Path, int], other: tuple[Path, int], length: int) -> int | None:
     """Return the first byte in which two files differ from an offset in each on; None if `length` bytes are equal."""
-    step = BUFFER // 4  # both blocks stay in the processor's cache until they are compared
-    with open_source(one[0]) as ours, open_source(other[0]) as theirs, reading(f"{one[0]} or {other[0]}"):
-        ours.seek(one[1])
-        theirs.seek(other[1])
-        for start in range(0, length, step):
-            left, right = (file.read(min(step, length - start)) for file in (ours, theirs))
-            if len(left) != len(right) or not left:
-                raise CheckpointError(f"{one[0]} or {other[0]} became shorter.", "Run the command again.")
-            if left != right:
-                return start + next(i for i, byte in enumerate(left) if byte != right[i])
+    for start in range(0, length, BUFFER):
+        size = min(BUFFER, length - start)
+        left, right = (read_range(path, offset + start, size) for path, offset in (one, other))
+        if left != right:
+            return start + next(i for i, byte in enumerate(left) if byte != right[i])
     return None
 
 

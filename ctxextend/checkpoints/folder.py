@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint
+from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, open_source, reading
 from ctxextend.checkpoints.filenames import (
     NANOGPT_FILE,
     NOT_OURS,
@@ -291,20 +291,21 @@ def _index_of(folder: Path, source: Source) -> str | None:
 
 def _open_weights(path: Path, ties: bool, has_config: bool = True) -> tuple[TensorFile, dict[str, Any] | None]:
     """Open a weights file; for one of nanoGPT's also return the config that it stands for."""
+    with open_source(path) as file, reading(path):
+        if file.read(8) == b"version ":
+            hint = "Run `git lfs pull` in its folder."
+            raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", hint)
     if path.suffix == ".safetensors":
         return open_safetensors(path), None
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_tensors, unpickle
 
-    unpickled, config = unpickle(path), None
-    if not is_nanogpt(unpickled.content):
-        tensors = find_tensors(unpickled.content, path)
-    elif has_config:
+    content, mapped = unpickle(path)
+    if is_nanogpt(content) and has_config:
         message = f"{path} is a checkpoint of nanoGPT, which says itself what the config.json beside it would."
         raise CheckpointError(message, "Move it into a folder of its own.")
-    else:
-        config, tensors = from_nanogpt(unpickled)
-    return as_tensor_file(unpickled, tensors, ties=ties), config
+    config, tensors = from_nanogpt(content, path) if is_nanogpt(content) else (None, find_tensors(content, path))
+    return as_tensor_file(path, tensors, mapped, ties=ties), config
 
 
 def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: bool) -> dict[str, TensorFile]:

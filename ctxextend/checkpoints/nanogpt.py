@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ctxextend.checkpoints.pytorch_file import Unpickled, find_tensors
+from ctxextend.checkpoints.pytorch_file import find_tensors
 from ctxextend.errors import CheckpointError
 
 # Exact since https://github.com/karpathy/nanoGPT/pull/274, whose merge changed what older files compute.
@@ -45,13 +45,12 @@ def is_nanogpt(content: Any) -> bool:
     return isinstance(arguments, dict) and "block_size" in arguments
 
 
-def from_nanogpt(unpickled: Unpickled) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return a GPT-2 config and tensors for transformers that compute what nanoGPT's model computes.
 
     The tensors are named, shaped and ordered as GPT2LMHeadModel saves them, Linear weights as (in, out) views, missing
     biases as zeros; the head only where it is not the embeddings. `NOTE` says which activation is assumed.
     """
-    content, path = unpickled.content, unpickled.path
     sizes = _sizes(content["model_args"], path)
     found = find_tensors(content["model"], path)
     tensors = {name: _converted(found, name, shape, sizes, path) for name, shape in _shapes(sizes)}

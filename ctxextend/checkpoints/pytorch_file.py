@@ -5,7 +5,6 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serializ
 """
 
 import json
-import os
 import re
 import sys
 import warnings
@@ -13,19 +12,18 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import read_range, reading
+from ctxextend.checkpoints.copy import read_range
 from ctxextend.checkpoints.safetensors_file import METADATA, OF_ML_DTYPES, OF_NUMPY, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
 # Before it, a file could run code in spite of weights_only (CVE-2025-32434).
 SAFE_SINCE = (2, 6)
-ZIP_MAGIC = b"PK\x03\x04"
 # The zip's records of numbers, and the one that states their byte order.
 NUMBERS = re.compile(r"[^/]+/data/[^/]+")
 BYTE_ORDER = re.compile(r"[^/]+/byteorder")
@@ -59,20 +57,12 @@ DTYPES: Mapping[str, str] = {
 }
 
 
-class Unpickled(NamedTuple):
-    """What a PyTorch file holds."""
-
-    path: Path
-    content: Any  # tensors and plain values
-    mapped: range | None = None  # the addresses at which the file is mapped into memory; None if its tensors were read
-
-
 @dataclass(frozen=True, eq=False)
 class PytorchFile(TensorFile):
     """A PyTorch file, seen as the safetensors file that it will be written as."""
 
     tensors: Mapping[str, torch.Tensor]  # by name, of any strides; tied ones once
-    mapped: range | None  # as in `Unpickled`
+    mapped: range | None  # the addresses at which the file is mapped into memory; None if its tensors were read
 
     @property
     def is_in_memory(self) -> bool:
@@ -103,16 +93,14 @@ class PytorchFile(TensorFile):
         return address - self.mapped.start if self.mapped and address in self.mapped else None
 
 
-def unpickle(path: Path) -> Unpickled:
-    """Load a PyTorch file; nothing but tensors and plain values is built, and nothing is run."""
+def unpickle(path: Path) -> tuple[Any, range | None]:
+    """Load a PyTorch file: tensors and plain values alone are built, and nothing is run.
+
+    Also returns the addresses at which the file is mapped into memory; None if its tensors were read.
+    """
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_SINCE:
         message = f"torch {torch.__version__} can be made to run code by a file that it loads."
         raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
-    with reading(path), path.open("rb") as file:
-        prefix = file.read(8)
-        size = os.fstat(file.fileno()).st_size
-    if prefix == b"version ":
-        raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", "Run `git lfs pull` in its folder.")
     addresses = set[int]()
 
     def note_address(storage: Any, location: str) -> Any:
@@ -121,16 +109,16 @@ def unpickle(path: Path) -> Unpickled:
         return storage
 
     try:
-        offsets = _data_offsets(path) if prefix.startswith(ZIP_MAGIC) else None
+        offsets = _data_offsets(path) if zipfile.is_zipfile(path) else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says of odd files is in the error, or does not matter
             content = torch.load(path, map_location=note_address, weights_only=True, mmap=offsets is not None)
         if offsets is None:
-            return Unpickled(path, content)
+            return content, None
         start = min(addresses, default=0) - min(offsets, default=0)
         if {address - start for address in addresses} != offsets:
             raise ValueError("its records of numbers are not its tensors'")
-        return Unpickled(path, content, range(start, start + size))
+        return content, range(start, start + path.stat().st_size)
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files raise whatever the code that they lead to raises
@@ -220,12 +208,11 @@ def _check_tensor(path: Path, key: Any, value: Any) -> None:
         raise CheckpointError(f"{path}: {key!r:.200} is {what}.", SAVE_TENSORS)
 
 
-def as_tensor_file(unpickled: Unpickled, tensors: Mapping[str, torch.Tensor], *, ties: bool) -> PytorchFile:
+def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: range | None, *, ties: bool) -> PytorchFile:
     """Describe the safetensors file that tensors from `find_tensors` will be written as.
 
     With `ties`, names that share their numbers, and that transformers ties again, are written once.
     """
-    path = unpickled.path
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(kept)}
@@ -240,7 +227,7 @@ def as_tensor_file(unpickled: Unpickled, tensors: Mapping[str, torch.Tensor], *,
         header, entries = parse_header(json.dumps(described).encode())
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    return PytorchFile(path, header, entries, 0, kept, unpickled.mapped)
+    return PytorchFile(path, header, entries, 0, kept, mapped)
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:

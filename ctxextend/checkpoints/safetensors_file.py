@@ -98,11 +98,7 @@ def open_safetensors(path: Path) -> TensorFile:
     """Read and check the header of a file; no tensor is read."""
     try:
         with reading(path), path.open("rb") as file:
-            prefix = file.read(8)
-            if prefix == b"version ":
-                hint = "Run `git lfs pull` in its folder."
-                raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", hint)
-            length, size = int.from_bytes(prefix, "little"), os.fstat(file.fileno()).st_size
+            length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
             if 8 + length > size:
                 raise ValueError(f"its header should be {length:,} bytes, and the whole file is {size:,}")
             if length > MAX_HEADER_BYTES:
