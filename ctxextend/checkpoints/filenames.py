@@ -11,17 +11,14 @@ from pathlib import Path, PurePosixPath
 
 SINGLE_FILE = "model.safetensors"
 # In the order in which transformers and PEFT look for them.
-SAFETENSORS = (SINGLE_FILE, "model.safetensors.index.json", "adapter_model.safetensors")
-NAMES = (*SAFETENSORS, "pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+NAMES = (
+    *(SINGLE_FILE, "model.safetensors.index.json", "adapter_model.safetensors"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
+)
 NANOGPT_FILE = "ckpt.pt"
 # Weights that can be read from a file of their own.
 READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
-
-# A copy of the weights in another precision, and the copy that needs no name.
-VARIANTS = ("model.*.safetensors", "model.safetensors.index.*.json")
-PLAIN = ("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json")
-OTHER_WEIGHTS = ("model*.safetensors", "model*.safetensors.index*.json")
 
 # Files that hold the old table or state of its size, by what they are.
 STALE_KINDS = {
@@ -35,7 +32,7 @@ STALE_KINDS = {
     "a TFLite export": ("**/*.tflite",),
     "a Core ML export": ("coreml/*", "**/*.mlmodel", "*.mlpackage/*"),
     "a training checkpoint": ("*.ckpt", "*.ckpt.*"),
-    "other weights": OTHER_WEIGHTS,
+    "other weights": ("model*.safetensors", "model*.safetensors.index*.json"),
     "training state": (
         *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
     ),
@@ -52,16 +49,14 @@ NOT_OURS = {
     ".DS_Store": "a desktop's file",
 }
 
-# What is not fetched from the Hub, whose client lets * match slashes.
-NOT_FETCHED = [*(pattern.removeprefix("**/") for pattern in STALE if pattern not in OTHER_WEIGHTS), *VARIANTS]
-
 # What Python imports, systems load, and shells and interpreters run.
 RUN = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
 CODE = tuple(f"**/*.{suffix}" for suffix in RUN)
 
 # What a checkpoint folder holds by the habits of transformers and sentence-transformers.
 KNOWN = (
-    *(*PLAIN, *VARIANTS),
+    *("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
+    *("model.*.safetensors", "model.safetensors.index.*.json"),
     *("adapter_config.json", "adapter_model.safetensors"),
     *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
     *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),

@@ -1,6 +1,9 @@
 """Models of the Hub, fetched into the cache of its client, and what its errors mean."""
 
+import glob
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ctxextend.errors import SourceError
@@ -47,34 +50,38 @@ LOGIN_PAGE = (
 UNREACHABLE = {"ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"}
 
 
-def fetch(hub_id: str, revision: str | None, wanted: list[str] | None, skipped: list[str]) -> Path:
-    """Fetch those files of a model that match some patterns (None: all) and others not; return its folder."""
-    from huggingface_hub import snapshot_download
+def fetch(
+    hub_id: str, revision: str | None, config: str, choose: Callable[[list[str]], list[str]]
+) -> tuple[Path, list[str]]:
+    """Fetch those of a model's files that are chosen from all of them; return its folder, and the names of all.
+
+    Where the Hub cannot be asked, the folder is that of its cache which holds the file `config`, and there are no names.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     hides_bars = not sys.stderr.isatty() and not are_progress_bars_disabled()
     if hides_bars:
         disable_progress_bars()
     try:
-        return Path(
-            snapshot_download(hub_id, revision=revision, allow_patterns=wanted, ignore_patterns=skipped or None)
-        )
+        try:
+            siblings = HfApi().model_info(hub_id, revision=revision).siblings or []
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            raise
+        except Exception as error:
+            with suppress(Exception):
+                kept = snapshot_download(hub_id, revision=revision, allow_patterns=config, local_files_only=True)
+                return Path(kept), []
+            raise error
+        files = [sibling.rfilename for sibling in siblings]
+        chosen = [glob.escape(name) for name in choose(files)]
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=chosen)), files
     except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either
         raise _source_error(hub_id, revision, error) from error
     finally:
         if hides_bars:
             enable_progress_bars()
-
-
-def list_files(hub_id: str, revision: str | None) -> list[str]:
-    """Return the files of a model; none where the Hub cannot be asked, since all that is needed is here."""
-    from huggingface_hub import HfApi
-
-    try:
-        siblings = HfApi().model_info(hub_id, revision=revision).siblings  # one request; the tree takes many
-        return [sibling.rfilename for sibling in siblings or ()]
-    except Exception:  # each way to fail has its own
-        return []
 
 
 def _source_error(hub_id: str, revision: str | None, error: Exception) -> SourceError:

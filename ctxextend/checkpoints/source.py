@@ -9,17 +9,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from ctxextend.checkpoints.filenames import (
-    NOT_FETCHED,
-    NOT_OURS,
-    PLAIN,
-    READABLE,
-    SAFETENSORS,
-    VARIANTS,
-    stays_inside,
-    with_variant,
-)
-from ctxextend.checkpoints.hub import fetch, list_files
+from ctxextend.checkpoints.filenames import NAMES, NOT_OURS, READABLE, STALE, first_match, stays_inside, with_variant
+from ctxextend.checkpoints.hub import fetch
 from ctxextend.errors import CheckpointError, SourceError
 
 # The checkpoints that ship with the package, by the name that users type.
@@ -27,10 +18,6 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 
 # Names of weights files that say nothing of the model, and so do not name it.
 PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
-
-# Fetched only where there are no safetensors.
-PICKLES = ("pytorch_model.bin", "pytorch_model-?????-of-?????.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
-PICKLE_VARIANTS = ("pytorch_model.{}.bin", "pytorch_model.{}-?????-of-?????.bin", "pytorch_model.bin.index.{}.json")
 
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 # A snapshot in the Hub's cache: its commit, and the folder whose blobs its files are links to.
@@ -126,20 +113,25 @@ def _below(source: Source, subfolder: str | None) -> Source:
 
 
 def _download(hub_id: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
-    """Fetch a model's files: safetensors and what lies beside them, and pickles only where there are no safetensors."""
+    """Fetch a model's files: of the weights those that are read, and what lies beside them."""
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
-    skipped = NOT_FETCHED if variant is None else [*(set(NOT_FETCHED) - set(VARIANTS)), *PLAIN]
-    unwanted = [f"{below}{name}" for name in skipped]
-    unwanted += [f"{above}{name}/*" for name in NOT_OURS for above in ("", "*/")]
-    folder = fetch(hub_id, revision, [f"{below}*"] if below else None, unwanted)
+
+    def choose(files: list[str]) -> list[str]:
+        names = [name.removeprefix(below) for name in files if name.startswith(below)]
+        weights = next((name for each in NAMES if (name := with_variant(each, variant)) in names), "")
+        stem, _, suffix = weights.partition(".")
+        shards = f"{stem}{f'.{variant}' if variant else ''}-*.{suffix.partition('.')[0]}"
+        return [
+            f"{below}{name}"
+            for name in names
+            if name == weights
+            or ("index" in weights and fnmatch(name, shards))
+            or not (set(PurePosixPath(name).parts) & NOT_OURS.keys() or first_match(PurePosixPath(name), STALE))
+        ]
+
+    folder, files = fetch(hub_id, revision, f"{below}config.json", choose)
     snapshot = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
-    files = list_files(hub_id, sha or revision)
-    names = PICKLES if variant is None else [name.format(variant) for name in PICKLE_VARIANTS]
-    pickles = [f"{below}{name}" for name in names]
-    has_safetensors = any((folder / below / with_variant(name, variant)).is_file() for name in SAFETENSORS)
-    if not has_safetensors and any(fnmatch(file, pattern) for file in files for pattern in pickles):
-        folder = fetch(hub_id, sha or revision, pickles, [])
     not_fetched = tuple(file for file in files if not (folder / file).exists())
     source = Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
     return _below(source, subfolder)
