@@ -55,7 +55,7 @@ def fetch(
 ) -> tuple[Path, list[str]]:
     """Fetch those of a model's files that are chosen from all of them; return its folder, and the names of all.
 
-    Where the Hub cannot be asked, the folder is that of its cache which holds the file `config`, and there are no names.
+    Where the Hub cannot be asked, the folder is its cache's, if that holds the file `config`, and there are no names.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
