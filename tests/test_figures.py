@@ -167,7 +167,7 @@ def test_tables_figure_names_every_axis_and_draws_the_figures_of_the_table() -> 
 def test_tables_figure_tells_new_rows_from_learned_ones() -> None:
     resize("tiny-gpt2", to=512, output="longer")
     norms = axes_of(inspect("longer"))[0]
-    assert legend(norms)[-1] == "new rows of longer"
+    assert "new rows of longer" in legend(norms)
     (band,) = norms.patches
     assert (band.get_x(), band.get_x() + band.get_width()) == (127.5, 511.5)
     assert band.get_hatch()

@@ -7,8 +7,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,27 +95,22 @@ def panel_figure(
     from matplotlib.figure import Figure
 
     columns = min(max(1, *(len(draws) for _, draws in blocks)), columns)
-    width = columns * panel[0]
-    rows = [-(-len(draws) // columns) or 1 for _, draws in blocks]
-    titles = [
-        "\n".join(textwrap.fill(printable(line), int(width * TITLE_CHARACTERS)) for line in title.split("\n"))
-        for title, _ in blocks
-    ]
-    heights = [
-        count * panel[1] + (title.count("\n") + 1 + lines) * TITLE_LINE
-        for count, title in zip(rows, titles, strict=True)
-    ]
+    width, heights, filled = columns * panel[0], list[float](), list[tuple[str, int, Sequence[Draw]]]()
+    for title, draws in blocks:
+        names = [textwrap.fill(printable(line), int(width * TITLE_CHARACTERS)) for line in title.split("\n")]
+        filled.append(("\n".join(names), -(-len(draws) // columns) or 1, draws))
+        heights.append(filled[-1][1] * panel[1] + (filled[-1][0].count("\n") + 1 + lines) * TITLE_LINE)
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(blocks), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for part, count, title, (_, draws) in zip(parts, rows, titles, blocks, strict=True):
+    for part, (title, rows, draws) in zip(parts, filled, strict=True):
         part.suptitle(title, fontsize=10)
-        axes = part.subplots(count, columns, squeeze=False).ravel()
+        axes = part.subplots(rows, columns, squeeze=False).ravel()
         for draw, ax in zip(draws, axes, strict=False):
             draw(ax)
+        if maps := [ax for ax in axes if ax.images]:
+            part.colorbar(maps[0].images[0], ax=maps, label="cosine similarity", shrink=0.7)
         for ax in axes[len(draws) :]:
             ax.remove()
-        if maps := [ax for ax in axes[: len(draws)] if ax.images]:
-            part.colorbar(maps[0].images[0], ax=maps, label="cosine similarity", shrink=0.7)
     return figure
 
 
@@ -158,15 +152,15 @@ class LossCurve(NamedTuple):
 
 
 def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
-    """Return the losses of one way to read by ``position``, keyed by the first one and the one behind the last.
+    """Return the losses of one way to read by ``position`` or ``context``, keyed as `LossCurve.losses`.
 
-    Or by ``context``, keyed by that alone; all ways but `MODEL` are the original then.
+    By context the original has one curve: `SLIDING`.
     """
     if by == "position":
         buckets = evaluation.positions.buckets if evaluation.positions else ()
         return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
     points = evaluation.contexts.points if evaluation.contexts else ()
-    found = [(point.context, point.loss if way == MODEL else point.original) for point in points]
+    found = [(point.context, {MODEL: point.loss, SLIDING: point.original}.get(way)) for point in points]
     return {(context,): loss for context, loss in found if loss is not None}
 
 
@@ -176,30 +170,32 @@ def loss_title(by: str, kind: str) -> str:
 
 
 def draw_losses(
-    axes: "Axes", curves: Sequence[LossCurve], by: str, kind: str, learned: int | None, limit: float | None = None
+    axes: "Axes",
+    curves: Sequence[LossCurve],
+    by: str,
+    kind: str,
+    learned: int | None,
+    limit: float | None = None,
+    has_legend: bool = False,
 ) -> None:
     """Draw losses by ``position`` as steps, or by ``context`` as points, the lowest layer first.
 
     A broken line stands where the learned length ends; losses above `limit` are cut off.
     """
-    is_context = by == "context"
     axes.set(title=loss_title(by, kind), xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
     axes.grid(visible=False, axis="x")
-    curves = [curve for curve in curves if curve.losses]
-    for curve in curves:
-        places = np.array([place for places in curve.losses for place in places], np.float64)
-        losses = [loss for places, loss in curve.losses.items() for _ in places]
-        means, errors = finite([loss.mean for loss in losses]), np.array([twice(loss.error) for loss in losses])
-        points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if is_context else {}
-        (line,) = axes.plot(places, means, label=short_name(curve.name), **{**points, **curve.look})
-        if curve.shows_errors and is_context:
-            axes.errorbar(places, means, errors, fmt="none", ecolor=line.get_color(), elinewidth=1, capsize=3)
-        elif curve.shows_errors:
+    points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
+    for name, losses, look, shows_errors in curves:
+        places = np.array([place for places in losses for place in places], np.float64)
+        values = [loss for places, loss in losses.items() for _ in places]
+        means, errors = finite([loss.mean for loss in values]), np.array([twice(loss.error) for loss in values])
+        (line,) = axes.plot(places, means, label=short_name(name), **{**points, **look})
+        if shows_errors:
             band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
             axes.fill_between(places, means - errors, means + errors, **band)
     ends = sorted({place for curve in curves for places in curve.losses for place in places})
     longest = ends[-1] if ends else 0
-    if is_context:
+    if by == "context":
         axes.set_xscale("log", base=2)
         axes.set_xticks(ends, [str(place) for place in ends])
         axes.minorticks_off()
@@ -210,6 +206,8 @@ def draw_losses(
         axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
     if learned is not None and learned <= longest:
         _mark_learned(axes, learned, f"learned: {learned:,}")
+    if has_legend:
+        add_legend(axes, "bands: ± 2 standard errors")
 
 
 def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
@@ -303,55 +301,39 @@ def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float]
 
 # The figures of evaluate and train
 
-LOOKS: Mapping[str, Look] = {
-    MODEL: {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE},
-    SLIDING: {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN},
-    TRUNCATED: {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3},
-}
-# What is drawn of losses: how errors are, and by how the text was read the names of curves.
-LOSSES = {
-    "position": (
-        "bands",
-        {MODEL: "model", SLIDING: "original, sliding windows", TRUNCATED: "original, windows back to back"},
-    ),
-    "context": ("bars", {MODEL: "model", SLIDING: "original"}),
+WAYS: Mapping[str, tuple[str, Look]] = {
+    MODEL: ("model", {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE}),
+    SLIDING: ("original, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
+    TRUNCATED: ("original, windows back to back", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
 }
 
 
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
     """Return a figure of losses by position and by context, passkeys and retrieval, as far as they were measured."""
-    made = ""
+    made, learned, draws = "", evaluation.original_max_len, list[Draw]()
     if evaluation.original is not None:
-        made = f", made of {evaluation.original} ({evaluation.original_max_len})"
+        made = f", made of {evaluation.original} ({learned})"
     text = f"{evaluation.documents:,} document{'s' * (evaluation.documents != 1)}, {evaluation.tokens:,} tokens"
-    unfinished = "" if evaluation.complete else "; incomplete"
-    what = f"{evaluation.source} ({evaluation.family}, {evaluation.kind}, {evaluation.max_len} tokens)"
-    return panel_figure([(f"{what}{made}; on {text}{unfinished}", list(_evaluation_panels(evaluation)))], (4.6, 3.6))
-
-
-def _evaluation_panels(evaluation: Evaluation) -> Iterator[Draw]:
-    learned = evaluation.original_max_len
-    for by, measured in (("position", evaluation.positions), ("context", evaluation.contexts)):
-        if measured is not None:
-            yield partial(_draw_evaluation_losses, evaluation=evaluation, by=by)
+    what = f"{evaluation.source} ({evaluation.family}, {evaluation.kind}, {evaluation.max_len} tokens){made}; on {text}"
+    for by in ("position", "context"):
+        found = [LossCurve(name, losses_by(by, evaluation, way), look) for way, (name, look) in WAYS.items()]
+        if by == "context":
+            found = [one._replace(name=one.name.partition(",")[0]) for one in found]
+        if curves := [curve for curve in found if curve.losses]:
+            draw = partial(draw_losses, curves=curves, by=by, kind=evaluation.kind, learned=learned, has_legend=True)
+            draws.append(draw)
     if (passkey := evaluation.passkey) is not None:
         label = f"text (tokens)\n{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
-        yield partial(draw_passkey, passkey=passkey, label=label, learned=learned)
-    if (found := evaluation.retrieval) is not None:
-        asked = f"{found.queries} queries of {found.query_tokens} tokens, {found.documents} documents\n"
-        asked += f"of {found.length} tokens; {found.pooling} pooling; lines: ± 2 standard errors"
+        draws.append(partial(draw_passkey, passkey=passkey, label=label, learned=learned))
+    if (asked := evaluation.retrieval) is not None:
+        label = f"{asked.queries} queries of {asked.query_tokens} tokens, {asked.documents} documents\n"
+        label += f"of {asked.length} tokens; {asked.pooling} pooling; lines: ± 2 standard errors"
         look = {"color": COLOURS[0], "alpha": 0.55}
-        recalls = [Bar(name, way.recall, way.recall_error, look) for name, way in found.ways.items()]
-        ranks = [Bar(name, way.reciprocal_rank, way.reciprocal_rank_error, look) for name, way in found.ways.items()]
-        yield partial(draw_bars, bars=recalls, title="Retrieval: recall@1", label=asked)
-        yield partial(draw_bars, bars=ranks, title="Retrieval: mean reciprocal rank", label=asked)
-
-
-def _draw_evaluation_losses(axes: "Axes", evaluation: Evaluation, by: str) -> None:
-    errors, names = LOSSES[by]
-    curves = [LossCurve(name, losses_by(by, evaluation, way), LOOKS[way]) for way, name in names.items()]
-    draw_losses(axes, curves, by, evaluation.kind, evaluation.original_max_len)
-    add_legend(axes, f"{errors}: ± 2 standard errors")
+        recalls = [Bar(name, way.recall, way.recall_error, look) for name, way in asked.ways.items()]
+        ranks = [Bar(name, way.reciprocal_rank, way.reciprocal_rank_error, look) for name, way in asked.ways.items()]
+        draws.append(partial(draw_bars, bars=recalls, title="Retrieval: recall@1", label=label))
+        draws.append(partial(draw_bars, bars=ranks, title="Retrieval: mean reciprocal rank", label=label))
+    return panel_figure([(what if evaluation.complete else f"{what}; incomplete", draws)], (4.6, 3.6))
 
 
 def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
@@ -377,21 +359,16 @@ MAP_POSITIONS, SPECTRUM = 512, 32
 LEAST_SHARE = 1e-6
 # The share of a component's variance that a sinusoid must explain for its period to be named.
 FITTING = 0.5
-PERIODS = (
-    "behind each name: periods of components 1 to 4, in positions\n"
-    "(-: no sinusoid explains half; *: longer than the table)"
-)
+PERIODS = "behind names: periods of components 1 to 4\n(-: no sinusoid explains half; *: longer than the table)"
 # The share of a panel's height that the band of a table's new rows takes.
 BAND = 0.045
 
 
-@dataclass(frozen=True)
-class TableCurves:
-    """A table as it is drawn: its name in legends, and how its curves differ from the others'."""
+class TableCurves(NamedTuple):
+    """A table as it is drawn: its name in legends, and how its curves look."""
 
     table: TableReport
     name: str
-    number: int
     look: Look
 
 
@@ -400,74 +377,70 @@ def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
 
     Tables of the same part of several models share their panels and have a heat map each; other parts stand below.
     """
-    names, groups = short_names(inspections), tables_by_part(inspections)
-    # The map of a single table stands behind the other panels; those of several below them.
+    names, groups, blocks = short_names(inspections), tables_by_part(inspections), list[tuple[str, list[Draw]]]()
     most = max(map(len, groups))
-    blocks = list[tuple[str, list[Draw]]]()
     for group in groups:
-        tables = list[TableCurves]()
+        tables, titles = list[TableCurves](), list[str]()
         for number, (inspection, table) in enumerate(group):
             look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
             look |= {"markerfacecolor": "white", "linewidth": WIDE if number == 0 and len(group) > 1 else THIN}
-            tables.append(TableCurves(table, short_name(names[id(inspection)]), number, look))
+            tables.append(TableCurves(table, short_name(names[id(inspection)]), look))
+            part = f" ({table.part})" if table.part else ""
+            size = f"{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
+            reserved = f"{table.reserved_rows} offset rows + " if table.reserved_rows else ""
+            titles.append(f"{tables[-1].name.strip()}{part}: {printable(table.name)}, {reserved}{size}")
         draws: list[Draw] = [partial(draw, tables=tables) for draw in (_draw_norms, _draw_cosines, _draw_spectra)]
         draws += [partial(_draw_map, table=one.table, whose=f": {one.name}" if most > 1 else "") for one in tables]
-        blocks.append(("\n".join(dict.fromkeys(map(_table_title, tables))), draws))
+        blocks.append(("\n".join(dict.fromkeys(titles)), draws))
+    # The map of a single table stands behind the other panels; those of several below them.
     return panel_figure(blocks, (3.7, 3.3), 4 if most == 1 else 3, lines=2 + 2 * most)
-
-
-def _table_title(one: TableCurves) -> str:
-    table = one.table
-    part = f" ({table.part})" if table.part else ""
-    front = f"{table.reserved_rows} offset rows + " if table.reserved_rows else ""
-    size = f"{front}{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
-    return f"{one.name.strip()}{part}: {printable(table.name)}, {size}"
 
 
 def _draw_norms(axes: "Axes", tables: Sequence[TableCurves]) -> None:
     """Draw the norm of every row, those of reserved rows before position 0."""
-    axes.set(title="Norm of each row", xlabel="position", ylabel="Euclidean norm")
+    for table, name, look in tables:
+        if table.reserved_rows:
+            stars: dict[str, Any] = {"color": look["color"], "linestyle": "", "marker": "*"}
+            axes.plot(
+                range(-table.reserved_rows, 0), finite(table.reserved_norms), label=f"offset rows of {name}", **stars
+            )
     _draw_by_position(axes, tables, [one.table.stats.norms for one in tables])
-    for one in tables:
-        if reserved := one.table.reserved_rows:
-            look: dict[str, Any] = {"color": one.look["color"], "linestyle": "", "marker": "*"}
-            axes.plot(range(-reserved, 0), finite(one.table.reserved_norms), label=f"offset rows of {one.name}", **look)
+    axes.set(title="Norm of each row", ylabel="Euclidean norm")
     reserved_norms = np.concatenate([one.table.reserved_norms for one in tables])
     if needs_log_scale(reserved_norms, np.concatenate([one.table.stats.norms for one in tables])):
         _scale_by_factors(axes)
-    add_legend(axes)
 
 
 def _draw_cosines(axes: "Axes", tables: Sequence[TableCurves]) -> None:
-    axes.set(title="Cosine of each position to the next", xlabel="position", ylabel="cosine similarity")
     _draw_by_position(axes, tables, [one.table.stats.cosines for one in tables])
-    add_legend(axes)
+    axes.set(title="Cosine of each position to the next", ylabel="cosine similarity")
 
 
 def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], curves: Sequence[Floats]) -> None:
     """Draw curves over the positions, with rings around what stands out, and marks for new and for empty rows."""
-    with_new = [one for one in tables if one.table.new_rows]
-    axes.margins(y=0.05 + BAND * len(with_new))
     rings: list[tuple[int, float]] = []
-    for one, values in zip(tables, map(finite, curves), strict=True):
-        every = max(len(values) // 8, 1)
-        axes.plot(values, label=one.name, markevery=(every * (one.number % 4) // 4, every), **one.look)
-        rings += [(position, values[position]) for position in one.table.outliers if position < len(values)]
+    bands = 0
+    for number, ((table, name, look), values) in enumerate(zip(tables, map(finite, curves), strict=True)):
+        every, colour = max(len(values) // 8, 1), {"color": look["color"]}
+        axes.plot(values, label=name, markevery=(every * (number % 4) // 4, every), **look)
+        rings += [(position, values[position]) for position in table.outliers if position < len(values)]
+        # Along the bottom a hatched band over the positions that a resize made.
+        for start, stop in table.new_rows or ():
+            band: dict[str, Any] = {"facecolor": "none", "edgecolor": look["color"], "hatch": "/////"}
+            band |= {"ymin": BAND * bands, "ymax": BAND * (bands + 0.8), "label": f"new rows of {name}"}
+            axes.axvspan(start - table.reserved_rows - 0.5, stop - table.reserved_rows - 0.5, **band)
+        bands += bool(table.new_rows)
+        # Along the top crosses at positions whose rows are zero or hold no numbers.
+        if empty := sorted({*table.stats.zeros, *table.stats.nonfinite}):
+            cross: dict[str, Any] = {"linestyle": "", "marker": "x", "clip_on": False, **colour}
+            cross |= {"transform": axes.get_xaxis_transform(), "label": f"zero or not finite in {name}"}
+            axes.plot(empty, [1.0] * len(empty), **cross)
     if rings:
         ring: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.7}
         axes.plot(*zip(*rings, strict=True), "o", color="black", label="stands out", **ring)
-    # Along the bottom a hatched band for each table, over the positions that a resize made.
-    for place, one in enumerate(with_new):
-        for start, stop in one.table.new_rows or ():
-            band: dict[str, Any] = {"facecolor": "none", "edgecolor": one.look["color"], "hatch": "/////"}
-            band |= {"ymin": BAND * place, "ymax": BAND * (place + 0.8), "label": f"new rows of {one.name}"}
-            axes.axvspan(start - one.table.reserved_rows - 0.5, stop - one.table.reserved_rows - 0.5, **band)
-    # Along the top crosses at positions whose rows are zero or hold no numbers.
-    for one in tables:
-        if empty := sorted({*one.table.stats.zeros, *one.table.stats.nonfinite}):
-            cross: dict[str, Any] = {"color": one.look["color"], "linestyle": "", "marker": "x", "clip_on": False}
-            cross |= {"transform": axes.get_xaxis_transform(), "label": f"zero or not finite in {one.name}"}
-            axes.plot(empty, [1.0] * len(empty), **cross)
+    axes.set_xlabel("position")
+    axes.margins(y=0.05 + BAND * bands)
+    add_legend(axes)
 
 
 def _scale_by_factors(axes: "Axes") -> None:

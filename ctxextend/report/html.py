@@ -136,13 +136,13 @@ class Plot(NamedTuple):
 
 @dataclass(frozen=True)
 class Panel:
-    """Pictures of one kind: one for each method, or one or two of all of them; and the same as a table."""
+    """Pictures of one kind: one for each method, or one or two of all of them, with the same as a table."""
 
     key: str  # a name of its own on the page
     title: str
     plots: Sequence[Plot]
-    heads: Sequence[str]  # over the table's columns
-    rows: Sequence[Sequence[str]]  # each with its name in front
+    heads: Sequence[str] = ()  # over the table's columns
+    rows: Sequence[Sequence[str]] = ()  # each with its name in front; none where the pictures hold all numbers
     asked: Retrieval | Passkey | None = None  # what was asked of the methods
     names_original: bool | None = None  # whether the original has a curve; None where there are no curves
 
@@ -277,23 +277,15 @@ def _norms(comparison: Comparison) -> Panel | None:
     drawn = [(number, row.method, row.norms) for number, row in enumerate(comparison.rows) if row.norms]
     if not drawn:
         return None
-    tables = [("the model's own", comparison.norms), *((method, norms) for _, method, norms in drawn)]
-    norms = sorted(norm for _, norms in tables for norm in norms if math.isfinite(norm)) or [1.0]
+    tables = (comparison.norms, *(norms for *_, norms in drawn))
+    norms = sorted(norm for table in tables for norm in table if math.isfinite(norm)) or [1.0]
     limit = upper_limit([0.0, *norms], [0.0, *norms[: int(USUAL * (len(norms) - 1)) + 1]])
-    top, before = limit or 1.1 * norms[-1] or 1.0, comparison.max_len_before
-    plots = []
+    top, plots = limit or 1.1 * norms[-1] or 1.0, []
     for number, method, after in drawn:
         colour = _look(number)["color"]
         draw = partial(figures.draw_row_norms, before=comparison.norms, after=after, colour=colour, top=top)
         plots.append(Plot(method, draw, SMALL, number, is_cut=limit is not None))
-    cells = []
-    for name, rows in tables:
-        finite = [norm for norm in rows if math.isfinite(norm)] or [math.nan]
-        means = [math.fsum(part) / len(part) if part else math.nan for part in (rows[:before], rows[before:])]
-        values = (min(finite), max(finite), *means)
-        cells.append([name, *("-" if math.isnan(value) else f"{value:.4g}" for value in values)])
-    heads = ["method", "lowest", "highest", f"mean of 0{EN_DASH}{before - 1:,}", f"mean from {before:,} on"]
-    return Panel("norms", "Norms of the table's rows, before and after", plots, heads, cells)
+    return Panel("norms", "Norms of the table's rows, before and after", plots)
 
 
 def _passkeys(comparison: Comparison) -> Panel | None:
@@ -302,18 +294,12 @@ def _passkeys(comparison: Comparison) -> Panel | None:
     asked = [(number, method, passkey) for number, method, passkey in found if passkey is not None and passkey.lengths]
     if not asked:
         return None
-    first, learned = asked[0][2], comparison.max_len_before
+    learned = comparison.max_len_before
     plots = [
         Plot(method, partial(figures.draw_passkey, passkey=passkey, label="", learned=learned), SMALL, number)
         for number, method, passkey in asked
     ]
-    heads = ["method", "depth, %", *(f"{length:,}" for length in first.lengths)]
-    cells = [
-        [method, f"{100 * depth:.3g}", *(figures.percent(shares[place]) for shares in passkey.found)]
-        for _, method, passkey in asked
-        for place, depth in enumerate(passkey.depths)
-    ]
-    return Panel("passkey", "Passkeys", plots, heads, cells, first)
+    return Panel("passkey", "Passkeys", plots, asked=asked[0][2])
 
 
 def _svg(plot: Plot, key: str) -> Any:
@@ -352,11 +338,6 @@ class Cell(NamedTuple):
     text: str
     value: float | None = None
     mark: str = ""
-
-    @property
-    def sort_key(self) -> str | None:
-        """The number as the page's script reads it; a cell without one stands last."""
-        return None if self.value is None or not math.isfinite(self.value) else repr(float(self.value))
 
 
 class Column(NamedTuple):
