@@ -1,5 +1,6 @@
 """The file route, end to end on pico models, judged by transformers and by the bytes."""
 
+import hashlib
 import json
 import math
 import os
@@ -14,8 +15,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors import safe_open
 
 import ctxextend
@@ -46,29 +45,29 @@ def table_name(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(("model_type", "base", "changes"), VARIANTS)
-@pytest.mark.parametrize("method", sorted(METHODS))
 def test_resize_output_loads_runs_at_n_and_fails_at_n_plus_1(
-    model_type: str, base: bool, changes: dict[str, Any], method: str, make_pico: MakePico, tmp_path: Path
+    model_type: str, base: bool, changes: dict[str, Any], make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico(model_type, base=base, **changes)
-    resize(source.folder, to=NEW, **pico.by(method), output=tmp_path / "out")
+    resize(source.folder, to=NEW, method="linear", output=tmp_path / "out")
     for model, length in ((source.load(), OLD), (source.load(tmp_path / "out"), NEW)):
         assert pico.logits(model, length).isfinite().all()
         with pytest.raises((IndexError, RuntimeError)):
             pico.logits(model, length + 1)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "base", "changes", "shards"),
-    [(*variant, False) for variant in VARIANTS] + [(*variant, True) for variant in VARIANTS if not variant[1]],
-)
-def test_resize_changes_no_other_tensors_bytes(
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize(("model_type", "base", "changes"), VARIANTS[1:4])
+def test_resize_changes_no_other_tensors_bytes_and_not_the_source(
     model_type: str, base: bool, changes: dict[str, Any], shards: bool, make_pico: MakePico, tmp_path: Path
 ) -> None:
+    shards = shards and not base
     source = make_pico(model_type, base=base, **changes).folder
     if shards:
         assert len(pico.shard(source)) > 1
+    files = pico.contents(source)
     resize(source, to=NEW, output=tmp_path / "out")
+    assert pico.contents(source) == files
     before, after, table = pico.tensor_bytes(source), pico.tensor_bytes(tmp_path / "out"), table_name(source)
     assert list(after) == list(before)
     for name in before:
@@ -79,19 +78,18 @@ def test_resize_changes_no_other_tensors_bytes(
     assert after[table][2].startswith(before[table][2])
 
 
-@pytest.mark.parametrize(("model_type", "base", "changes"), VARIANTS)
-@pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].keeps_learned_rows])
-def test_resize_methods_that_keep_rows_leave_logits_at_old_lengths_equal(
-    model_type: str, base: bool, changes: dict[str, Any], method: str, make_pico: MakePico, tmp_path: Path
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_resize_by_a_method_that_keeps_rows_leaves_logits_at_old_lengths_equal(
+    method: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
-    source = make_pico(model_type, base=base, **changes)
-    resize(source.folder, to=NEW, method=method, output=tmp_path / "out")
+    source = make_pico("gpt2")
+    resize(source.folder, to=NEW, **pico.by(method), output=tmp_path / "out")
     old, new = source.load(), source.load(tmp_path / "out")
-    for length in (1, 7, OLD):
-        assert torch.equal(pico.logits(old, length), pico.logits(new, length))
+    are_equal = [torch.equal(pico.logits(old, length), pico.logits(new, length)) for length in (1, 7, OLD)]
+    assert all(are_equal) == METHODS[method].keeps_learned_rows
 
 
-@pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
+@pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
 @pytest.mark.parametrize("to", LENGTHS)
 def test_resize_to_any_length(model_type: str, to: int, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico(model_type)
@@ -99,9 +97,8 @@ def test_resize_to_any_length(model_type: str, to: int, make_pico: MakePico, tmp
     new = source.load(tmp_path / "out")
     assert result.plan.method == ("truncate" if to < OLD else "copy")
     pico.logits(new, to)
-    if (model_type, to) != ("bert", 1):  # transformers broadcasts BERT's one position id over any text
-        with pytest.raises((IndexError, RuntimeError)):
-            pico.logits(new, to + 1)
+    with pytest.raises((IndexError, RuntimeError)):
+        pico.logits(new, to + 1)
     length = min(to, OLD)
     assert torch.equal(pico.logits(source.load(), length), pico.logits(new, length))
 
@@ -142,24 +139,6 @@ def test_resize_roberta_keeps_its_offset_rows_and_counts_positions(make_pico: Ma
     row = 4 * pico.WIDTH
     assert after[: 3 * row] == before[: 3 * row]  # two offset rows and the first position
     assert after[-row:] == before[-row:]
-
-
-def test_resize_drops_old_buffers_by_exact_name(make_pico: MakePico, tmp_path: Path) -> None:
-    gpt2, bert = make_pico("gpt2"), make_pico("bert")
-    masks = {
-        f"transformer.h.{layer}.attn.{name}": tensor
-        for layer in (0, 1)
-        for name, tensor in (("bias", torch.ones(1, 1, 16, 16)), ("masked_bias", torch.tensor(-1e4)))
-    }
-    ids = {"bert.embeddings.position_ids": torch.arange(16).unsqueeze(0)}
-    for source, extra in ((gpt2, masks), (bert, ids)):
-        pico.add_tensors(source.folder, extra)
-        result = resize(source.folder, to=NEW, output=tmp_path / f"out-{source.folder.name}")
-        assert set(result.plan.dropped) == set(extra)
-        before, after = pico.tensor_bytes(source.folder), pico.tensor_bytes(result.output)
-        assert set(before) - set(after) == set(extra)
-        assert any("c_attn.bias" in name for name in after) or source is bert
-        source.load(result.output)
 
 
 def test_resize_recomputes_the_index(make_pico: MakePico, tmp_path: Path) -> None:
@@ -246,47 +225,6 @@ def test_resize_keeps_modes_and_copies_everything_else(make_pico: MakePico, tmp_
         assert (tmp_path / "out" / name).stat().st_mode == (source / name).stat().st_mode
 
 
-def test_resize_leaves_the_source_untouched(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    before = pico.contents(source), [(path, path.stat().st_mtime_ns) for path in sorted(source.iterdir())]
-    resize(source, to=NEW, method="linear", output=tmp_path / "out")
-    assert (pico.contents(source), [(path, path.stat().st_mtime_ns) for path in sorted(source.iterdir())]) == before
-
-
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_resize_twice_gives_the_same_bytes(method: str, make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    flags = {**pico.by(method), "drop_last": 2}
-    one, two = (resize(source, to=NEW, **flags, output=tmp_path / name).output for name in "ab")
-    assert pico.contents(one) == pico.contents(two)
-
-
-def test_resize_gives_the_same_bytes_however_they_are_moved(
-    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = make_pico("gpt2").folder
-    fast = resize(source, to=NEW, output=tmp_path / "fast").output
-    monkeypatch.delattr(os, "copy_file_range")
-    slow = resize(source, to=NEW, output=tmp_path / "slow").output
-    assert pico.contents(fast) == pico.contents(slow)
-
-
-def test_resize_writes_a_recipe_that_makes_the_same_output_again(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    resize(source, to=NEW, method="sinusoidal", keep_first=1, drop_last=2, output=tmp_path / "out")
-    recipe = yaml.safe_load((tmp_path / "out" / "ctxextend.yaml").read_text())
-    provenance = recipe.pop("provenance")
-    assert recipe == {
-        "source": str(source),
-        "resize": {"to": NEW, "method": "sinusoidal", "keep_first": 1, "drop_last": 2, "scope": "new"},
-    }
-    assert provenance["tables"][0]["rows_after"] == NEW
-    assert "interleaved" in provenance["convention"]
-    assert provenance["versions"]["numpy"] == np.__version__
-    again = resize(recipe["source"], **recipe["resize"], output=tmp_path / "again")
-    assert pico.contents(again.output) == pico.contents(tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("method", "flags"),
     [*((method, {}) for method in METHODS), ("hierarchical", {"alpha": 0.25}), ("random", {"seed": 7})],
@@ -303,6 +241,11 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
     again = resize(recipe["source"], **recipe["resize"], output=tmp_path / "again")
     assert pico.contents(again.output) == pico.contents(out)
     assert verify(source, out).passed
+    provenance = recipe["provenance"]
+    table = provenance["tables"][0]
+    assert (table["rows_before"], table["rows_after"], provenance["versions"]["numpy"]) == (OLD, NEW, np.__version__)
+    for folder, when in ((source, "before"), (out, "after")):
+        assert table[f"sha256_{when}"] == hashlib.sha256(pico.tensor_bytes(folder)[table["name"]][2]).hexdigest()
 
 
 def test_resize_stretch_writes_the_number_of_rows_that_it_kept() -> None:
@@ -313,12 +256,11 @@ def test_resize_stretch_writes_the_number_of_rows_that_it_kept() -> None:
 
 def test_resize_takes_numpys_numbers_for_the_methods_flags(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
-    alpha: Any = np.float32(0.25)
-    seed: Any = np.int64(3)
-    plan = plan_resize(source, to=NEW, method="hierarchical", alpha=alpha)
-    assert (to_json(plan)["alpha"], to_json(plan)["seed"]) == (0.25, None)
+    to: Any = np.int64(NEW)
+    plan = plan_resize(source, to, "hierarchical", alpha=np.float32(0.25), keep_first=np.int32(1))
+    values = to_json(plan)
+    assert (values["alpha"], values["seed"], values["keep_first"], type(plan.max_len_after)) == (0.25, None, 1, int)
     plan.execute(tmp_path / "out")
-    assert to_json(plan_resize(source, to=NEW, method="random", seed=seed))["seed"] == 3
 
 
 def test_resize_repeats_the_methods_flags_in_advice() -> None:
@@ -326,16 +268,6 @@ def test_resize_repeats_the_methods_flags_in_advice() -> None:
     flags = ("--to", "512", "--method", "hierarchical", "--drop-last", "2", "--alpha", "0.3")
     assert settings.typed == ("resize", *flags)
     assert Resize(512, method="random", seed=0).typed[-2:] == ("--seed", "0")
-
-
-def test_resize_provenance_holds_the_tables_hashes(make_pico: MakePico, tmp_path: Path) -> None:
-    import hashlib
-
-    source = make_pico("gpt2").folder
-    resize(source, to=NEW, output=tmp_path / "out")
-    table = yaml.safe_load((tmp_path / "out" / "ctxextend.yaml").read_text())["provenance"]["tables"][0]
-    for folder, when in ((source, "before"), (tmp_path / "out", "after")):
-        assert table[f"sha256_{when}"] == hashlib.sha256(pico.tensor_bytes(folder)[table["name"]][2]).hexdigest()
 
 
 def test_resize_to_fewer_writes_a_recipe_without_a_method(make_pico: MakePico, tmp_path: Path) -> None:
@@ -349,11 +281,13 @@ def test_resize_to_fewer_writes_a_recipe_without_a_method(make_pico: MakePico, t
 
 
 def test_resize_to_an_equal_length_is_a_copy_and_says_so(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("bert").folder
+    source = make_pico("gpt2").folder
+    pico.add_tensors(source, {"transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)})  # which is dropped elsewhere
     result = resize(source, to=OLD, method="linear", output=tmp_path / "out")
     assert "has 16 positions already: the output is a copy. --method had nothing to do." in result.warnings[0]
     out = pico.contents(tmp_path / "out")
     assert all(out[name] == data for name, data in pico.contents(source).items())
+    assert (result.plan.dropped, result.plan.files["rewritten"]) == ((), ())
 
 
 def test_resize_adds_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
@@ -383,13 +317,6 @@ def test_resize_names_rows_that_hold_nan(make_pico: MakePico, tmp_path: Path) ->
     )
     after = resize(source.folder, to=NEW, method="sinusoidal", output=tmp_path / "waves").warnings[-1]
     assert "26 of the 40 rows" in after
-
-
-def test_resize_warns_of_code_that_it_copies(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    (source / "modeling.py").write_text("raise SystemExit('it was run')")
-    result = resize(source, to=NEW, output=tmp_path / "out")
-    assert "modeling.py" in result.warnings[0]
 
 
 def test_resize_of_a_sentence_transformers_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
@@ -442,29 +369,6 @@ def test_plan_resize_writes_nothing_and_counts_every_byte(make_pico: MakePico, t
     assert result.bytes_written == sum(len(data) for data in pico.contents(tmp_path / "out").values())
 
 
-@settings(max_examples=25, deadline=None)
-@given(to=st.integers(1, 60), method=st.sampled_from(sorted(METHODS)), keep=st.integers(0, 15))
-def test_resize_any_request_serves_or_says_why(to: int, method: str, keep: int, tmp_path_factory: Any) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    source = shutil.copytree(Path(pico_source(tmp_path_factory)), folder / "source")
-    most = METHODS[method].max_rows
-    try:
-        result = resize(source, to=to, method=method, keep_first=keep, output=folder / "out")
-    except ResizeError:
-        is_beyond = most is not None and to > keep + most(OLD - keep)
-        assert to < OLD or is_beyond or (keep and METHODS[method].keep_first is None)
-        assert sorted(path.name for path in folder.iterdir()) == ["source"]
-        return
-    assert pico.tensor_bytes(result.output)["transformer.wpe.weight"][1] == (to, pico.WIDTH)
-
-
-def pico_source(factory: Any) -> str:
-    folder = factory.getbasetemp() / "any-source"
-    if not folder.exists():
-        pico.make(folder, "gpt2")
-    return str(folder)
-
-
 # ---- bad input: a clear error, the source untouched, nothing left behind
 
 
@@ -481,18 +385,12 @@ def refused(source: Path, error: type[Exception], message: str, **options: Any) 
     [
         ({"to": 0}, "--to must be a whole number"),
         ({"to": 4.5}, "--to must be a whole number"),
-        ({"to": True}, "--to must be a whole number"),
-        ({"method": "magic"}, "no method 'magic'"),
         ({"keep_first": 16}, "--keep-first 16 by --method copy: of 16 learned positions none is left"),
         ({"drop_last": 16}, "--drop-last 16 by --method copy: of 16 learned positions none is left"),
         (
             {"keep_first": 8, "drop_last": 8},
             "--keep-first 8 and --drop-last 8 by .* of 16 learned positions none is left",
         ),
-        ({"scope": "new"}, "no meaning for --method copy"),
-        ({"alpha": 0.3}, "--alpha has no meaning for --method copy"),
-        ({"method": "hierarchical", "seed": 3}, "--seed has no meaning for --method hierarchical"),
-        ({"method": "hierarchical", "alpha": 2.0}, "--alpha must be above 0 and below 1, not 2.0"),
         (
             {"method": "hierarchical", "to": 257},
             "makes 256 positions of 16 learned ones .*--to 256 or fewer",
@@ -506,7 +404,6 @@ def refused(source: Path, error: type[Exception], message: str, **options: Any) 
             {"method": "stretch"},
             "--keep-first 20 by --method stretch: of 16 .*--keep-first 8",
         ),
-        ({"method": "last", "keep_first": 1}, "--keep-first has no meaning for --method last"),
         ({"to": 8, "alpha": 0.3, "method": "hierarchical"}, "--method, --alpha has no meaning here"),
         ({"to": 8, "method": "linear"}, "--method has no meaning here: 8 positions are fewer than the 16"),
         ({"to": 8, "keep_first": 1, "drop_last": 1}, "--keep-first, --drop-last has no meaning here"),
@@ -559,16 +456,7 @@ def test_resize_refuses_other_families_by_name(make_pico: MakePico) -> None:
     refused(source, UnsupportedModelError, "This llama model has no learned position table; it uses rotary")
 
 
-def test_resize_refuses_a_truncated_file(make_pico: MakePico) -> None:
-    source = make_pico("gpt2").folder
-    data = (source / "model.safetensors").read_bytes()
-    (source / "model.safetensors").write_bytes(data[:-1])
-    refused(source, CheckpointError, "truncated")
-
-
-@pytest.mark.parametrize(
-    "name", ["config.json", "tokenizer_config.json", "tokenizer.json", "sentence_bert_config.json"]
-)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "sentence_bert_config.json"])
 def test_resize_refuses_broken_json(name: str, make_pico: MakePico) -> None:
     source = make_pico("bert").folder
     (source / name).write_text('{"model_type": "bert", ')
@@ -598,15 +486,6 @@ def test_resize_where_memory_ends_says_so(make_pico: MakePico, monkeypatch: pyte
     refused(make_pico("gpt2").folder, ResizeError, "does not fit in this machine's memory")
 
 
-def test_resize_of_a_source_that_changes_meanwhile(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    plan = plan_resize(source, to=NEW)
-    pico.make(source, "gpt2", n_inner=64)
-    with pytest.raises(CheckpointError, match="changed while it was read"):
-        plan.execute(tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_public_names_are_sorted_documented_and_real() -> None:
     assert ctxextend.__all__ == sorted(ctxextend.__all__)
     for name in ctxextend.__all__:
@@ -614,16 +493,6 @@ def test_public_names_are_sorted_documented_and_real() -> None:
         assert isinstance(value, str) or value.__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ctxextend.nothing
-
-
-def test_resize_of_names_that_no_file_system_takes(make_pico: MakePico) -> None:
-    with pytest.raises(ctxextend.SourceError, match="cannot be read: .*File name too long"):
-        plan_resize("x" * 300, to=NEW)
-    plan = plan_resize(make_pico("gpt2").folder, to=NEW)
-    for call in (plan.check_output, plan.execute):
-        with pytest.raises(OutputError, match="File name too long") as caught:
-            call("x" * 300)
-        assert "name with -o" in (caught.value.hint or "")
 
 
 # The interpreter itself may lie where nobody else can read it, so everything is imported and used once before.
@@ -647,27 +516,22 @@ def test_resize_without_permission_says_so(make_pico: MakePico, public_path: Pat
     (source / "model.safetensors").chmod(0o644)
     (public_path / "open").mkdir()
     (public_path / "open").chmod(0o777)
-    (public_path / "closed").mkdir(mode=0o555)
 
-    def run(output: Path) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", AS_NOBODY, str(source), str(output)]
+    def run() -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", AS_NOBODY, str(source), str(public_path / "open" / "out")]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    denied = run(public_path / "closed" / "out")
-    assert denied.returncode == 1
-    output = public_path / "closed" / "out"
-    assert denied.stderr.startswith(f"OutputError: {output} could not be written: Permission denied.")
-    for name, mode in (("model.safetensors", 0o600), ("config.json", 0o600), ("1_Pooling", 0o700), (".", 0o700)):
+    for name, mode in (("model.safetensors", 0o600), ("1_Pooling", 0o700)):
         before = (source / name).stat().st_mode
         (source / name).chmod(mode)
-        done = run(public_path / "open" / "out")
+        done = run()
         (source / name).chmod(before)
         assert done.returncode == 1, name
         assert "cannot be read: " in done.stderr
         assert "Permission denied" in done.stderr
         assert "Traceback" not in done.stderr
         assert list((public_path / "open").iterdir()) == []
-    assert run(public_path / "open" / "out").returncode == 0
+    assert run().returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -683,25 +547,6 @@ def test_consequences_are_true_of_the_flags(options: dict[str, Any], said: str, 
     assert said in plan_resize(make_pico("gpt2").folder, to=NEW, **options).consequences
 
 
-def test_resize_to_an_equal_length_drops_nothing(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    pico.add_tensors(source, {"transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)})
-    plan = resize(source, to=OLD, output=tmp_path / "out").plan
-    assert (plan.dropped, plan.files["rewritten"]) == ((), ())
-    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(source)
-
-
-def test_resize_recomputes_totals_of_any_number_type(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    pico.shard(source)
-    index = source / "model.safetensors.index.json"
-    pico.edit_json(index, metadata={"total_size": 1, "total_parameters": 1000.0})
-    resize(source, to=NEW, output=tmp_path / "out")
-    metadata = json.loads((tmp_path / "out" / index.name).read_text())["metadata"]
-    assert metadata["total_parameters"] == 1000 + (NEW - OLD) * pico.WIDTH
-    assert metadata["total_size"] == sum(len(data) for _, _, data in pico.tensor_bytes(tmp_path / "out").values())
-
-
 @pytest.mark.parametrize("name", ["generation_config.json", "config.json", "model.safetensors.index.json"])
 def test_resize_of_side_files_that_change_meanwhile(name: str, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
@@ -714,21 +559,6 @@ def test_resize_of_side_files_that_change_meanwhile(name: str, make_pico: MakePi
     with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
         plan.execute(tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_resize_syncs_every_file_it_writes(
-    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    result = resize(make_pico("gpt2").folder, to=NEW, output=tmp_path / "out")
-    assert {Path(name).name for name in result.plan.file_sizes} < set(synced)
 
 
 def test_resize_says_where_new_rows_do_not_fit_the_dtype(make_pico: MakePico, tmp_path: Path) -> None:
@@ -750,11 +580,6 @@ def test_resize_of_names_that_are_no_text(make_pico: MakePico, tmp_path: Path) -
     assert b"\n# Caf\xe9\n" in card
     assert yaml.safe_load(card.split(b"---\n")[1].decode()) == {"base_model": "b\\xffad: x"}
     assert yaml.safe_load((output / "ctxextend.yaml").read_text())["resize"]["to"] == NEW
-
-
-def test_plan_resize_takes_numpys_whole_numbers(make_pico: MakePico) -> None:
-    plan = plan_resize(make_pico("gpt2").folder, to=np.int64(NEW), keep_first=np.int32(1))  # type: ignore[arg-type]
-    assert (plan.max_len_after, type(plan.max_len_after)) == (NEW, int)
 
 
 def test_check_output_foresees_a_disk_that_is_too_small(make_pico: MakePico, tmp_path: Path) -> None:
