@@ -1,86 +1,73 @@
 """The shape of the package: how many places a reader has to visit."""
 
 import ast
-import subprocess
 import sys
+import threading
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
+from inspect import CO_OPTIMIZED
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from typer.testing import CliRunner
 
 from ctxextend import resize
+from ctxextend.cli.app import app_of
 
 PACKAGE = Path(__file__).parents[1] / "ctxextend"
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
-# Runs a command, then prints the modules of which it called a function, and how often it called some functions.
-TRACE = """
-import sys, threading
-from collections import Counter
 
-package, counted, entered, calls = sys.argv[1], sys.argv[2].split(","), set(), Counter()
+def trace(counted: tuple[str, ...], *command: str) -> tuple[list[str], dict[str, int]]:
+    """The modules whose functions a command calls, and how often it calls each of some functions."""
+    entered, calls = set[str](), Counter[str]()
 
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        is_function = code.co_flags & CO_OPTIMIZED  # neither a module's nor a class's own body
+        if event == "call" and is_function and code.co_filename.startswith(str(PACKAGE)):
+            entered.add(code.co_filename.removeprefix(f"{PACKAGE}/"))
+            calls[code.co_name] += 1
 
-def profile(frame, event, argument):
-    code = frame.f_code
-    is_function = code.co_flags & 1  # CO_OPTIMIZED: neither a module's nor a class's own body
-    if event == "call" and is_function and code.co_filename.startswith(package):
-        entered.add(code.co_filename.removeprefix(package + "/"))
-        calls[code.co_name] += 1
-
-
-sys.argv = ["ctxextend", *sys.argv[3:]]
-threading.setprofile(profile)
-sys.setprofile(profile)
-from ctxextend.__main__ import main
-
-try:
-    main()
-except SystemExit as stop:
-    assert not stop.code, stop.code
-finally:
-    sys.setprofile(None)
-print()
-print(*sorted(entered))
-print(*(calls[name] for name in counted))
-"""
-
-
-def trace(folder: Path, counted: tuple[str, ...], *command: str) -> tuple[list[str], dict[str, int]]:
-    """The modules that a command enters, and how often it calls each of some functions."""
-    started = [sys.executable, "-c", TRACE, str(PACKAGE), ",".join(counted), *command]
-    done = subprocess.run(started, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    entered, calls = done.stdout.splitlines()[-2:]
-    return entered.split(), dict(zip(counted, map(int, calls.split()), strict=True))
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        done = CliRunner().invoke(app_of(), command)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert done.exit_code == 0, done.output
+    return sorted(entered), {name: calls[name] for name in counted}
 
 
 OPENING = ("open_checkpoint", "identify_model")
 
 
-def test_resize_enters_few_modules_and_opens_once(tmp_path: Path) -> None:
-    entered, calls = trace(tmp_path, OPENING, "resize", "tiny-gpt2", "--to", "512")
+def test_resize_enters_few_modules_and_opens_once() -> None:
+    entered, calls = trace(OPENING, "resize", "tiny-gpt2", "--to", "512")
     assert len(entered) <= 32, entered
     assert calls == dict.fromkeys(OPENING, 1)
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> str:
-    (tmp_path / "book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 400)
+def book() -> str:
+    from transformers import AutoModelForCausalLM, GPT2LMHeadModel, Trainer  # noqa: F401 - slow under a profile
+
+    Path("book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 400)
     return "book.txt"
 
 
-def test_train_enters_few_modules_and_opens_once(tmp_path: Path, book: str) -> None:
-    resize("tiny-gpt2", 256, output=tmp_path / "longer")
+def test_train_enters_few_modules_and_opens_once(book: str) -> None:
+    resize("tiny-gpt2", 256, output="longer")
     arguments = ("--data", book, "--steps", "1", "--batch-size", "1")
-    entered, calls = trace(tmp_path, OPENING, "train", "longer", *arguments)
+    entered, calls = trace(OPENING, "train", "longer", *arguments)
     assert len(entered) <= 55, entered
     assert calls == dict.fromkeys(OPENING, 1)
 
 
-def test_resize_and_train_opens_source_and_output_once(tmp_path: Path, book: str) -> None:
-    _, calls = trace(tmp_path, OPENING, "resize", "tiny-gpt2", "--to", "160", "--train", book, "--steps", "1")
+def test_resize_and_train_opens_source_and_output_once(book: str) -> None:
+    _, calls = trace(OPENING, "resize", "tiny-gpt2", "--to", "160", "--train", book, "--steps", "1")
     assert all(count <= 2 for count in calls.values()), calls
 
 
