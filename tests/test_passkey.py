@@ -143,7 +143,7 @@ def test_a_model_that_sees_the_last_tokens_finds_it_where_it_stands_there(causal
 
 def test_a_model_that_does_not_read_finds_it_by_chance(causal: EvalModel) -> None:
     liked = torch.linspace(0, 9, words(causal))
-    task = replace(plan(plant(causal, lambda ids: liked.expand(*ids.shape, -1)), 128), trials=30)
+    task = replace(plan(plant(causal, lambda ids: liked.expand(*ids.shape, -1)), 128), texts=30)
     assert report(task).found[0] == pytest.approx((0.1,) * 5)
 
 

@@ -54,7 +54,6 @@ CHARACTERS_PER_TOKEN = 16
 # Tokens that are looked through for documents as long as a window, for each token that is wanted.
 LOOKED_THROUGH = 8
 
-WHOLE_LOGITS = "Its head cannot be parted from the model, so the logits of a window are held whole."
 ACROSS_DOCUMENTS = (
     "Few documents are as long as a window of {:,} tokens, so windows run over their ends: what stands before an end "
     "is of little use behind it."
@@ -303,8 +302,6 @@ def plan_evaluation(
         if "position" in measures or "context" in measures:
             losses = plan_losses(scorer, base_scorer, text.windows, lengths, settings.seed, measures)
             warnings += [ACROSS_DOCUMENTS.format(size)] * text.across_documents
-        if not scorer.has_separate_head:
-            notes.append(WHOLE_LOGITS)
     if "passkey" in measures:
         with optional():
             filler = np.concatenate(text.documents)

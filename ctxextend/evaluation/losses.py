@@ -150,16 +150,13 @@ class LossTask:
         per_window = sum(map(self._tokens, modes))
         for batch in batches([self.length] * len(self.texts), self.scorer.batch_size):
             texts, targets = [self.texts[i] for i in batch], [self.targets(i) for i in batch]
-            found: dict[tuple[str, str, int], list[Losses]] = {}
             for mode in modes:
-                wanted = [places[mode.measure] for places in targets]
+                found, wanted = self.found.setdefault(mode.key, []), [places[mode.measure] for places in targets]
                 if self._is_read_already(mode):  # its targets are the last of those of the whole window
-                    whole = found["position", MODEL, self.length]
-                    found[mode.key] = [losses[-len(places) :] for losses, places in zip(whole, wanted, strict=True)]
+                    whole = self.found["position", MODEL, self.length][-len(batch) :]
+                    found += [losses[-len(places) :] for losses, places in zip(whole, wanted, strict=True)]
                 else:
-                    found[mode.key] = mode.losses(texts, wanted, self._scored[mode.measure])
-            for key, losses in found.items():
-                self.found.setdefault(key, []).extend(losses)
+                    found += mode.losses(texts, wanted, self._scored[mode.measure])
             advance(per_window * len(batch))
 
     def _is_read_already(self, mode: ReadingMode) -> bool:
@@ -201,17 +198,13 @@ class LossTask:
     @property
     def warnings(self) -> list[str]:
         """What should be known of the losses that were measured."""
-        found = []
-        if 0 < self.windows < FEW_WINDOWS:
-            found.append(
-                f"{self.windows} windows of {self.length:,} tokens were read: standard errors of so few "
-                "are rough. Raise --tokens, or name more text."
-            )
-        if not all(np.isfinite(window).all() for losses in self.found.values() for window in losses):
-            found.append(
-                "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all."
-            )
-        return found
+        few = (
+            f"{self.windows} windows of {self.length:,} tokens were read: standard errors of so few are rough. "
+            "Raise --tokens, or name more text."
+        )
+        odd = "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all."
+        is_odd = not all(np.isfinite(window).all() for losses in self.found.values() for window in losses)
+        return [few] * (0 < self.windows < FEW_WINDOWS) + [odd] * is_odd
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that were measured."""

@@ -51,16 +51,11 @@ class PasskeyTask:
     numbers: Ids  # the tokens of the ten numbers, shape (10,)
     filler: Ids  # the text around it, without special tokens, shape (k,); at its end it starts over
     lengths: tuple[int, ...]  # tokens of the texts, special tokens included, the shortest first
-    trials: int  # of a cell
+    texts: int  # that a model reads for a cell: a trial each, of an encoder one for each number
     seed: int  # of numbers and fillers
     notes: tuple[str, ...]
     cells: dict[tuple[int, float], float] = field(default_factory=dict)  # share that was found, by length and depth
     base_tokens = 0  # the base reads nothing
-
-    @property
-    def texts(self) -> int:
-        """How many texts a model reads for a cell: an encoder one for each number."""
-        return self.trials * (NUMBERS if isinstance(self.reader, Embedder) else 1)
 
     @property
     def tokens(self) -> int:
@@ -88,11 +83,9 @@ class PasskeyTask:
 
     def _find_numbers(self, scorer: Scorer, length: int, depth: float) -> NDArray[np.bool_]:
         """Return for each trial whether the hidden number has the least loss; ties and NaN are not found."""
-        rows = np.stack(scorer.losses([self.window(length, depth, trial) for trial in range(self.trials)]))
-        answers = np.array([self.answer(length, depth, trial) for trial in range(self.trials)])[:, None]
-        is_less: NDArray[np.bool_] = np.take_along_axis(rows, answers, 1) < rows
-        found: NDArray[np.bool_] = is_less.sum(axis=1) == NUMBERS - 1
-        return found
+        rows = scorer.losses([self.window(length, depth, trial) for trial in range(self.texts)])
+        answers = [self.answer(length, depth, trial) for trial in range(self.texts)]
+        return np.array([all(row[answer] < np.delete(row, answer)) for row, answer in zip(rows, answers, strict=True)])
 
     def _find_texts(self, embedder: Embedder, length: int, depth: float) -> NDArray[np.bool_]:
         """Return for each number whether the text that holds it is the nearest to its sentence, shape (10,)."""
@@ -166,8 +159,8 @@ def plan_passkey(
     left_out = ", ".join(f"{length:,}" for length in sorted(set(lengths)) if length < needed)
     notes = (f"The pass key was not measured at {left_out} tokens: it needs {needed}.",) if left_out else ()
     trials = MOST_TRIALS if tokens is None else tokens // (sum(fitting) * len(DEPTHS))
-    trials = 1 if isinstance(reader, Embedder) else min(max(trials, LEAST_TRIALS), MOST_TRIALS)
-    return PasskeyTask(reader, sentence, question, numbers, filler, fitting, trials, seed, notes)
+    texts = NUMBERS if isinstance(reader, Embedder) else min(max(trials, LEAST_TRIALS), MOST_TRIALS)
+    return PasskeyTask(reader, sentence, question, numbers, filler, fitting, texts, seed, notes)
 
 
 def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) -> tuple[Ids, Ids, Ids] | None:
