@@ -323,5 +323,5 @@ def test_open_torch_file_refuses_numbers_that_no_tensor_has(tmp_path: Path) -> N
     change_records(path, lambda name, data: data, {})
     assert open_torch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
     change_records(path, lambda name, data: data, {"a/data/1": b"1234"})
-    with pytest.raises(CheckpointError, match="records of numbers are not its tensors'"):
+    with pytest.raises(CheckpointError, match="records of numbers that are not its tensors'"):
         open_torch_file(path)

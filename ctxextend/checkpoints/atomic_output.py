@@ -36,7 +36,6 @@ CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, er
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free some space, or use -o on another disk."
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-TAKEN_HINT = "Another program made it meanwhile, and nothing was replaced: choose another name with -o."
 
 
 @contextlib.contextmanager
@@ -175,9 +174,9 @@ def os_errors_as_output_error(
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
                 message += f" It {disk_space(existing_above(output), files)[1]}."
-        known = {**dict.fromkeys(DISK_FULL, DISK_FULL_HINT), **dict.fromkeys(TAKEN, TAKEN_HINT)}
-        general = "Try again, or choose another place or name with -o."
-        raise OutputError(message, hint or known.get(error.errno or 0, general)) from error
+        made = "Another program made it meanwhile, and nothing was replaced. " if error.errno in TAKEN else ""
+        known = DISK_FULL_HINT if error.errno in DISK_FULL else "Try again, or choose another place or name with -o."
+        raise OutputError(message, hint or made + known) from error
 
 
 # ---- the rename

@@ -117,12 +117,17 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
             return content, None
         start = min(addresses, default=0) - min(offsets, default=0)
         if {address - start for address in addresses} != offsets:
-            raise ValueError("its records of numbers are not its tensors'")
+            raise CheckpointError(f"{path} holds records of numbers that are not its tensors'.", SAVE_TENSORS)
         return content, range(start, start + path.stat().st_size)
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # hostile files raise whatever the code that they lead to raises
-        raise _refused(path, error) from error
+        what, unknown = f"{path} is no whole torch file that holds tensors alone", "Fetch or save it again."
+        if asked := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            what = f"{path} asks for {asked[1].rstrip('.')}, which is no tensor; nothing in it was run"
+            unknown = SAVE_TENSORS
+        hint = f"Do not load it elsewhere unless you know who wrote it. {unknown}"
+        raise CheckpointError(f"{what} ({type(error).__name__}).", hint) from error
 
 
 def _data_offsets(path: Path) -> set[int] | None:
@@ -131,7 +136,7 @@ def _data_offsets(path: Path) -> set[int] | None:
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:  # torch would take the compressed bytes for numbers
-                raise ValueError(f"{record.filename!r} in it is compressed")
+                raise CheckpointError(f"{path}: {record.filename!r} in it is compressed.", SAVE_TENSORS)
             if BYTE_ORDER.fullmatch(record.filename) and archive.read(record) != sys.byteorder.encode():
                 return None
             if NUMBERS.fullmatch(record.filename) and record.file_size:
@@ -139,22 +144,6 @@ def _data_offsets(path: Path) -> set[int] | None:
                 skipped = 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
                 offsets.add(record.header_offset + skipped)
     return offsets
-
-
-def _refused(path: Path, error: Exception) -> CheckpointError:
-    if asked := re.search(r"GLOBAL ([\w.]+)", str(error)):
-        return CheckpointError(
-            f"{path} asks for {asked[1].rstrip('.')}, which is no tensor; nothing in it was run.",
-            f"Do not load it unless you know who wrote it. {SAVE_TENSORS}",
-        )
-    said = str(error)
-    if "weights_only" in said:  # advice to load the file unsafely stands in front
-        said = said.partition("WeightsUnpickler error:")[2].strip()
-    first = "".join(filter(str.isprintable, re.split(r"\. |\.?\n", said)[0]))
-    return CheckpointError(
-        f"{path} is no whole torch file that holds tensors alone ({type(error).__name__}: {first:.200}).",
-        "Fetch or save it again. Do not load it elsewhere unless you know who wrote it.",
-    )
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:

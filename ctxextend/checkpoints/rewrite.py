@@ -82,22 +82,17 @@ def plan_layout(
         dropped: Names that are left out.
         dtypes: The dtypes of new tensors where they change, as safetensors spells them.
     """
-    old = file.entries
-    entries = dict(old)
-    for name, shape in shapes.items():
-        entries[name] = old[name]._replace(shape=shape, dtype=(dtypes or {}).get(name, old[name].dtype))
-    sizes = {name: entry.size for name, entry in old.items()}
-    sizes |= {name: math.prod(shape) * BITS[entries[name].dtype] // 8 for name, shape in shapes.items()}
-    last = {name for name in shapes if (sizes[name] - old[name].size) % DISK_BLOCK}
-    names = [name for name in old if name not in dropped]
-    names.sort(key=lambda name: (name in last, old[name].start, old[name].end))
-
+    old, dtypes = file.entries, dtypes or {}
+    sizes = {name: math.prod(shape) * BITS[dtypes.get(name, old[name].dtype)] // 8 for name, shape in shapes.items()}
+    last = {name for name, size in sizes.items() if (size - old[name].size) % DISK_BLOCK}
+    kept = [entry for name, entry in old.items() if name not in dropped]
+    kept.sort(key=lambda entry: (entry.name in last, entry.start, entry.end))
     ranges: list[TensorRange] = []
     described: dict[str, Any] = {}
     shifts = Counter[int]()  # bytes of unchanged tensors by how far they are off their place in a block
     position = 0
-    for name in names:
-        size, offset = sizes[name], None if name in shapes else file.offset(name)
+    for name, dtype, shape, start, end in kept:
+        size, offset = sizes.get(name, end - start), None if name in shapes else file.offset(name)
         before = ranges[-1] if ranges else None
         if before and before.offset is not None and before.offset + before.size == offset:
             ranges[-1] = before._replace(size=before.size + size)
@@ -105,8 +100,8 @@ def plan_layout(
             ranges.append(TensorRange(name, size, offset, name in shapes))
         if offset is not None:
             shifts[(offset - position) % DISK_BLOCK] += size
-        entry, offsets = entries[name], [position, position + size]
-        described[name] = {**file.header[name], "dtype": entry.dtype, "shape": entry.shape, "data_offsets": offsets}
+        changes = {"dtype": dtypes.get(name, dtype), "shape": shapes.get(name, shape)}
+        described[name] = {**file.header[name], **changes, "data_offsets": [position, position + size]}
         position += size
     header = {name: described.get(name, value) for name, value in file.header.items() if name in {METADATA, *described}}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()

@@ -95,7 +95,7 @@ class TensorFile:
 
 
 def open_safetensors(path: Path) -> TensorFile:
-    """Read and check the header of a file; no tensor is read."""
+    """Read a file's header, and check that its tensors fill the file without gaps or overlaps; none is read."""
     try:
         with reading(path), path.open("rb") as file:
             length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
@@ -105,7 +105,15 @@ def open_safetensors(path: Path) -> TensorFile:
                 limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
                 raise ValueError(f"its header of {length:,} bytes is over {limit}")
             header, entries = parse_header(file.read(length))
-        _check_ranges(entries, size - 8 - length)
+        position, available = 0, size - 8 - length
+        for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
+            if entry.start != position:
+                kind = "overlaps the tensor before it" if entry.start < position else "leaves a hole before it"
+                raise ValueError(f"{entry.name!r:.200} {kind}, at byte {entry.start:,}")
+            position = entry.end
+        if position != available:
+            bounds = f"{position:,} bytes of tensors are described, not {available:,}"
+            raise ValueError(f"it is truncated or too long: {bounds}")
     except ValueError as error:
         raise CheckpointError(f"{path} is no whole safetensors file: {error}.", "Fetch or save it again.") from None
     return TensorFile(path, header, entries, 8 + length)
@@ -120,9 +128,7 @@ def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
         header = json.loads(text.decode(), object_pairs_hook=unique_keys)
         # Not everything that Python reads can be written again: NaN, and half of a surrogate pair.
         json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
-    except RecursionError:
-        raise ValueError("its header is not valid JSON: it is nested too deeply") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"its header is not valid JSON: {error!s:.200}") from None
     if not isinstance(header, dict):
         raise ValueError("its header is not an object")
@@ -150,18 +156,6 @@ def _entry(name: str, described: Any) -> TensorEntry:
                 raise ValueError(f"{what}, which does not fill its {end - start:,} bytes")
             return TensorEntry(name, dtype, tuple(shape), start, end)
     raise ValueError(f"its header describes {name!r:.200} in a way that cannot be read")
-
-
-def _check_ranges(entries: Mapping[str, TensorEntry], available: int) -> None:
-    """Check that the tensors fill the file without gaps or overlaps."""
-    position = 0
-    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
-        if entry.start != position:
-            kind = "overlaps the tensor before it" if entry.start < position else "leaves a hole before it"
-            raise ValueError(f"{entry.name!r:.200} {kind}, at byte {entry.start:,}")
-        position = entry.end
-    if position != available:
-        raise ValueError(f"it is truncated or too long: {position:,} bytes of tensors are described, not {available:,}")
 
 
 def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
