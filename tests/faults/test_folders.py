@@ -142,17 +142,6 @@ def test_verify_names_what_is_no_file_of_an_output_and_does_not_open_it(kind: st
     assert "secret" not in str(claims)
 
 
-def test_verify_does_not_follow_the_one_file_of_a_folder_out_of_it(make_pico: MakePico, tmp_path: Path) -> None:
-    weights = make_pico("gpt2").folder / "model.safetensors"
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    shutil.copy(weights, alone)
-    Path("out").mkdir()
-    Path("out", "model.safetensors").symlink_to(weights)
-    (claim,) = verify(alone / "model.safetensors", "out", family="gpt2").checks
-    assert "out/model.safetensors is a link that leads out of the folder" in claim.evidence[0]
-
-
 def test_resize_warns_of_links_that_lead_out_and_says_how_to_go_on(make_pico: MakePico) -> None:
     folder = make_pico("gpt2", name="a folder").folder
     link_out(folder / "vocab.txt")
@@ -228,10 +217,9 @@ def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: Make
         (folder / name).write_bytes(b"kept")
         (folder / f"{name[:240]}.py").write_bytes(b"raise SystemExit(9)")
         (folder / f"{name[:240]}.gguf").write_bytes(b"stale")
-    for flags in (("--dry-run",), ("-o", "out")):
-        command = [sys.executable, "-m", "ctxextend", "resize", str(folder), "--to", str(NEW), *flags]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
+    command = [sys.executable, "-m", "ctxextend", "resize", str(folder), "--to", str(NEW), "-o", "out", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
     assert all((Path("out") / name).read_bytes() == b"kept" for name in ODD_NAMES)
     assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
     assert verify(folder, "out").passed
