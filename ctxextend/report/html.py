@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,11 +85,12 @@ def write_report(comparison: Comparison, path: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"change": _change, "against_original": _against_original}
     page = environment.get_template("report.html").render(
         comparison=comparison,
         verdict=verdict(comparison).split("`"),
         trainable=_trainable(comparison),
-        columns=_columns(comparison),
+        numbers=NUMBERS,
         panels=comparison_panels(comparison),
         svg=_svg,
         line_class=_line_class,
@@ -329,71 +330,13 @@ def _svg(plot: Plot, key: str) -> Any:
     return Markup(text)
 
 
-# The ranking
-
-
-class Cell(NamedTuple):
-    """A cell of the ranking: its text, the number it is sorted by, and a mark beside it."""
-
-    text: str
-    value: float | None = None
-    mark: str = ""
-
-
-class Column(NamedTuple):
-    """A column of the ranking: its head, its cell of each method, and what the original has in it."""
-
-    head: str
-    cells: Sequence[Cell]
-    original: str = ""
-
-
-def _columns(comparison: Comparison) -> list[Column]:
-    """Return the columns that hold anything."""
-    rows, is_loss = comparison.rows, comparison.metric == LOSS
-    finals = [row.final for row in rows]
-    text = NUMBERS.perplexity if is_loss else NUMBERS.estimate
-
-    def scores(head: str, text: Callable[[Estimate], str]) -> Column:
-        own = text(comparison.original) if comparison.original else ""
-        return Column(head, [Cell(text(one.score), one.score.mean) for one in finals], own)
-
-    def changes(head: str, found: Sequence[Estimate | None]) -> Column:
-        return Column(head, [Cell(_change(one), one.mean if one else None) for one in found])
-
-    if is_loss:
-        columns = [scores("perplexity", NUMBERS.perplexity), scores("loss", NUMBERS.estimate)]
-    else:
-        recalls = []
-        for one in finals:
-            way = one.evaluation.retrieval.ways.get(MODEL) if one.evaluation.retrieval else None
-            recalls.append(Cell(NUMBERS.percent(way.recall, way.recall_error), way.recall) if way else Cell("-"))
-        columns = [scores("reciprocal rank", NUMBERS.estimate), Column("recall@1, %", recalls)]
-    behind = [Cell(_change(one.behind), one.behind.mean if one.behind else 0.0, _mark(one)) for one in finals]
-    before = [row.untrained if row.trained else None for row in rows]
-    untrained = [Cell(text(one.score), one.score.mean, _mark(one)) if one else Cell("") for one in before]
-    kept = [Cell("kept" if row.keeps_learned_rows else "moved", float(not row.keeps_learned_rows)) for row in rows]
-    columns += [
-        Column("behind the best", behind),
-        changes("against the original", [_against_original(one) for one in finals]),
-        changes("short texts", [one.short for one in finals]),
-        Column("untrained", untrained),
-        Column("learned rows", kept),
-    ]
-    return [column for column in columns if any(cell.text or cell.mark for cell in column.cells)]
-
-
-def _mark(outcome: Outcome) -> str:
-    return "" if not outcome.is_level else "best" if outcome.behind is None else "level"
+# What was found, in words
 
 
 def _against_original(outcome: Outcome) -> Estimate | None:
     """Return the loss minus that of the original in pieces that overlap by half, paired; None where not measured."""
     positions = outcome.evaluation.positions
     return None if positions is None else positions.changes.get(SLIDING)
-
-
-# What was found and how, in words
 
 
 def verdict(comparison: Comparison) -> str:
