@@ -1,6 +1,7 @@
 """Everything that a user can ask for, as dataclasses: flags build them, and recipe files hold them."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,11 @@ class Resize(MethodOptions):
         return tuple(
             flag_name(name) for name, value in values.items() if value or (value is not None and name in OWN_FLAGS)
         )
+
+
+def named_ref(reference: str | os.PathLike[str], keys: Mapping[str, Any]) -> CheckpointRef:
+    """Return a checkpoint as a call of the library names it, by `REF_KEYS`."""
+    return CheckpointRef(os.fspath(reference), **{REF_KEYS.get(key, key): value for key, value in keys.items()})
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize
+from ctxextend.recipe import LEAST_LENGTH, REF_KEYS, Evaluate, Resize, named_ref
 from ctxextend.tables.bands import BandSplit, choose_split, default_gain, find_repeats
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
@@ -50,10 +50,6 @@ def calibrate(
     precision: str = "auto",
     seed: int = 0,
     text_field: str = TEXT_FIELD,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    family: str | None = None,
     progress: Progress = no_progress,
     **flags: Any,
 ) -> Calibration:
@@ -77,7 +73,6 @@ def calibrate(
         tokens: Tokens of the text to use, at most, unless 8 windows have more.
         precision, text_field: As in `evaluate`.
         seed: What a masked model's tokens are drawn with.
-        revision, subfolder, variant, family: As in `plan_resize`.
         progress: Told how many tokens were read since the last call, and how many there will be at most.
         flags: Others of `plan_resize`, by their names; ``sigma``, ``repeat`` and ``gain`` stay as they are given.
 
@@ -87,8 +82,8 @@ def calibrate(
         ResizeError: The length is none that gives new rows, or all three numbers are given.
     """
     text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
+    ref = named_ref(reference, {key: flags.pop(key) for key in [*flags] if key in REF_KEYS})
     settings = Resize(to, **({"method": CALIBRATED} | flags))
-    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
     return calibrate_model(open_model(ref, typed=settings.typed), settings, text, progress)
 
 

@@ -23,12 +23,10 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Ev
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, flag_words
+from ctxextend.recipe import LEAST_LENGTH, REF_KEYS, Evaluate, Recipe, Resize, Train, flag_words, named_ref
 from ctxextend.recipe_file import recipe_values, yaml_text
 from ctxextend.tables.methods import METHODS
-from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, shared
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+from ctxextend.text_data import check_paths, path_names, shared
 
 HELD_OUT = (
     "Methods are measured on the last twentieth of what is read of --data, and trained on the rest; name other text to "
@@ -74,24 +72,12 @@ class ComparisonInterrupted(KeyboardInterrupt):
 def compare(
     reference: str | os.PathLike[str],
     to: int,
-    data: Paths,
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     methods: Sequence[str] = (),
     steps: int = 0,
-    trainable: str = "positions",
-    eval_data: Paths = (),
-    length: Sequence[int] = (),
-    tokens: int = 65_536,
-    measure: Sequence[str] = (),
-    precision: str = "auto",
-    seed: int = 0,
-    text_field: str = TEXT_FIELD,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    family: str | None = None,
     progress: Progress = no_progress,
-    **training: Any,
+    **settings: Any,
 ) -> Comparison:
     """Rank methods by what they are worth on one model, one text and one seed.
 
@@ -108,17 +94,12 @@ def compare(
         methods: Names, each with its flags where it has any: ``linear``, ``stretch:keep-first=5``; ``all`` and nothing
             are every method with its defaults.
         steps: Optimizer steps of training; 0 for none.
-        trainable: What is trained: ``new`` rows, ``positions`` (the whole table) or ``all``.
-        eval_data: With `steps`, the text to measure on; empty is the last twentieth of what is read of `data`, which is
-            then not trained on.
-        length: Contexts to measure beside `to`, in tokens; empty is doublings.
-        tokens, text_field: As in `evaluate`.
-        measure: Which measures to take beside what methods are ranked by; empty is all that fit.
-        precision: As in `evaluate`. Where methods are trained, weights are held and measured in float32.
-        seed: What masks, numbers and the order of training are drawn with.
-        revision, subfolder, variant, family: As in `plan_resize`.
         progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
-        training: With `steps`, other fields of `Train` by their names: ``lr``, ``batch_size``, ``window``, …
+        settings: Any of these, by their names: ``length`` (contexts to measure beside `to`), ``measure`` (which
+            measures to take beside what methods are ranked by), ``tokens``, ``precision``, ``seed`` and ``text_field``
+            as in `evaluate`; with `steps`, ``eval_data`` (the text to measure on; by default the last twentieth of what
+            is read of `data`, which is then not trained on) and the fields of `Train`: ``trainable``, ``lr``, …;
+            ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -129,23 +110,11 @@ def compare(
         TrainingError: A training that cannot be begun, or brought to its end.
         ComparisonInterrupted: Ctrl-C; it holds what was measured.
     """
-    settings = Compare.from_flags(
-        to,
-        path_names(data),
-        methods,
-        steps,
-        trainable=trainable,
-        eval_data=path_names(eval_data),
-        length=tuple(length),
-        tokens=tokens,
-        measure=tuple(measure),
-        precision=precision,
-        seed=seed,
-        text_field=text_field,
-        **training,
-    )
-    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
-    return compare_model(open_model(ref, typed=("compare",)), settings, progress)
+    ref = named_ref(reference, {key: settings.pop(key) for key in [*settings] if key in REF_KEYS})
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    settings["eval_data"] = path_names(settings.get("eval_data", ()))
+    asked = Compare.from_flags(to, path_names(data), methods, steps, **settings)
+    return compare_model(open_model(ref, typed=("compare",)), asked, progress)
 
 
 class MethodSpec(NamedTuple):

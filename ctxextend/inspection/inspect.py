@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ctxextend.inspection.stated_limits import client_limits, find_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
 from ctxextend.provenance import Provenance, read_provenance
-from ctxextend.recipe import CheckpointRef, flag_words
+from ctxextend.recipe import CheckpointRef, flag_words, named_ref
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
 # What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing:
@@ -25,28 +26,17 @@ INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_DEVIATIONS = (0.02, 1.0)
 
 
-def inspect(
-    reference: str | os.PathLike[str],
-    *,
-    part: str | None = None,
-    table: str | None = None,
-    config_key: str | None = None,
-    offset: int = 0,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    family: str | None = None,
-) -> Inspection:
+def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref: Any) -> Inspection:
     """Look at a checkpoint's position tables and at everything that states their length.
 
     The headers and the tables are read, and nothing else of the weights; torch is imported for torch files alone. A
     config that disagrees with its table is shown, not refused.
 
     Args:
-        reference: As in `plan_resize`, like all that follow `part`.
+        reference: As in `plan_resize`.
         part: Which of a model's tables; None is all.
-        table, config_key, offset: The table, where its type is not known.
-        revision, subfolder, variant, family: Which checkpoint, and of which type.
+        ref: As in `plan_resize`: ``revision``, ``subfolder``, ``variant``, ``family``, ``table``, ``config_key`` and
+            ``offset``.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -54,8 +44,7 @@ def inspect(
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The model has no such part, or flags have no meaning together.
     """
-    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family, table, config_key, offset)
-    return inspect_model(open_model(ref), part)
+    return inspect_model(open_model(named_ref(reference, ref)), part)
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:

@@ -31,7 +31,7 @@ from ctxextend.plan.output_files import (
     printable,
 )
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRUNCATE, CheckpointRef, Recipe, Resize
+from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRUNCATE, CheckpointRef, Recipe, Resize, named_ref
 from ctxextend.recipe_file import recipe_text
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, UNCHANGED
@@ -497,8 +497,8 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    ref = {REF_KEYS[key]: settings.pop(key) for key in [*settings] if key in REF_KEYS}
-    return plan_recipe(Recipe(CheckpointRef(os.fspath(reference), **ref), Resize(to, method=method, **settings)))
+    ref = named_ref(reference, {key: settings.pop(key) for key in [*settings] if key in REF_KEYS})
+    return plan_recipe(Recipe(ref, Resize(to, method=method, **settings)))
 
 
 def plan_recipe(recipe: Recipe) -> ResizePlan:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ctxextend.plan.find_tables import OpenedModel, identify_model, open_referen
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import read_provenance
-from ctxextend.recipe import CheckpointRef, Resize, flag_words
+from ctxextend.recipe import CheckpointRef, Resize, flag_words, named_ref
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, Verification
 from ctxextend.verification.side_files import check_files
@@ -30,17 +31,7 @@ NEAREST = "the nearest of all methods"
 
 
 def verify(
-    base: str | os.PathLike[str],
-    extended: str | os.PathLike[str],
-    *,
-    deep: bool = False,
-    table: str | None = None,
-    config_key: str | None = None,
-    offset: int = 0,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    family: str | None = None,
+    base: str | os.PathLike[str], extended: str | os.PathLike[str], *, deep: bool = False, **ref: Any
 ) -> Verification:
     """Verify that one checkpoint is another with resized position tables, and nothing else.
 
@@ -52,8 +43,8 @@ def verify(
         base: The base checkpoint, as in `plan_resize`.
         extended: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
         deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
-        table, config_key, offset: As in `plan_resize`, of the base, as all that follow.
-        revision, subfolder, variant, family: As in `plan_resize`.
+        ref: Of the base, as in `plan_resize`: ``revision``, ``subfolder``, ``variant``, ``family``, ``table``,
+            ``config_key`` and ``offset``.
 
     Raises:
         SourceError: Nothing is at one of the references.
@@ -61,8 +52,7 @@ def verify(
         UnsupportedModelError: The base has no learned position table that is known here.
         ResizeError: Flags have no meaning together.
     """
-    ref = CheckpointRef(os.fspath(base), revision, subfolder, variant, family, table, config_key, offset)
-    return verify_resized(ref, os.fspath(extended), deep=deep)
+    return verify_resized(named_ref(base, ref), os.fspath(extended), deep=deep)
 
 
 def verify_resized(
