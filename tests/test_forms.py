@@ -1,7 +1,6 @@
 """Every form in which a checkpoint comes, resized and judged by transformers and by the bytes."""
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -16,7 +15,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
-from ctxextend import CheckpointError, CtxextendError, ResizeError, SourceError, plan_resize, resize
+from ctxextend import CheckpointError, CtxextendError, ResizeError, ResizeResult, SourceError, plan_resize, resize
 from ctxextend.cli.app import app_of
 from ctxextend.json_output import to_json
 from tests import pico, test_nanogpt
@@ -141,6 +140,32 @@ def again(output: Path, where: str = "again") -> None:
     assert pico.contents(made) == pico.contents(output)
 
 
+def resized(
+    reference: Path | str,
+    source: Path,
+    before: Tensors,
+    table: str = WPE,
+    rows: int = NEW,
+    below: str = ".",
+    **flags: Any,
+) -> ResizeResult:
+    """Resize a form into ``out``: its folder is not touched, all tensors are there, side files state the length.
+
+    Its recipe makes it again, and an output of its kind is replaced by --force.
+    """
+    untouched = snapshot(source)
+    plan = plan_resize(str(reference), to=NEW, **flags)
+    result = plan.execute("out")
+    assert snapshot(source) == untouched
+    assert result.bytes_written == plan.bytes_to_write == sum(map(len, pico.contents(result.output).values()))
+    assert_table(before, pico.tensor_bytes(result.output / below), table, rows)
+    if (result.output / below / "tokenizer.json").exists():
+        assert_dressed(result.output / below, NEW)
+    again(result.output)
+    resize(str(reference), to=NEW + 1, **flags, output="again", force=True)
+    return result
+
+
 # ---- one file
 
 
@@ -153,16 +178,10 @@ def test_resize_of_a_file_beside_a_config_takes_the_whole_folder(
     dress(source.folder)
     shutil.copy(source.folder / "model.safetensors", source.folder / "other.safetensors")
     (source.folder / "model.safetensors").rename(source.folder / name)
-    untouched = snapshot(source.folder)
-    result = resize(source.folder / name, to=NEW, output="out")
-    assert snapshot(source.folder) == untouched
+    result = resized(source.folder / name, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
-    assert_table(before, pico.tensor_bytes(Path("out")), TABLES["bert"], NEW)
-    assert_same_outputs(old, source.load(Path("out")))
-    assert_dressed(Path("out"), NEW)
-    assert plan_resize(source.folder / name, to=NEW).default_output == Path("pico-bert-40")
-    again(Path("out"))
-    resize(source.folder / name, to=NEW + 1, output="out", force=True)
+    assert_same_outputs(old, source.load(result.output))
+    assert result.plan.default_output == Path("pico-bert-40")
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
@@ -177,33 +196,18 @@ def test_resize_of_a_file_alone_takes_nothing_else(model_type: str, make_pico: M
         (downloads / name).write_bytes(b"not mine, and not even read: \xff{")
     (downloads / "folder").mkdir()
     (downloads / "folder" / "config.json").write_text("{")
-    untouched = snapshot(downloads)
-    plan = plan_resize(file, to=NEW, family=model_type)
-    assert plan.default_output == Path(f"my-{model_type}-40")
     stated = NEW + OFFSETS[model_type]
+    result = resized(file, downloads, before, TABLES[model_type], stated, family=model_type)
+    assert result.plan.default_output == Path(f"my-{model_type}-40")
     needed = f"There is no config.json: the one that transformers will need must state {KEYS[model_type]} {stated}."
-    assert plan.warnings == (needed,)
-    result = plan.execute("out")
-    assert snapshot(downloads) == untouched
+    assert result.plan.warnings == (needed,)
     assert set(pico.contents(result.output)) == {"model.safetensors", "README.md", "ctxextend.yaml"}
     assert b"not mine" not in b"".join(pico.contents(result.output).values())
-    assert_table(before, pico.tensor_bytes(result.output), TABLES[model_type], stated)
-    again(Path("out"))
 
     # What the warning says makes it whole.
     shutil.copy(source.folder / "config.json", "out/config.json")
     pico.edit_json(Path("out/config.json"), **{KEYS[model_type]: stated})
     assert_same_outputs(old, source.load(result.output))
-
-
-def test_resize_of_a_pickle_alone_makes_safetensors(make_pico: MakePico) -> None:
-    source = make_pico("roberta")
-    before = pico.tensor_bytes(source.folder)
-    as_pickle(source, "mine.pth")
-    (source.folder / "mine.pth").rename("mine.pth")
-    output = resize("mine.pth", to=NEW, family="roberta", output="out").output
-    assert_table(before, pico.tensor_bytes(output), TABLES["roberta"], NEW + 2)
-    assert set(pico.contents(output)) == {"model.safetensors", "README.md", "ctxextend.yaml"}
 
 
 def test_resize_of_a_file_alone_needs_a_family(make_pico: MakePico) -> None:
@@ -270,18 +274,13 @@ def varied(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.Pico:
 def test_resize_of_a_variant(varied: pico.Pico) -> None:
     old, before = strictly(varied, varied.folder, variant="fp16"), pico.tensor_bytes(varied.folder)
     dress(varied.folder)
-    names, untouched = set(pico.contents(varied.folder)), snapshot(varied.folder)
+    names = set(pico.contents(varied.folder))
     hint = assert_refused(CheckpointError, r"holds neither model\.safetensors", varied.folder)
     assert hint == "Choose one: --variant fp16."
-    result = resize(varied.folder, to=NEW, variant="fp16", output="out")
-    assert snapshot(varied.folder) == untouched
+    result = resized(varied.folder, varied.folder, before, variant="fp16")
     assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
-    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
     assert_same_outputs(old, strictly(varied, result.output, variant="fp16"))
-    assert_dressed(result.output, NEW)
     assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["variant"] == "fp16"
-    again(result.output)
-    resize(varied.folder, to=NEW + 1, variant="fp16", output="out", force=True)
 
 
 def test_resize_chooses_between_variants_and_leaves_the_others_out(varied: pico.Pico, tmp_path: Path) -> None:
@@ -344,11 +343,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def published(hub: Hub, folder: Path, name: str = "owner/model", **options: object) -> None:
-    """Publish a folder, and let nobody take the local copy for it."""
-    hub.add(name, folder, **options)
-
-
 def test_resize_of_a_hub_subfolder_fetches_it_alone(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", name="repo/small")
     old, before = source.load(), pico.tensor_bytes(source.folder)
@@ -359,28 +353,23 @@ def test_resize_of_a_hub_subfolder_fetches_it_alone(hub: Hub, make_pico: MakePic
     for name in stale:
         (source.folder / name).parent.mkdir(exist_ok=True)
         (source.folder / name).write_bytes(b"stale")
-    published(hub, tmp_path / "repo", revisions=("v2", SHA))
-    result = resize("owner/model", to=NEW, revision="v2", subfolder="small", output="out")
+    hub.add("owner/model", tmp_path / "repo", revisions=("v2", SHA))
+    result = resized("owner/model", source.folder, before, revision="v2", subfolder="small")
     needed = {"config.json", "generation_config.json", "model.safetensors"}
     needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
     assert hub.fetched() == {f"small/{name}" for name in needed}
     assert set(pico.contents(result.output)) == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
     assert result.plan.default_output == Path("model-small-40")
-    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
     assert_same_outputs(old, source.load(result.output))
-    assert_dressed(result.output, NEW)
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
     assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == ("owner/model", SHA, "small")
     assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
-    hub.requests.clear()
-    again(result.output)
-    assert not hub.fetched()
 
 
 def test_resize_of_a_hub_subfolder_that_is_not_there(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
     make_pico("gpt2", name="repo/small")
-    published(hub, tmp_path / "repo")
+    hub.add("owner/model", tmp_path / "repo")
     assert_refused(SourceError, "owner/model has no folder large", "owner/model", subfolder="large")
     assert_refused(SourceError, "--subfolder ../small is no folder below", "owner/model", subfolder="../small")
     assert not hub.fetched()
@@ -397,13 +386,11 @@ def test_resize_of_a_folder_of_checkpoints_names_them(make_pico: MakePico, tmp_p
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", name="repo/small")
     (tmp_path / "repo" / "README.md").write_text("# Not of this one\n")
-    old, untouched = source.load(), snapshot(tmp_path / "repo")
-    result = resize(tmp_path / "repo", to=NEW, subfolder="small", output="out")
-    assert snapshot(tmp_path / "repo") == untouched
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    result = resized(tmp_path / "repo", tmp_path / "repo", before, subfolder="small")
     assert result.plan.default_output == Path("repo-small-40")
     assert_same_outputs(old, source.load(result.output))
     assert "Not of this one" not in (result.output / "README.md").read_text()
-    again(result.output)
     assert_refused(SourceError, "has no folder large", tmp_path / "repo", subfolder="large")
 
 
@@ -420,7 +407,7 @@ def test_resize_of_a_hub_variant_fetches_no_plain_weights(shards: bool, hub: Hub
     wanted = {path.name for path in source.folder.glob("model*.fp16*")} | {
         path.name for path in source.folder.glob("model.fp16*")
     }
-    published(hub, source.folder)
+    hub.add("owner/model", source.folder)
     result = resize("owner/model", to=NEW, variant="fp16", output="out")
     assert hub.fetched() == {*wanted, "config.json", "generation_config.json"}
     assert {path.name for path in result.output.glob("model*")} == wanted
@@ -445,33 +432,20 @@ def test_resize_of_a_hub_repository_with_pickles_alone_fetches_them(
         as_pickle(source)
     pickles = {path.name for path in source.folder.glob("pytorch_model*")}
     (source.folder / "tf_model.h5").write_bytes(b"stale")
-    published(hub, source.folder)
-    result = resize("owner/model", to=NEW, output="out")
-    assert hub.fetched() == {*pickles, "config.json", "generation_config.json"}
-    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
-    assert_same_outputs(old, source.load(result.output))
-    assert set(result.plan.checkpoint.omitted) == {"tf_model.h5"}
-    again(result.output)
-
-
-def test_resize_of_a_hub_repository_fetches_pickles_whatever_other_safetensors_there_are(
-    hub: Hub, make_pico: MakePico
-) -> None:
-    source = make_pico("gpt2")
-    as_pickle(source)
     (source.folder / "2_Dense").mkdir()
     (source.folder / "2_Dense" / "model.safetensors").write_bytes(b"another module's")
-    published(hub, source.folder)
-    resize("owner/model", to=NEW, output="out")
-    assert "pytorch_model.bin" in hub.fetched()
-    pico.logits(source.load(Path("out")), NEW)
+    hub.add("owner/model", source.folder)
+    result = resized("owner/model", source.folder, before)
+    assert hub.fetched() == {*pickles, "config.json", "generation_config.json", "2_Dense/model.safetensors"}
+    assert_same_outputs(old, source.load(result.output))
+    assert set(result.plan.checkpoint.omitted) == {"tf_model.h5"}
 
 
 def test_resize_of_a_hub_variants_pickle_fetches_no_other(hub: Hub, make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     as_pickle(source, "pytorch_model.fp16.bin")
     (source.folder / "pytorch_model.bin").write_bytes(b"not wanted")
-    published(hub, source.folder)
+    hub.add("owner/model", source.folder)
     resize("owner/model", to=NEW, variant="fp16", output="out")
     assert hub.fetched() == {"config.json", "generation_config.json", "pytorch_model.fp16.bin"}
     pico.logits(strictly(source, Path("out"), variant="fp16"), NEW)
@@ -483,7 +457,7 @@ def test_resize_of_the_hubs_own_cache(hub: Hub, make_pico: MakePico, tmp_path: P
     source = make_pico("gpt2")
     old = source.load()
     dress(source.folder)
-    published(hub, source.folder)
+    hub.add("owner/model", source.folder)
     cached = Path(snapshot_download("owner/model"))
     assert all(path.is_symlink() for path in cached.iterdir())
     untouched = snapshot(cached)
@@ -503,7 +477,7 @@ def test_resize_of_the_hubs_own_cache(hub: Hub, make_pico: MakePico, tmp_path: P
 def test_resize_of_another_librarys_weights_on_the_hub(library: str, hub: Hub, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     (folder / "model.safetensors").rename(folder / FOREIGN[library][0])
-    published(hub, folder)
+    hub.add("owner/model", folder)
     hint = assert_refused(CheckpointError, f"{library} weights alone", "owner/model")
     assert "from_pretrained('owner/model', " in " ".join(shlex.split(hint))
     assert FOREIGN[library][0] not in hub.fetched()
@@ -525,24 +499,14 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
         names = ["pytorch_model.bin"]
         tied = {name for name in state if name not in saved}
         assert tied  # so that what is written once was there twice
-    old, untouched = source.load(), snapshot(source.folder)
-    plan = plan_resize(source.folder, to=NEW)
-    assert any(f"takes {os.path.getsize(source.folder / names[0]):,} bytes" in note for note in plan.notes) == (  # noqa: PTH202
-        form == "legacy"
-    )
-    assert snapshot(source.folder) == untouched
-    result = plan.execute("out")
-    assert snapshot(source.folder) == untouched
-    assert result.bytes_written == plan.bytes_to_write == sum(map(len, pico.contents(result.output).values()))
+    old, size = source.load(), (source.folder / names[0]).stat().st_size
+    result = resized(source.folder, source.folder, saved, TABLES[model_type], NEW + OFFSETS[model_type])
+    assert (f"takes {size:,} bytes" in " ".join(result.plan.notes)) == (form == "legacy")
     outputs = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names}
     written = {*outputs, *(["model.safetensors.index.json"] if form == "shards" else [])}
     assert {path.name for path in result.output.glob("*model*")} == written
     assert not list(result.output.glob("*.bin*"))
-    assert_table(saved, pico.tensor_bytes(result.output), TABLES[model_type], NEW + OFFSETS[model_type])
     assert_same_outputs(old, source.load(result.output))
-    assert_dressed(result.output, NEW)
-    again(result.output)
-    resize(source.folder, to=NEW + 1, output="out", force=True)
 
 
 def test_resize_of_pickled_shards_makes_their_index(make_pico: MakePico) -> None:
@@ -677,9 +641,8 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(make_pico: MakePi
     (root / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 8}')
     (root / "2_Dense").mkdir()
     torch.save({"linear.weight": torch.ones(2, 8)}, root / "2_Dense" / "pytorch_model.bin")
-    untouched, kept = snapshot(root), pico.contents(root)
-    result = resize(root, to=NEW, output="out")
-    assert snapshot(root) == untouched
+    kept, table = pico.contents(root), "embeddings.position_embeddings.weight"
+    result = resized(root, root, saved, table, below="0_Transformer")
     out = pico.contents(Path("out"))
     for name in ("1_Pooling/config.json", "2_Dense/pytorch_model.bin", "modules.json"):
         assert out[name] == kept[name]
@@ -687,13 +650,8 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(make_pico: MakePi
     assert set(out) - set(kept) == {"0_Transformer/model.safetensors", "README.md", "ctxextend.yaml"}
     limit = json.loads(out["0_Transformer/sentence_bert_config.json"])
     assert limit == {"max_seq_length": NEW, "do_lower_case": False}
-    inner = Path("out/0_Transformer")
-    assert_dressed(inner, NEW)
-    assert_table(saved, pico.tensor_bytes(inner), "embeddings.position_embeddings.weight", NEW)
-    assert_same_outputs(old, source.load(inner))
+    assert_same_outputs(old, source.load(Path("out/0_Transformer")))
     assert result.plan.tables[0].file == "0_Transformer/pytorch_model.bin"
-    again(Path("out"))
-    resize(root, to=NEW + 1, output="out", force=True)
 
 
 LORA = {
@@ -721,15 +679,11 @@ def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp
     if kind == "bin":
         torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
         (source / "adapter_model.safetensors").unlink()
-    untouched = snapshot(source)
-    result = resize(source, to=NEW, family="gpt2", output="out")
-    assert snapshot(source) == untouched
+    result = resized(source, source, before, name, family="gpt2")
     assert result.plan.checkpoint.is_adapter
     files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
     assert set(pico.contents(result.output)) == files
     assert (result.output / "adapter_config.json").read_bytes() == (source / "adapter_config.json").read_bytes()
-    assert_table(before, pico.tensor_bytes(result.output), name, NEW)
-    again(result.output)
 
     # What PEFT does with it: the base at the same length takes these rows for its own.
     longer = base.load(resize(base.folder, to=NEW, output="base").output)
@@ -746,17 +700,6 @@ def test_resize_of_an_adapter_says_that_its_base_must_follow(make_pico: MakePico
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
     assert "AutoModel" not in done.stderr  # which would load it onto the base as it was, and fail
-    assert run("resize", source, "--to", NEW, "--family", "gpt2", "-o", "out", "--force").exit_code == 0
-
-
-def test_resize_of_an_adapter_whose_base_is_elsewhere(tmp_path: Path) -> None:
-    tensors = {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
-    source = adapter(tmp_path / "adapter", "owner/base", tensors, modules_to_save=["wpe"])
-    assert "--family" in assert_refused(CheckpointError, "owner/base, whose config is not read", source)
-    before = pico.tensor_bytes(source)
-    output = resize(source, to=NEW, family="gpt2", output="out").output
-    assert_table(before, pico.tensor_bytes(output), f"base_model.model.{WPE}", NEW)
-    again(output)
 
 
 def test_resize_of_an_adapter_reads_nothing_of_its_base(make_pico: MakePico, tmp_path: Path) -> None:
@@ -871,13 +814,6 @@ BY_HAND: Mapping[str, tuple[int, dict[str, Any], dict[str, Any], tuple[str, ...]
     "plain": (16, {"max_len": 16}, {"config_key": "max_len"}, ("max_len",), 40),
     "on top": (18, {"max_len": 16}, {"config_key": "max_len", "offset": 2}, ("max_len",), 40),
     "inside": (18, {"max_len": 18}, {"config_key": "max_len", "offset": 2}, ("max_len",), 42),
-    "nested": (
-        16,
-        {"text_config": {"max_len": 16, "note": 1}},
-        {"config_key": "text_config.max_len"},
-        ("text_config", "max_len"),
-        40,
-    ),
     "nested on top": (
         19,
         {"text_config": {"inner": {"ctx": 16}}},
@@ -892,14 +828,11 @@ BY_HAND: Mapping[str, tuple[int, dict[str, Any], dict[str, Any], tuple[str, ...]
 def test_resize_of_a_table_by_hand(kind: str, tmp_path: Path) -> None:
     rows, config, flags, path, stated = BY_HAND[kind]
     source = own(tmp_path / "mine", rows, **config)
-    before, untouched = pico.tensor_bytes(source), snapshot(source)
+    before, offset, row = pico.tensor_bytes(source), flags.get("offset", 0), 4 * 8
     result = resize(source, to=NEW, table="net.pos.weight", **flags, output="out")
-    assert snapshot(source) == untouched
     assert result.plan.tables[0].max_len_before == OLD
-    offset = flags.get("offset", 0)
     after = pico.tensor_bytes(result.output)
     assert_table(before, after, "net.pos.weight", NEW + offset)
-    row = 4 * 8
     copied = after["net.pos.weight"][2][rows * row :]
     assert copied.startswith(before["net.pos.weight"][2][offset * row :])
     value = written = json.loads((result.output / "config.json").read_text())
