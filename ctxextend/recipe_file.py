@@ -87,16 +87,9 @@ class Entry(NamedTuple):
     line: int
     name: str
 
-
-class Fault(NamedTuple):
-    """Something that is wrong in a recipe; faults sort by their lines."""
-
-    line: int
-    name: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.name}, line {self.line}: {self.message}" if self.line else f"{self.name}: {self.message}"
+    def fault(self, message: str) -> tuple[int, str]:
+        """Return something that is wrong there, by its line."""
+        return self.line, f"{self.name}, line {self.line}: {message}" if self.line else f"{self.name}: {message}"
 
 
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
@@ -115,39 +108,37 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFil
     Raises:
         RecipeError: Everything that is wrong in it, one a line.
     """
-    faults, entries = list[Fault](), dict[str, Entry]()
+    faults, entries, nowhere = list[tuple[int, str]](), dict[str, Entry](), Entry(None, 0, name)
     for path, entry in _read(text, name):
         if path in entries:
-            faults.append(Fault(entry.line, name, f"{path} stands there twice"))
+            faults.append(entry.fault(f"{path} stands there twice"))
         entries[path] = entry
     for change in changes:
         typed, equals, value = change.partition("=")
+        key, flag = typed.strip().replace("-", "_"), f"--set {typed}"
         if not equals:
-            faults.append(Fault(0, f"--set {typed}", "write it as key=value, such as train.steps=100"))
+            faults.append((0, f"{flag}: write it as key=value, such as train.steps=100"))
             continue
-        key = typed.strip().replace("-", "_")
         entries = {path: entry for path, entry in entries.items() if not f"{path}.".startswith(f"{key}.")}
-        read = [
-            (path, entry) for path, entry in _read(value or "null", f"--set {typed}", key) if entry.value is not None
-        ]
+        read = [(path, entry) for path, entry in _read(value or "null", flag, key) if entry.value is not None]
         if read and (section := key.partition(".")[0]) in SECTIONS:
-            entries.setdefault(section, Entry({}, 0, f"--set {typed}"))
+            entries.setdefault(section, Entry({}, 0, flag))
         entries |= read
         if key in REF_KEYS:
             entries.pop("provenance", None)  # it is of another checkpoint
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
-    faults += [Fault(entry.line, entry.name, _unknown(path)) for path, entry in entries.items() if path not in KEYS]
+    faults += [entry.fault(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
     if not any(section in entries for section in SECTIONS):
-        faults.append(Fault(0, name, f"nothing is asked for: add {', '.join(SECTIONS)}, or several of them"))
-    whole = _settings(dict, entries, Entry(None, 0, name), faults) or {}
-    ref = _settings(CheckpointRef, entries, Entry(None, 0, name), faults)
+        faults.append(nowhere.fault(f"nothing is asked for: add {', '.join(SECTIONS)}, or several of them"))
+    whole = _settings(dict, entries, nowhere, faults) or {}
+    ref = _settings(CheckpointRef, entries, nowhere, faults)
     steps = {key: _settings(kind, entries, entries[key], faults) for key, kind in SECTIONS.items() if key in whole}
     if not faults:
         try:
             return RecipeFile(Recipe(ref, **steps, output=whole.get("output")), whole.get("provenance", {}))
         except ResizeError as error:
-            faults.append(Fault(entries["resize"].line, entries["resize"].name, str(error)))
-    raise RecipeError("\n".join(map(str, sorted(set(faults)))), HINT)
+            faults.append(entries["resize"].fault(str(error)))
+    raise RecipeError("\n".join(message for _, message in sorted(set(faults))), HINT)
 
 
 def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
@@ -163,13 +154,13 @@ def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, 0))
         what = "a list" if isinstance(node, yaml.SequenceNode) else "nothing" if node is None else "a single value"
-        fault = Fault(0, name, f"there is {what} where a mapping should be.")
+        line, fault = 0, f"there is {what} where a mapping should be."
     except NOT_PLAIN as error:
         mark = getattr(error, "problem_mark", None)
         why = "it is nested too deep" if isinstance(error, RecursionError) else getattr(error, "problem", None) or error
         line = 0 if mark is None or key else mark.line + 1
-        fault = Fault(line, name, f"it is no plain YAML: {' '.join(str(why).split())[:200]}.")
-    raise RecipeError(str(fault), HINT)
+        fault = f"it is no plain YAML: {' '.join(str(why).split())[:200]}."
+    raise RecipeError(Entry(None, line, name).fault(fault)[1], HINT)
 
 
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:
@@ -185,19 +176,21 @@ def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, 
         yield from _entries(value, f"{path}.{inner}" if path else inner, name, at)
 
 
-def _settings(kind: Any, entries: Mapping[str, Entry], place: Entry, faults: list[Fault]) -> Any:
+def _settings(kind: Any, entries: Mapping[str, Entry], place: Entry, faults: list[tuple[int, str]]) -> Any:
     """Build settings from their keys; None where something is wrong with them, which `faults` takes."""
     given, known_faults = dict[str, Any](), len(faults)
     paths = {path: key for path, key in KEYS.items() if key.kind is kind}
     for path, key in paths.items():
         if path in entries:
-            value, line, name = entries[path]
+            value = entries[path].value
             try:
                 given[key.name] = _converted(value, key.wanted)
             except (TypeError, ValueError, OverflowError):
-                faults.append(Fault(line, name, _mistyped(path, value)))
+                quotes = ": put it in quotes" if key.wanted is str and isinstance(value, bool | int | float) else ""
+                found = f"{path} is {KINDS.get(type(value), 'a value')}, and should be {KINDS[key.wanted]}{quotes}"
+                faults.append(entries[path].fault(found))
         elif key.is_needed:
-            faults.append(Fault(place.line, place.name, f"{path} is missing"))
+            faults.append(place.fault(f"{path} is missing"))
     if len(faults) > known_faults:
         return None
     try:
@@ -206,8 +199,7 @@ def _settings(kind: Any, entries: Mapping[str, Entry], place: Entry, faults: lis
         for fault in (error, *error.others):
             flags = {flag.replace("-", "_") for flag in NAMED.findall(fault.message)}
             named = (entries[path] for path in paths if path in entries and path.rpartition(".")[2] in flags)
-            at = next(named, place)
-            faults.append(Fault(at.line, at.name, str(fault)))
+            faults.append(next(named, place).fault(str(fault)))
     return None
 
 
@@ -223,12 +215,6 @@ def _converted(value: Any, wanted: Any) -> Any:
     if type(value) is not wanted:
         raise TypeError
     return value
-
-
-def _mistyped(path: str, value: Any) -> str:
-    wanted = KEYS[path].wanted
-    quotes = ": put it in quotes" if wanted is str and isinstance(value, bool | int | float) else ""
-    return f"{path} is {KINDS.get(type(value), 'a value')}, and should be {KINDS[wanted]}{quotes}"
 
 
 def _unknown(path: str) -> str:

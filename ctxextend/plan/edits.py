@@ -178,28 +178,22 @@ def config_changes(
     """Return the values that a config must state for the tables' new lengths, by their paths of keys."""
     changes: dict[tuple[str, ...], Any] = {}
     for table in tables:
-        lengths = dict.fromkeys(table.location.length_paths, table.location.key_value(table.max_len_after))
+        location, length = table.location, table.max_len_after
+        lengths = dict.fromkeys(location.length_paths, location.key_value(length))
+        raised = {(key,): length for key in architecture.family.raised}
         if table.is_changed:
             changes |= lengths | _pinned(table)
-            for key in architecture.family.raised:
-                stated = config.get(key)
-                is_longer = table.max_len_after > table.max_len_before
-                if is_longer or not isinstance(stated, int) or stated > table.max_len_after:
-                    changes[(key,)] = table.max_len_after
-        elif table.fixes_limits:
-            changes |= _fixed(config, architecture, table, lengths)
+            for path in raised:
+                stated = config.get(path[0])
+                if length > table.max_len_before or not isinstance(stated, int) or stated > length:
+                    changes[path] = length
+        elif table.fixes_limits:  # what a config leaves out may stay out where transformers' default is right
+            wanted = (lengths | raised).items()
+            changes |= {path: value for path, value in wanted if nested(config, path) not in (None, value)}
+            default = location.family.defaults.get(location.obeyed_key)
+            if location.stated(location.obeyed_key) is None and default != location.key_value(length):
+                changes |= lengths
     return changes
-
-
-def _fixed(
-    config: Mapping[str, Any], architecture: Architecture, table: TablePlan, lengths: dict[tuple[str, ...], int]
-) -> dict[tuple[str, ...], Any]:
-    """Return what makes a config agree with a table that stays: what it leaves out may stay out."""
-    location, stated = table.location, dict(lengths)
-    stated |= {(key,): table.max_len_after for key in architecture.family.raised}
-    wrong = {path: value for path, value in stated.items() if nested(config, path) not in (None, value)}
-    is_default = location.family.defaults.get(location.obeyed_key) == location.key_value(table.max_len_after)
-    return wrong | lengths if location.stated(location.obeyed_key) is None and not is_default else wrong
 
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
@@ -236,9 +230,8 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
     dropped, plans = list[str](), list[BufferPlan]()
     changed = [table for table in tables if table.is_changed or table.fixes_limits]
     for name in checkpoint.names:
-        table, buffer = next(
-            ((table, found) for table in changed if (found := table.location.buffer(name))), (None, None)
-        )
+        found = ((table, table.location.buffer(name)) for table in changed)
+        table, buffer = next(((table, buffer) for table, buffer in found if buffer), (None, None))
         if table is None or buffer is None:
             continue
         if not buffer.is_kept:

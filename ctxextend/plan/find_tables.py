@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry, float_dtype
+from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import (
@@ -182,14 +182,13 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
         return replace(architecture, locations=locations)
     modules = tuple(name.removesuffix("weight") for name in names)
     if any(name.startswith(modules) for name in checkpoint.names):
-        raise CheckpointError(
-            f"{checkpoint.root} holds a PEFT adapter that changes each row of the position table and does not hold it.",
-            f"Merge it into {checkpoint.base} with merge_and_unload() and save_pretrained(), and resize that.",
+        has, then = (
+            "that changes each row of",
+            f"Merge it into {checkpoint.base} with merge_and_unload(), and resize that.",
         )
-    raise CheckpointError(
-        f"{checkpoint.root} holds a PEFT adapter without a position table.",
-        f"Resize {checkpoint.base}, then load the adapter onto that.",
-    )
+    else:
+        has, then = "without", f"Resize {checkpoint.base}, then load the adapter onto that."
+    raise CheckpointError(f"{checkpoint.root} holds a PEFT adapter {has} the position table.", then)
 
 
 def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
@@ -216,54 +215,37 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str])
     raise CheckpointError(message, hint)
 
 
-class _LikelyTable(NamedTuple):
-    """A tensor that may be a position table, and the key that may state its length; likelier ones are greater."""
-
-    likelihood: tuple[bool, ...]
-    entry: TensorEntry
-    key: str
-    reserved_rows: int
-
-    def __str__(self) -> str:
-        plus = f" + {self.reserved_rows}" if self.reserved_rows else ""
-        return f"{self.entry.name} {list(self.entry.shape)}" + (f", as long as {self.key}{plus}" if self.key else "")
-
-
 def _suggestions(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], table: str | None = None) -> str:
     """List the tensors that may be the table, and the command for the likeliest; empty where there is none."""
-    lengths = dict(_whole_numbers(checkpoint.config))
-    entries = [entry for file in checkpoint.weights for entry in file.entries.values()]
-    found = [
-        max(candidates, key=lambda candidate: candidate.likelihood)
-        for entry in entries
-        if table in (None, entry.name) and (candidates := list(_candidates(entry, lengths)))
-    ]
+    found = []
+    for entry in (entry for file in checkpoint.weights for entry in file.entries.values()):
+        if len(entry.shape) != 2 or entry.dtype not in FLOATS or table not in (None, entry.name):
+            continue
+        rows, width = entry.shape
+        is_named, keys = "pos" in entry.name.lower() or "wpe" in entry.name.lower(), []
+        for key, value in _whole_numbers(checkpoint.config):
+            reserved, tells = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
+            is_length = tells and 0 <= reserved <= (MAX_RESERVED_ROWS if is_named else 0)
+            # Widths and sizes of vocabularies state no length.
+            if is_length or (reserved == 0 and "size" not in key and value != width):
+                keys.append((tells, reserved == 0, reserved, key))
+        if keys or (is_named and rows > width // 8):
+            tells, _, reserved, key = max(keys, key=lambda one: one[:2], default=(False, True, 0, ""))
+            found.append((is_named, tells, bool(key), reserved == 0, entry, key, reserved))
     # Where a name tells, other tensors of as many rows only distract.
-    found = [candidate for candidate in found if candidate.likelihood[0]] or found
-    found = sorted(found, key=lambda candidate: candidate.likelihood, reverse=True)[:MAX_SUGGESTIONS]
+    found = [one for one in found if one[0]] or found
+    found = sorted(found, key=lambda one: one[:4], reverse=True)[:MAX_SUGGESTIONS]
     if not found:
         return ""
-    best = found[0]
+    shown = "; ".join(
+        f"{entry.name} {list(entry.shape)}" + (f", as long as {key}{f' + {reserved}' * bool(reserved)}" if key else "")
+        for *_, entry, key, reserved in found
+    )
+    *_, entry, key, reserved = found[0]
     before = {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant}
-    behind = {"table": best.entry.name, "offset": best.reserved_rows or None, "config-key": best.key or "KEY"}
+    behind = {"table": entry.name, "offset": reserved or None, "config-key": key or "KEY"}
     words = ["ctxextend", typed[0], ref.source, *flag_words(before), *typed[1:], *flag_words(behind)]
-    shown = "; ".join(map(str, found))
     return f"Tensors that may be its position table: {shown}. Say which it is: {shlex.join(words)}"
-
-
-def _candidates(entry: TensorEntry, lengths: Mapping[str, int]) -> Iterator[_LikelyTable]:
-    """Yield how a tensor may be the table, by keys of the config: widths and sizes of vocabularies state no length."""
-    if len(entry.shape) != 2 or entry.dtype not in FLOATS:
-        return
-    rows, width = entry.shape
-    is_named = "pos" in entry.name.lower() or "wpe" in entry.name.lower()
-    for key, value in lengths.items():
-        reserved, tells = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
-        has_reserved = tells and is_named and 0 < reserved <= MAX_RESERVED_ROWS
-        if has_reserved or (reserved == 0 and (tells or ("size" not in key and value != width))):
-            yield _LikelyTable((is_named, tells, True, reserved == 0), entry, key, reserved)
-    if is_named and rows > width // 8:
-        yield _LikelyTable((True, False, False, True), entry, "", 0)
 
 
 def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:

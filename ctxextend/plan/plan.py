@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -512,10 +512,7 @@ def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
     """Plan the resize of a checkpoint that is open already; see `plan_resize`."""
     model = model.with_code() if settings.keep_code else model
     checkpoint = model.checkpoint
-
-    def describe(name: str) -> tuple[tuple[int, int], str, str]:
-        return describe_table(checkpoint, name)
-
+    describe = partial(describe_table, checkpoint)
     tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config))
     return ResizePlan(model, settings, tables, plan_edits(model, tables), *plan_buffers(checkpoint, tables))
 
