@@ -354,7 +354,7 @@ def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
     spoil(source)
     lines = run(source, "--rows", "2:10").stdout.splitlines()
     assert "all zero" in lines[3]
-    assert lines[3].split()[:4] == ["3", "3", "0", "-"]
+    assert lines[3].split()[:4] == ["3", "3", "0.00", "-"]
     assert "holds NaN or infinity" in lines[5]
     assert lines[5].split()[2] == "-"
     figures = inspected(source, "--rows", "2:3")[0]["rows"][WPE][0]

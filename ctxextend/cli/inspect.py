@@ -10,13 +10,21 @@ from ctxextend.cli.tables import Cell, Page, counted
 from ctxextend.errors import ResizeError
 
 if TYPE_CHECKING:
-    from ctxextend.inspection.table_report import ClientLimit, Inspection, Shown, TableReport
+    from ctxextend.inspection.table_report import Inspection, Shown, TableReport
 
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
 CLIENT_MARGIN = 22
+# What becomes of long texts, by the tokens that a client reads.
+BEYOND = {
+    "cut": "{}, then cut",
+    "fails": "{}, longer texts fail",
+    "last position": "{}, and the rest of longer texts shares the last position",
+    "not cut": "any length, not cut",
+    "not loaded": "the model does not load",
+}
 
 # Findings of one kind that are told one by one.
-TOLD = 5
+TOLD = 6
 
 
 def inspect(
@@ -185,17 +193,14 @@ def _findings(shown: "TableReport") -> Iterator[str]:
         what = f"({counted(len(rows), 'row')} as an initialiser of std {deviation:g} leaves them)"
         yield f"untrained by the look of it: {describe_rows(rows)} {what}"
     for length, positions in shown.seams.items():
-        numbers = ", ".join(map(str, positions[: 2 * TOLD]))
-        more = f" and {len(positions) - 2 * TOLD} more" if len(positions) > 2 * TOLD else ""
         why = f"multiples of {length}" if len(positions) > 1 else "where a shorter table may have ended"
-        yield f"seam: the table jumps at {numbers}{more}, {why}"
+        yield f"seam: the table jumps at {describe_rows(positions)}, {why}"
     # Of a tiled table the outliers of the first tile, since the others are its copies.
     first = repeated.start + repeated.period if repeated.period else len(stats.norms)
     outliers = [(row, why) for row, why in shown.outliers.items() if row < first]
-    told = len(outliers) if len(outliers) <= TOLD + 1 else TOLD  # what is left out takes a line as well
-    yield from (f"outlier {row}: {why}" for row, why in outliers[:told])
-    if len(outliers) > told:
-        yield f"outliers too: {describe_rows([row for row, _ in outliers[told:]])}"
+    yield from (f"outlier {row}: {why}" for row, why in outliers[:TOLD])
+    if len(outliers) > TOLD:
+        yield f"outliers too: {describe_rows(row for row, _ in outliers[TOLD:])}"
 
 
 def _add_limits(page: Page, inspection: "Inspection") -> None:
@@ -216,21 +221,10 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
             page.text(f"{limit.file} {limit.key}: {limit.why}", "" if limit.agrees else "wrong", indent="    ")
     if inspection.clients:
         page.line(("What each client reads, in tokens", "title"))
-    page.values([(client.client, _client_text(client)) for client in inspection.clients], CLIENT_MARGIN)
+    clients = ((one.client, BEYOND[one.beyond].format(one.tokens), one.decided_by) for one in inspection.clients)
+    page.values(((name, f"{beyond}: {decided}") for name, beyond, decided in clients), CLIENT_MARGIN)
     for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
         page.line(("mend: ", "label"), (mend, "title"))
-
-
-def _client_text(client: "ClientLimit") -> str:
-    """Say what a client makes of a text, and which place decides it."""
-    beyond = {
-        "cut": f"{client.tokens}, then cut",
-        "fails": f"{client.tokens}, longer texts fail",
-        "last position": f"{client.tokens}, and the rest of longer texts shares the last position",
-        "not cut": "any length, not cut",
-        "not loaded": "the model does not load",
-    }[client.beyond]
-    return f"{beyond}: {client.decided_by}"
 
 
 def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: slice) -> list[dict[str, Any]]:
@@ -240,16 +234,9 @@ def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: 
     page.line((f"{inspection.source} {shown.name}", "title"))
     figures, cells = shown.row_figures(rows), list[list[Cell]]()
     for row in figures:
-        remarks = "; ".join(row["remarks"])
-        position, norm, cosine = row["position"], row["norm"], row["cosine_to_next"]
-        texts = [
-            f"  {row['row']}",
-            "-" if position is None else str(position),
-            "-" if norm is None else f"{norm:.4g}",
-            "-" if cosine is None else f"{cosine:.4f}",
-            row["origin"],
-            remarks,
-        ]
+        remarks, position = "; ".join(row["remarks"]), "-" if row["position"] is None else str(row["position"])
+        norm, cosine = (page.numbers.number(row[name], None) for name in ("norm", "cosine_to_next"))
+        texts = (f"  {row['row']}", position, norm, cosine, row["origin"], remarks)
         cells.append([(text, "wrong" if remarks else "") for text in texts])
     page.table(("  row", "position", "norm", "cosine to next", "origin", "remarks"), cells, left=(4, 5), fold=False)
     return figures

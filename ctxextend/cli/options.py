@@ -71,12 +71,7 @@ Model = Annotated[str, model("A folder, a bundled name (tiny-gpt2), or a Hub id.
 Part = Annotated[str | None, which("PART", "Of several tables this one: encoder, decoder, ... (see families).")]
 ModelType = Annotated[
     str | None,
-    which(
-        "TYPE",
-        "The model type, in place of config.json's (see families).",
-        "--family",
-        autocompletion=complete_model_type,
-    ),
+    which("TYPE", "In place of config.json's model type.", "--family", autocompletion=complete_model_type),
 ]
 TableName = Annotated[str | None, which("NAME", "The table's tensor, for a model type of your own.")]
 ReservedRows = Annotated[int, which("K", "With --table: its rows in front of position 0.", "--offset", min=0)]

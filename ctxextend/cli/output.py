@@ -120,19 +120,15 @@ class Output:
 
     @contextmanager
     def progress(self, what: str, of: str = "bytes") -> Iterator[Progress]:
-        """Show a bar on a terminal, and none in a pipe; tokens also show how fast and how long it will take."""
+        """Show on a terminal how much of something is done, how fast, and how long the rest will take."""
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress
             return
         from rich import progress as bars
         from rich.console import Console
 
-        counts: tuple[bars.ProgressColumn, ...] = (bars.DownloadColumn(), bars.TransferSpeedColumn())
-        if of != "bytes":
-            speed = bars.TextColumn("{task.fields[speed]}")
-            counts = (bars.MofNCompleteColumn(), bars.TextColumn(of), speed, bars.TimeRemainingColumn())
-        columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), *counts)
-        with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        columns = ("{task.description}", bars.BarColumn(), bars.TaskProgressColumn(), "{task.fields[speed]}")
+        with bars.Progress(*columns, bars.TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None, speed="")
 
             def move(advance: int, total: int, label: str = "") -> None:

@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.cli.output import Pieces
 from ctxextend.cli.tables import Page
@@ -19,22 +20,18 @@ from ctxextend.tables.stats import needs_log_scale
 # Of a line, the part that reserved rows may take at most: a fourth.
 FRONT = 4
 
-# What curves are drawn in, with and without Unicode: dots across and up in a character, and the characters by the sum
-# of their dots' bits. Of braille: The Unicode Standard, section 21.1, "Braille Patterns".
-BITS = {(0, 0): 1, (0, 1): 2, (0, 2): 4, (1, 0): 8, (1, 1): 16, (1, 2): 32, (0, 3): 64, (1, 3): 128}
-BRAILLE = "".join(chr(0x2800 + bits) for bits in range(256))
-Mark = tuple[int, int, str]
+# What curves are drawn in, with and without Unicode: the bits of a character's dots, by column and by line from
+# below, and the characters by the sum of these. Of braille: The Unicode Standard, section 21.1, "Braille Patterns".
+Mark = tuple[list[list[int]], str]
+BRAILLE = ([[64, 4, 2, 1], [128, 32, 16, 8]], "".join(chr(0x2800 + bits) for bits in range(256)))
 MARKS: dict[bool, tuple[Mark, ...]] = {
-    True: ((2, 4, BRAILLE), (1, 2, " ▀▄█"), (1, 1, " \u00d7")),
-    False: ((1, 1, " *"), (1, 1, " o"), (1, 1, " x")),
+    True: (BRAILLE, ([[2, 1]], " ▀▄█"), ([[1]], " \u00d7")),
+    False: (([[1]], " *"), ([[1]], " o"), ([[1]], " x")),
 }
 SHARED = {True: "▒", False: "#"}  # where several curves are in one character
 # Of the vertical axis its ticks and the rest, then the line between reserved rows and position 0; of the other one.
 SIDES = {True: ("┤", "│", "┊"), False: ("|", "|", ":")}
 AXES = {True: ("─", "┬", "└", "┴"), False: ("-", "+", "+", "+")}
-
-# What a character shows and in which style, by its line from the top and its column.
-Cells = dict[tuple[int, int], tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Curve:
 def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> None:
     """Add up to three curves below a key to what is what; `shared` names what several of them have in common."""
     parts: list[Pieces] = [[(title, "title"), (" (logarithmic)" * _is_logarithmic(curves), "")]]
-    for curve, (_, _, characters) in zip(curves, MARKS[page.unicode], strict=False):
+    for curve, (_, characters) in zip(curves, MARKS[page.unicode], strict=False):
         if curve.name:
             parts.append([(f"  {characters[-1]} {curve.name}", curve.styles[0])])
         parts += curve.key
@@ -75,12 +72,12 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     middle = float(np.exp((low + high) / 2)) if scale is np.log else low + (high - low) / 2
     labels = {height - 1: f"{min(finite):.3g}", height // 2: f"{middle:.3g}", 0: f"{max(finite):.3g}"}
 
-    def shares(values: Sequence[float]) -> list[float]:
+    def shares(values: Sequence[float]) -> NDArray[np.float64]:
         """Return at what part of the height each value is; NaN for what is not finite."""
         numbers = np.array(values, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
-        return [float(value) for value in np.where(np.isfinite(numbers), found, np.nan)]
+        return np.where(np.isfinite(numbers), found, np.nan)
 
     margin = max(map(len, labels.values())) + 1
     reserved = max(len(curve.reserved) for curve in curves)
@@ -89,19 +86,21 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     columns = max(width - margin - 1 - first, 8)
     length = max(len(curve.values) for curve in curves)
     tick, side, border = SIDES[unicode]
-    cells: Cells = {}
-    for curve, mark in reversed(list(zip(curves, MARKS[unicode], strict=False))):
-        drawn = _cells(shares(curve.reserved), ["offset"] * reserved, mark, (height, front, reserved))
-        body = _cells(shares(curve.values), curve.styles, mark, (height, columns, length))
-        drawn |= {(row, first + column): cell for (row, column), cell in body.items()}
-        for place, cell in drawn.items():
-            cells[place] = (SHARED[unicode], "faint") if place in cells else cell
+    drawn = []
+    for curve, mark in zip(curves, MARKS[unicode], strict=False):
+        before = _bits(shares(curve.reserved), mark, (height, front, reserved))
+        behind = _bits(shares(curve.values), mark, (height, columns, length))
+        bits = np.hstack([before, np.zeros((height, first - front), dtype=int), behind])
+        places = (min(column * length // columns, len(curve.values) - 1) for column in range(columns))
+        drawn.append((bits, mark[1], ["offset"] * first + [curve.styles[place] for place in places]))
     lines = []
     for row in range(height):
-        if front:
-            cells[row, front] = border, "faint"
         pieces = [(f"{labels.get(row, ''):>{margin}}{tick if row in labels else side}", "faint")]
-        pieces += [cells.get((row, column), (" ", "")) for column in range(first + columns)]
+        for column in range(first + columns):
+            found = [(marks[bits[row, column]], styles[column]) for bits, marks, styles in drawn if bits[row, column]]
+            if front and column == front:
+                found = [(border, "faint")]
+            pieces.append((SHARED[unicode], "faint") if len(found) > 1 else (*found, (" ", ""))[0])
         by_style = groupby(pieces, itemgetter(1))
         lines.append([("".join(text for text, _ in same), style) for style, same in by_style])
     return [*lines, *_axis(margin, front, columns, length, unicode=unicode)]
@@ -112,30 +111,27 @@ def _is_logarithmic(curves: Sequence[Curve]) -> bool:
     return needs_log_scale(reserved, np.array([value for curve in curves for value in curve.values], dtype=np.float64))
 
 
-def _cells(shares: Sequence[float], styles: Sequence[str], mark: Mark, size: tuple[int, int, int]) -> Cells:
-    """Return the characters of a curve, by what part of the height each value is at.
+def _bits(shares: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]) -> NDArray[np.intp]:
+    """Return the sum of the dots' bits in each character of a curve, by what part of the height each value is at.
 
-    `size` is in lines, columns, and positions of the axis.
+    `size` is in lines, columns, and positions of the axis; the sums are in lines from the top, and columns.
     """
-    (across, up, characters), (height, columns, length) = mark, size
-    bits: dict[tuple[int, int], int] = {}
+    weights, (height, columns, length) = np.array(mark[0]), size
+    across, up = weights.shape
+    steps = np.where(np.isnan(shares), -1, np.minimum(shares * height * up, height * up - 1)).astype(int)
+    dots = np.zeros((columns * across, height * up), dtype=int)
     before: list[int] = []
     for x in range(columns * across):
         start, stop = (end * length // (columns * across) for end in (x, x + 1))
-        here = [share for share in shares[start : max(stop, start + 1)] if not math.isnan(share)]
-        steps = [min(int(share * height * up), height * up - 1) for share in here]
-        if steps:
-            low, high = min(steps), max(steps)
+        here = [step for step in steps[start : max(stop, start + 1)].tolist() if step >= 0]
+        if here:
+            low, high = min(here), max(here)
             if before:  # leaves no gap to the column before
                 low, high = min(low, max(before) + 1), max(high, min(before) - 1)
-            for y in range(height * up - 1 - high, height * up - low):
-                place = y // up, x // across
-                bits[place] = bits.get(place, 0) | BITS[x % across, y % up]
-        before = steps
-    return {
-        (row, column): (characters[found], styles[min(column * length // columns, len(shares) - 1)])
-        for (row, column), found in bits.items()
-    }
+            dots[x, low : high + 1] = 1
+        before = here
+    bits: NDArray[np.intp] = np.einsum("cahu,au->hc", dots.reshape(columns, across, height, up), weights)
+    return bits[::-1]
 
 
 def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:

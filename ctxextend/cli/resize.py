@@ -146,7 +146,17 @@ def resize(
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
         sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, trained.warnings)
     else:
-        result = _execute(sink, plan, output, force=force, verify=verify)
+
+        def check(folder: Path) -> None:
+            if verify:
+                from ctxextend.verification.verify import check_output
+
+                check_output(plan, folder)
+                sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
+
+        with sink.progress("Writing") as progress:
+            result = plan.execute(output, force=force, progress=progress, check=check)
+        result = replace(result, verified=verify)
         _show_result(sink, result)
         sink.result("resize", to_json(result) | also, result.warnings)
         sink.note(_next_steps(result))
@@ -167,27 +177,6 @@ def calibration_text(found: "Calibration") -> str:
         return f"{began}: {chosen}, as the table says; nothing was better by more than a standard error"
     by = f"{found.better_by.mean:.2g} \u00b1 {found.better_by.error or 0.0:.1g}{unit}"
     return f"{began}: {chosen}; {measure} {before} -> {after}, better by {by} on this text"
-
-
-def _execute(sink: Output, plan: "ResizePlan", output: Path | None, *, force: bool, verify: bool) -> "ResizeResult":
-    """Carry the plan out under one bar, which goes on where the output is then verified."""
-    if not verify:
-        with sink.progress("Writing") as progress:
-            return plan.execute(output, force=force, progress=progress)
-    from ctxextend.verification.tensors import unchanged_tensors
-    from ctxextend.verification.verify import check_output
-
-    both = plan.bytes_to_write + sum(entry.size for entry, _ in unchanged_tensors(plan))
-    with sink.progress("Writing and proving") as progress:
-
-        def moved(advance: int, total: int, label: str = "") -> None:
-            progress(advance, both, label)
-
-        result = plan.execute(
-            output, force=force, progress=moved, check=lambda folder: check_output(plan, folder, progress=moved)
-        )
-    sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
-    return replace(result, verified=True)
 
 
 def show_plan(

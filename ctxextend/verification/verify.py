@@ -85,7 +85,7 @@ def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError
     return Verification(ref.source, reference, None, None, (check,))
 
 
-def check_output(plan: ResizePlan, folder: Path, *, progress: Progress = no_progress) -> None:
+def check_output(plan: ResizePlan, folder: Path) -> None:
     """Verify the finished folder that a plan has written, before it takes its name.
 
     Raises:
@@ -93,7 +93,7 @@ def check_output(plan: ResizePlan, folder: Path, *, progress: Progress = no_prog
     """
     try:
         resized = _open_resized(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
-        checks = _run_checks(ExpectedResize(plan, None, "as planned"), resized, progress)
+        checks = _run_checks(ExpectedResize(plan, None, "as planned"), resized, no_progress)
     except CtxextendError as error:
         raise VerificationError(f"The output could not be verified: {error.message}", NOTHING_KEPT) from error
     failed = [f"{check.name}: {check.evidence[0]}" for check in checks if not check.passed]
