@@ -18,8 +18,7 @@ ABSOLUTE = Requirement(
     "position_embedding_type",
     "absolute",
     PositionScheme(
-        "positions of that type, which are not resized",
-        "If it was trained with absolute ones, let config.json say so.",
+        "positions of that type, which are not resized", "If it was trained with absolute ones, let config.json say so."
     ),
 )
 # Models in models in models: no model of transformers is nested more deeply.

@@ -4,12 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctxextend.checkpoints.atomic_output import (
-    atomic_file,
-    check_disk_space,
-    check_writable,
-    os_errors_as_output_error,
-)
+from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, check_writable, os_errors_as_output_error
 from ctxextend.errors import OutputError
 
 
