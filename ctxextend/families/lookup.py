@@ -8,7 +8,7 @@ from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.schema import Buffer, Family, PositionScheme, PositionTable, Requirement, ReservedRows
+from ctxextend.families.schema import Buffer, Family, Part, PositionScheme, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.json_output import json_key
 
@@ -171,7 +171,8 @@ def find_architecture(
         raise CheckpointError(
             f"{where} names no model_type.", "Say what it is with --family, for example --family gpt2."
         )
-    found = list(_search(model_type, config, _Surroundings()))
+    nowhere = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
+    found = list(_search(model_type, nowhere))
     unsupported = tuple(item for item in found if isinstance(item, UnsupportedPart))
     locations = list[TableLocation]()
     has_reader = False  # a part that reads the model's texts and has no table
@@ -208,24 +209,13 @@ def by_hand(
     return Architecture(family, (TableLocation(entry, family, "", ("",), tuple(path), (), config),))
 
 
-@dataclass(frozen=True)
-class _Surroundings:
-    """What surrounds a model inside another: see `TableLocation` and `Part`."""
-
-    part: str = ""
-    prefixes: tuple[str, ...] = ("",)
-    path: Keys = ()
-    overrides: tuple[Keys, ...] = ()
-    tokenizer: str | None = ""
-    usual_prefix: str = ""
-    is_head: bool = False
-    only: str = ""
-
-
 def _search(
-    model_type: str, config: Mapping[str, Any], outer: _Surroundings
+    model_type: str, outer: TableLocation, within: Part | None = None
 ) -> Iterator[TableLocation | UnsupportedPart]:
-    """Yield the tables of a model and of its parts, and the parts that have none."""
+    """Yield the tables of a model and of its parts, and the parts that have none.
+
+    `outer` says where the model stands, and has no table yet; `within` is the part of another model that it is.
+    """
     if model_type not in FAMILIES:
         scheme = POSITION_SCHEMES.get(model_type)
         if scheme is None:
@@ -238,16 +228,14 @@ def _search(
     if len(outer.path) > MAX_DEPTH:
         yield UnsupportedPart(outer.part, f"This {model_type} model is not looked for so deep in others.", "")
         return
-    family = FAMILIES[model_type]
+    family, (is_head, only) = FAMILIES[model_type], (within.is_head, within.only) if within else (False, "")
     prefixes = tuple(before + own for before in outer.prefixes for own in family.prefixes)
-    usual = outer.usual_prefix + family.prefixes[1 if outer.is_head and len(family.prefixes) > 1 else 0]
+    usual = outer.usual_prefix + family.prefixes[1 if is_head and len(family.prefixes) > 1 else 0]
+    here = replace(outer, family=family, prefixes=prefixes, usual_prefix=usual)
     for table in family.tables:
-        if outer.only and table.part not in ("", outer.only):
+        if only and table.part not in ("", only):
             continue
-        name = outer.part if outer.only else ".".join(filter(None, (outer.part, table.part)))
-        found = TableLocation(
-            table, family, name, prefixes, outer.path, outer.overrides, config, outer.tokenizer, usual
-        )
+        found = replace(here, table=table, part=here.part if only else _joined(here.part, table.part))
         requirements = (*family.requires, ABSOLUTE)
         unmet = next((need for need in requirements if found.stated(need.key) not in (None, need.value)), None)
         if unmet:
@@ -255,24 +243,26 @@ def _search(
                 f"This {model_type} model with {unmet.key} {found.stated(unmet.key)!r} reads no learned position "
                 f"table; it uses {unmet.instead.uses}."
             )
-            yield UnsupportedPart(name, message, unmet.instead.advice, reads_tokens=True)
+            yield UnsupportedPart(found.part, message, unmet.instead.advice, reads_tokens=True)
             break
         yield found
     for part in family.parts:
-        path = (*outer.path, part.config_key)
-        inner = _Surroundings(
-            part=".".join(filter(None, (outer.part, part.name))),
+        inner = replace(
+            here,
+            part=_joined(here.part, part.name),
             prefixes=tuple(before + own for before in prefixes for own in part.prefixes),
-            path=path,
-            overrides=tuple((*outer.path, key) for key in part.overrides),
-            tokenizer=outer.tokenizer if part.tokenizer == "" else part.tokenizer,
+            path=(*here.path, part.config_key),
+            overrides=tuple((*here.path, key) for key in part.overrides),
+            tokenizer=here.tokenizer if part.tokenizer == "" else part.tokenizer,
             usual_prefix=usual + part.prefixes[0],
-            is_head=part.is_head,
-            only=part.only,
         )
-        stated = nested(config, (*path, "model_type"))
+        stated = nested(here.config, (*inner.path, "model_type"))
         is_stated = part.is_any and isinstance(stated, str) and stated
-        yield from _search(stated if is_stated else part.model_type, config, inner)
+        yield from _search(stated if is_stated else part.model_type, inner, part)
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
