@@ -27,7 +27,7 @@ def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorF
     table = np.ones((rows, ROW), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, dropped)
     destination = file.path.with_name("new.safetensors")
-    rewrite(file, layout, {"table": table}, destination)
+    rewrite(file, layout, {"table": table}.__getitem__, destination)
     assert destination.stat().st_size == layout.size
     new = open_safetensors(destination)
     old_values, new_values = load_file(file.path), load_file(destination)
@@ -152,4 +152,4 @@ def test_rewrite_refuses_a_tensor_of_another_size(tmp_path: Path) -> None:
     old = save(tmp_path / "old.safetensors", 4)
     layout = plan_layout(old, {"table": (6, ROW)}, ())
     with pytest.raises(ValueError, match="planned"):
-        rewrite(old, layout, {"table": np.ones((5, ROW), dtype=np.float32)}, tmp_path / "new.safetensors")
+        rewrite(old, layout, {"table": np.ones((5, ROW), dtype=np.float32)}.__getitem__, tmp_path / "new.safetensors")

@@ -136,7 +136,7 @@ def test_train_keeps_the_save_before_the_one_that_was_spoilt(gpt2: Path, monkeyp
         stepped(self, args, state, control, **others)
         if state.global_step == 3:
             with torch.no_grad():
-                self.trainable.parameters["transformer.wpe.weight"][20:] = float("nan")
+                self.setup.trainable.parameters["transformer.wpe.weight"][20:] = float("nan")
 
     monkeypatch.setattr(RunCallback, "on_step_end", spoilt)
     done = begin(gpt2)

@@ -51,7 +51,7 @@ TABLE = {"table.weight": "base.table.weight"}
 def test_keep_frozen_rows_leaves_rows_that_are_not_trained_as_they_are(which: int) -> None:
     model = Model()
     before = model.base["table"].weight.detach().clone()
-    trained = Trainable.freeze(model, TABLE, "base.table.weight", NEW)
+    trained = Trainable(model, TABLE, "base.table.weight", NEW)
     optimizer = list(optimizers(model))[which]
     trained.keep_frozen_rows(optimizer)
     learn(model, optimizer)
@@ -61,10 +61,10 @@ def test_keep_frozen_rows_leaves_rows_that_are_not_trained_as_they_are(which: in
 
 def test_freeze_trains_what_it_is_told_and_counts_it() -> None:
     model = Model()
-    assert set(Trainable.freeze(model, TABLE, "base.table.weight", NEW).parameters) == {"base.table.weight"}
-    assert Trainable.freeze(model, TABLE, "base.table.weight", NEW).count == 2 * 3
+    assert set(Trainable(model, TABLE, "base.table.weight", NEW).parameters) == {"base.table.weight"}
+    assert Trainable(model, TABLE, "base.table.weight", NEW).count == 2 * 3
     both = TABLE | {"head.weight": "head.weight", "other.bias": "base.other.bias"}
-    trained = Trainable.freeze(model, both, "base.table.weight", None)
+    trained = Trainable(model, both, "base.table.weight", None)
     # A parameter that has two names is one.
     assert set(trained.parameters) == {"base.table.weight", "base.other.weight", "base.other.bias"}
     assert trained.count == 15 + 6 + 2

@@ -8,7 +8,7 @@ where the difference is whole blocks; elsewhere it goes last.
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,7 +117,7 @@ def plan_layout(
 def rewrite(
     file: TensorFile,
     layout: Layout,
-    tensors: Mapping[str, NDArray[Any]],
+    tensor_of: Callable[[str], NDArray[Any]],
     destination: Path,
     written: Written = lambda count: None,
 ) -> None:
@@ -126,7 +126,7 @@ def rewrite(
     Args:
         file: The old file.
         layout: From `plan_layout(file, …)`.
-        tensors: The new tensors by name, in their file's dtype and the layout's shapes.
+        tensor_of: Gives a new tensor by its name, in their file's dtype and the layout's shapes.
         destination: Must not exist; gets the old file's permission bits.
         written: Called with the bytes written since the last call.
     """
@@ -137,7 +137,7 @@ def rewrite(
             if piece.offset is not None:
                 copy_range(source, output, piece.offset, piece.size, written)
                 continue
-            tensor = tensors[piece.name] if piece.is_new else file.read_bytes(piece.name)
+            tensor = tensor_of(piece.name) if piece.is_new else file.read_bytes(piece.name)
             if tensor.nbytes != piece.size:
                 raise ValueError(f"{piece.name} has {tensor.nbytes} bytes, and {piece.size} were planned")
             data = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data

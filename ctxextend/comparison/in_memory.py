@@ -109,6 +109,7 @@ class InMemoryTrainer:
 
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
+        from ctxextend.training.training_result import TrainingInterrupted
 
         task, model = self.task, resized.model.model
         if task.settings.trainable == "new":
@@ -121,10 +122,11 @@ class InMemoryTrainer:
         setup = set_up(resized.model, resized.names, task, self.teacher)
         before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
         try:
-            outcome = run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
-            if outcome.stopped_by is not None:
-                signal.raise_signal(outcome.stopped_by)
-                raise KeyboardInterrupt
+            try:
+                run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
+            except TrainingInterrupted as stop:
+                signal.raise_signal(stop.signal)
+                raise
             with torch.no_grad():  # rounded to the dtypes of the files, as it would be written
                 for name, parameter in setup.trainable.names.items():
                     weight = model.get_parameter(parameter)

@@ -387,7 +387,7 @@ class ResizePlan:
                     choices += self._choice(table, before)
                 name = checkpoint.output_name(file)
                 if name in self.layouts:
-                    rewrite(file, self.layouts[name], tensors, staged / name, written)
+                    rewrite(file, self.layouts[name], tensors.__getitem__, staged / name, written)
             texts[RECIPE_FILE] = self._recipe(hashes).encode()
             write_rest(checkpoint, staged, copied, texts, written)
             size = sum((staged / name).stat().st_size for name in self.file_sizes)

@@ -57,8 +57,7 @@ class LanguageModeling(torch.nn.Module):
         if self.has_separate_head:
             return {"loss": chunked_loss(self.model.get_output_embeddings(), outputs, labels)}
         flat = outputs.float().flatten(0, 1), labels.flatten()
-        summed = cross_entropy(*flat, ignore_index=IGNORE_INDEX, reduction="sum")
-        return {"loss": summed / (labels != IGNORE_INDEX).sum().clamp(min=1)}
+        return {"loss": cross_entropy(*flat, ignore_index=IGNORE_INDEX)}
 
 
 def plan_windows(tokens: int, length: int) -> list[Span]:

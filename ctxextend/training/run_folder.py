@@ -13,7 +13,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ctxextend.checkpoints.atomic_output import (
 )
 from ctxextend.errors import TrainingError
 
-RUN_FILE = "run.json"
+RUN_FILE, LOG_FILE = "run.json", "train_log.jsonl"
 # transformers' name of a save; the step follows.
 SAVE = "checkpoint-"
 # Settings that may change when a run is resumed.
@@ -42,16 +42,12 @@ class RunFolder:
 
     path: Path
     keeps_saves: bool = True  # whether the run is saved at all; a comparison's are not
+    begun_for: int | None = None  # the steps that were asked for first, where they are known
 
     @classmethod
     def beside(cls, output: Path) -> "RunFolder":
         """Return the folder that belongs to an output."""
         return cls(output.with_name(f"{output.name}.training"))
-
-    @property
-    def log(self) -> Path:
-        """The losses so far."""
-        return self.path / "train_log.jsonl"
 
     @property
     def saves(self) -> Path:
@@ -74,21 +70,6 @@ class RunFolder:
         """The last complete save."""
         return self.saves / f"{SAVE}{self.step}" if self.steps else None
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What `open_run_folder` wrote down of the run; empty if nothing is readable."""
-        try:
-            found = json.loads((self.path / RUN_FILE).read_text("utf-8"))
-        except (OSError, ValueError):
-            found = None
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def begun_for(self) -> int | None:
-        """The steps that were asked for first; None if unknown."""
-        steps = self.settings.get(BEGUN_FOR)
-        return steps if isinstance(steps, int) else None
-
     def remove(self, steps: list[int] | None = None) -> None:
         """Remove the folder, or the saves of some steps; a killed removal leaves no part under their names."""
         with contextlib.suppress(OSError):
@@ -108,55 +89,61 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
         OutputError: It cannot be created.
     """
     folder = RunFolder.beside(output)
-    remove_stale(folder.path, "old")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(os_errors_as_output_error(folder.path))
-        stack.enter_context(created_folders(folder.path))
+    path, noted = folder.path, folder.path / RUN_FILE
+    remove_stale(path, "old")
+    with os_errors_as_output_error(path), created_folders(path), contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(folder.path))
+            stack.enter_context(locked(path))
         except BlockingIOError:
             hint = "Wait for it, or choose another -o."
-            raise TrainingError(f"Another run works in {folder.path} just now.", hint) from None
-        remove_stale(folder.path / RUN_FILE, "new")
-        _check(folder, settings, resume=resume, force=force)
+            raise TrainingError(f"Another run works in {path} just now.", hint) from None
+        remove_stale(noted, "new")
+        if any(path.iterdir()) and not noted.is_file():
+            raise TrainingError(f"{path} is in the way: saves are kept under that name.", "Choose another -o.")
+        before = _read(noted)
+        if folder.step and (resume or not force):
+            _check(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
+            before = {}
             remove_at_once(folder.saves)  # at once, and before anything else
-            for path in sorted(folder.path.iterdir(), key=lambda path: path.name == RUN_FILE):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
+            for other in sorted(path.iterdir(), key=lambda other: other == noted):
+                if other.is_dir() and not other.is_symlink():
+                    shutil.rmtree(other)
                 else:
-                    path.unlink()
-        noted = {**settings, BEGUN_FOR: folder.begun_for or settings["train.steps"]}
-        with atomic_file(folder.path / RUN_FILE) as staged:
-            staged.write_text(json.dumps(noted, indent=2) + "\n", "utf-8")
+                    other.unlink()
+        begun_for = before.get(BEGUN_FOR, settings["train.steps"])
+        with atomic_file(noted) as staged:
+            staged.write_text(json.dumps({**settings, BEGUN_FOR: begun_for}, indent=2) + "\n", "utf-8")
         folder.saves.mkdir(exist_ok=True)
         try:
-            yield folder
+            yield replace(folder, begun_for=begun_for)
         finally:
             if folder.save is None:
                 folder.remove()
 
 
-def _check(folder: RunFolder, settings: Mapping[str, Any], *, resume: bool, force: bool) -> None:
-    """Refuse to touch what is not ours, to lose saves, and to resume another run."""
+def _read(noted: Path) -> dict[str, Any]:
+    """Return what was noted of a run; empty if nothing is readable."""
+    try:
+        found = json.loads(noted.read_text("utf-8"))
+    except (OSError, ValueError):
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def _check(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Refuse to lose saves, and to resume another run."""
     path, saved, steps = folder.path, folder.step, settings["train.steps"]
-    if any(path.iterdir()) and not (path / RUN_FILE).is_file():
-        raise TrainingError(f"{path} is in the way: saves are kept under that name.", "Choose another -o.")
-    if not saved or (force and not resume):
-        return
-    if not resume:
-        raise TrainingError(
-            f"{path} holds the saves of a run that was stopped.", "Go on with --resume, or begin anew with --force."
-        )
-    before = folder.settings
     names = sorted({*before, *settings} - {*FREE, BEGUN_FOR})
-    if changed := [name for name in names if before.get(name) != settings.get(name)]:
-        said = "; ".join(f"{name} was {before.get(name)!r} and is {settings.get(name)!r}" for name in changed)
-        raise TrainingError(
-            f"The run in {path} was another: {said}.", "Resume it as it was begun, or begin anew with --force."
-        )
-    if steps < saved:
-        raise TrainingError(
-            f"{path} holds the save of step {saved}, and --steps asks for {steps}.",
-            f"Go on with --steps {saved} or more, or begin anew with --force.",
-        )
+    changed = [name for name in names if before.get(name) != settings.get(name)]
+    hint = "Resume it as it was begun, or begin anew with --force."
+    if not resume:
+        said, hint = "holds the saves of a run that was stopped", "Go on with --resume, or begin anew with --force."
+    elif changed:
+        words = (f"{name} was {before.get(name)!r} and is {settings.get(name)!r}" for name in changed)
+        said = f"holds the saves of another run: {'; '.join(words)}"
+    elif steps < saved:
+        said = f"holds the save of step {saved}, and --steps asks for {steps}"
+    else:
+        return
+    raise TrainingError(f"{path} {said}.", hint)

@@ -173,33 +173,25 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
 # ---- the model
 
 
-@dataclass(frozen=True)
 class Trainable:
-    """The parameters of a model that are trained. From `freeze` on, all others are frozen."""
+    """The parameters of a model that are trained; all others are frozen.
 
-    model: torch.nn.Module
-    names: Mapping[str, str]  # for each tensor of the checkpoint that is trained the parameter that holds it
-    table: str  # the parameter that is the position table, one of `names`
-    rows: NDArray[np.bool_]  # which of its rows are trained, shape (rows,)
+    `names` has for each tensor of the checkpoint that is trained the parameter that holds it, `table` is that of the
+    position table, and `rows` says which of its rows are trained, shape (rows,); None is all.
+    """
 
-    @classmethod
-    def freeze(
-        cls, model: torch.nn.Module, names: Mapping[str, str], table: str, rows: NDArray[np.bool_] | None
-    ) -> "Trainable":
-        """Freeze all parameters of a model but those to train; `rows` None is all."""
-        trained = set(names.values())
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            if name not in trained:
-                parameter.requires_grad_(False)
-        for name in trained:  # after the others: a tied parameter has several names
+    def __init__(
+        self, model: torch.nn.Module, names: Mapping[str, str], table: str, rows: NDArray[np.bool_] | None
+    ) -> None:
+        self.model, self.names, self.table = model, names, table
+        model.requires_grad_(False)
+        for name in names.values():
             model.get_parameter(name).requires_grad_(True)
         weight = model.get_parameter(table)
-        if rows is None:
-            rows = np.ones(len(weight), np.bool_)
-        if not rows.all():
-            frozen = torch.from_numpy(~rows)[:, None].to(weight.device)
+        self.rows = np.ones(len(weight), np.bool_) if rows is None else rows
+        if not self.rows.all():
+            frozen = torch.from_numpy(~self.rows)[:, None].to(weight.device)
             weight.register_hook(lambda gradient: gradient.masked_fill(frozen, 0))  # type: ignore[no-untyped-call]
-        return cls(model, names, table, rows)
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -277,7 +269,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
         is_sentence = (model.root / SENTENCE_MODULES).is_file()
         objective = Distillation(model, teacher, read_pooling(model.root) if is_sentence else (), placed=placed)
     trained = _all_names(model, names) if settings.trainable == "all" else {task.files.table: names[task.files.table]}
-    trainable = Trainable.freeze(model.model, trained, trained[task.files.table], task.rows)
+    trainable = Trainable(model.model, trained, trained[task.files.table], task.rows)
     disable_dropout(model.model)
     if task.length > LONG:
         checkpoint_activations(model.model)

@@ -7,8 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,12 +24,14 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
 from ctxextend.errors import OutputError, TrainingError
+from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.models.load import quiet
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
-from ctxextend.training.run_folder import SAVE, RunFolder
-from ctxextend.training.setup import Trainable, TrainingSetup
+from ctxextend.training.run_folder import LOG_FILE, SAVE, RunFolder
+from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import SequenceDataset
+from ctxextend.training.training_result import TrainingInterrupted, TrainResult
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
@@ -43,21 +44,9 @@ UNFINISHED = "unfinished"
 SAME_SIGNAL = 2.0
 
 
-@dataclass(frozen=True)
-class TrainingOutcome:
-    """What the steps of a run gave."""
-
-    log: tuple[Mapping[str, Any], ...]  # what was logged, a mapping for each step or evaluation
-    step: int  # the last
-    seconds: float  # wall clock, that before an interruption included
-    peak_bytes: int | None  # of the accelerator, or else of the process; None if unknown
-    micro_batch: int  # sequences that the device held at a time
-    stopped_by: int | None  # the signal; None if the run finished
-
-
 def run_training(
     setup: TrainingSetup, folder: RunFolder, progress: Progress, tell: Callable[[str], None] = lambda text: None
-) -> TrainingOutcome:
+) -> TrainResult:
     """Train, from the last save on if there is one; progress is in tokens, with the loss of each step.
 
     If the memory of the device does not hold the first step, it is tried again with smaller micro-batches, and then
@@ -66,6 +55,7 @@ def run_training(
     Raises:
         TrainingError: A loss is not finite, or the memory does not suffice.
         OutputError: A save cannot be written.
+        TrainingInterrupted: A signal stopped it.
     """
     task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
@@ -74,17 +64,15 @@ def run_training(
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
             begun, callback = folder.step, RunCallback(setup, folder, stop, progress)
-            trainer = _make_trainer(setup, folder, callback, micro_batch)
+            trainer = _make_trainer(callback, micro_batch)
             try:
-                _train(trainer, setup, stop)
+                _train(trainer, callback)
             except Exception as error:
                 if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
                     raise
                 failure = error.with_traceback(None)  # whose frames hold what does not fit
             else:
-                step, log = trainer.state.global_step, tuple(trainer.state.log_history)
-                stopped_by = stop.signal if step < task.settings.steps else None
-                return TrainingOutcome(log, step, callback.seconds, _peak_bytes(), micro_batch, stopped_by)
+                return _result(trainer, callback, micro_batch)
             if trainer.state.global_step > begun or task.devices.num_processes > 1 or is_checkpointed:
                 break
             tell(f"The memory does not hold {micro_batch} sequences at once; less is tried.")
@@ -96,39 +84,68 @@ def run_training(
     ) from failure
 
 
-def _train(trainer: "RunTrainer", setup: TrainingSetup, stop: "Stop") -> None:
+def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
     """Take the steps, and measure the loss after the last one."""
-    folder = trainer.folder
+    folder, setup = trainer.folder, callback.setup
     try:
         trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
-        last = trainer.state.global_step
-        is_measured = any("eval_loss" in line and line["step"] == last for line in trainer.state.log_history)
-        if stop.signal is None and not is_measured:
+        step = trainer.state.global_step
+        is_measured = any("eval_loss" in line and line["step"] == step for line in trainer.state.log_history)
+        if callback.stop.signal is None and not is_measured:
             trainer.evaluate()
-    except NotFiniteError as error:
-        if not trainer.is_world_process_zero():
-            raise TrainingError("The first process failed.", "What it said is why.") from None
-        if not error.step:
+    except NotFiniteError:
+        step = trainer.state.global_step
+        if not step:
             raise TrainingError(
                 f"The loss of {setup.model.name} is no finite number before the first step.",
                 "Look at its table: ctxextend inspect; or train with --precision fp32.",
             ) from None
-        if folder.step == trainer.state.global_step:  # it may be spoilt: no step has shown that it is not
-            folder.remove([folder.step])
-        again = f"Begin anew with an --lr below {setup.lr:.2g}"
-        kept = f"What was learned until step {folder.step} is saved in {folder.save}." if folder.save else ""
+        folder.remove([saved for saved in folder.steps if saved > callback.sound])
+        begin = f"Begin anew with an --lr below {setup.lr:.2g}"
+        again = f"{begin} and --force, or write what is saved: the same command with --resume --steps {folder.step}."
+        kept = f"What was learned until step {folder.step} is saved in {folder.save}."
         raise TrainingError(
-            f"The loss or its gradient is no finite number at step {error.step} of {setup.task.settings.steps}. "
-            f"{kept or 'Nothing was saved.'}",
-            f"{again} and --force, or write what is saved: the same command with --resume --steps {folder.step}."
-            if kept
-            else f"{again}.",
+            f"The loss is no finite number at step {step} of {setup.task.settings.steps}. "
+            + (kept if folder.save else "Nothing was saved."),
+            again if folder.save else f"{begin}.",
         ) from None
     except OSError as error:  # on a full disk the log is the first that cannot be written
         raise trainer.save_error(error) from error
 
 
-def _make_trainer(setup: TrainingSetup, folder: RunFolder, callback: "RunCallback", micro_batch: int) -> "RunTrainer":
+def _result(trainer: "RunTrainer", callback: "RunCallback", micro_batch: int) -> TrainResult:
+    """Return the result of a run that finished, written nowhere yet."""
+    task, settings, log = callback.setup.task, callback.setup.task.settings, tuple(trainer.state.log_history)
+    step, kind, stop = trainer.state.global_step, callback.setup.model.kind, callback.stop.signal
+    if stop is not None and step < settings.steps:
+        raise TrainingInterrupted(stop, step, trainer.folder.path)
+    held_out = [line["eval_loss"] for line in log if "eval_loss" in line]
+    return TrainResult(
+        output=trainer.folder.path,
+        source=task.files.ref.source,
+        objective="distilled" if kind == ENCODER else kind,
+        trainable=settings.trainable,
+        parameters=callback.setup.trainable.count,
+        steps=step,
+        batch_size=settings.batch_size,
+        micro_batch=micro_batch,
+        devices=task.devices.num_processes,
+        seq_len=task.span,
+        window=task.length,
+        lr=callback.setup.lr,
+        tokens=step * settings.batch_size * task.length,
+        loss_before=held_out[0],
+        loss_after=held_out[-1],
+        seconds=callback.seconds,
+        peak_bytes=_peak_bytes(),
+        precision=settings.precision,
+        log=log,
+        is_first=task.devices.is_main_process,
+    )
+
+
+def _make_trainer(callback: "RunCallback", micro_batch: int) -> "RunTrainer":
+    setup, folder = callback.setup, callback.folder
     settings, devices = setup.task.settings, setup.task.devices
     is_cpu, count = devices.device.type == "cpu", settings.steps * settings.batch_size
     arguments = TrainingArguments(
@@ -168,13 +185,11 @@ def _make_trainer(setup: TrainingSetup, folder: RunFolder, callback: "RunCallbac
         arguments._n_gpu = 1
     try:
         trainer = RunTrainer(
-            trainable=setup.trainable,
-            folder=folder,
+            callback,
             model=setup.objective,
             args=arguments,
             train_dataset=SequenceDataset(setup.task.train, setup.sequences, count, shuffled=True),
             eval_dataset=SequenceDataset(setup.task.held_out, setup.sequences, setup.eval_count, shuffled=False),
-            callbacks=[callback],
         )
     except (ImportError, RuntimeError, ValueError) as error:  # what integrations raise that are not installed
         if settings.report_to == "none":
@@ -203,20 +218,15 @@ def _peak_bytes() -> int | None:
 
 
 class NotFiniteError(Exception):
-    """A loss or a gradient is not finite at a step."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"not finite at step {step}")
-        self.step = step
+    """A loss is not finite."""
 
 
 class RunTrainer(Trainer):
     """A Trainer that reads its data in order, saves only what is trained, and never leaves half a save."""
 
-    def __init__(self, *, trainable: Trainable, folder: RunFolder, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.trainable = trainable
-        self.folder = folder
+    def __init__(self, callback: "RunCallback", **arguments: Any) -> None:
+        super().__init__(callbacks=[callback], **arguments)
+        self.trainable, self.folder = callback.setup.trainable, callback.folder
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         """Return the order of the data, which is shuffled already."""
@@ -280,8 +290,8 @@ class RunCallback(TrainerCallback):
     """Writes the log, ends the run if a number is not finite, and stops it after a signal."""
 
     def __init__(self, setup: TrainingSetup, folder: RunFolder, stop: "Stop", progress: Progress) -> None:
-        self.trainable, self.task = setup.trainable, setup.task
-        self.folder, self.stop, self.progress = folder, stop, progress
+        self.setup, self.folder, self.stop, self.progress = setup, folder, stop, progress
+        self.sound = folder.step  # the last step after which the loss was finite
         self._began, self._reported = 0.0, 0
 
     @property
@@ -291,40 +301,37 @@ class RunCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Begin the log with the steps before, and let the optimizer leave frozen rows alone."""
-        self.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # of accelerate's, around torch's
+        self.setup.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # of accelerate's, around torch's
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
         self._began = time.perf_counter() - max(before, default=0.0)
         if state.is_world_process_zero:
-            self.folder.log.write_text("".join(f"{json.dumps(line)}\n" for line in state.log_history), "utf-8")
+            lines = "".join(f"{json.dumps(line)}\n" for line in state.log_history)
+            (self.folder.path / LOG_FILE).write_text(lines, "utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **others: Any) -> None:
         """Write a line of the log; stop if the loss is not finite."""
         if not state.log_history:
             return
-        logs = logs or {}
         state.log_history[-1]["seconds"] = round(self.seconds, 3)
         if state.is_world_process_zero:
-            with self.folder.log.open("a", encoding="utf-8") as file:
+            with (self.folder.path / LOG_FILE).open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(state.log_history[-1])}\n")
+        logs, step, task = logs or {}, state.global_step, self.setup.task
         if "loss" in logs:
-            tokens = self.task.settings.batch_size * self.task.length
-            taken, self._reported = state.global_step - self._reported, state.global_step
-            self.progress(taken * tokens, self.task.settings.steps * tokens, f"loss {logs['loss']:.4f}")
+            tokens = task.settings.batch_size * task.length
+            advance, self._reported = (step - self._reported) * tokens, step
+            self.progress(advance, task.settings.steps * tokens, f"loss {logs['loss']:.4f}")
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
-            raise NotFiniteError(state.global_step)
-        if "loss" in logs and state.is_world_process_zero:
-            self.folder.remove(self.folder.steps[1:])
+            raise NotFiniteError
+        if "loss" in logs:  # of the weights after the step before
+            self.sound = max(self.sound, step - 1)
+            if state.is_world_process_zero:
+                self.folder.remove(self.folder.steps[1:])
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop if a signal came while a save was written: another step may take long."""
         if self.stop.is_wanted():
             control.should_training_stop = True
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Stop before a step that would spoil the weights; with fp16 the scaler skips such a step."""
-        gradients = [value.grad for value in self.trainable.parameters.values() if value.grad is not None]
-        if not args.fp16 and not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
-            raise NotFiniteError(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Evaluate and save at the end; save and stop after a signal."""
