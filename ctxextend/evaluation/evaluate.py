@@ -362,8 +362,9 @@ def cut_windows(
     between = np.array([] if separator is None else [separator], np.int64)
     joined = _cut(np.concatenate([piece for ids in read for piece in (ids, between)]), size)[:wanted]
     if len(joined) < least:
-        shorter = next((2**power for power in range(20, 2, -1) if 2**power <= tokens), 0)
-        hint = f", or measure shorter windows with --length {shorter}" if shorter >= LEAST_LENGTH and least == 1 else ""
+        hint, shorter = "", 2 ** max(tokens.bit_length() - 1, 0)
+        if least == 1 and shorter >= LEAST_LENGTH:
+            hint = f", or measure shorter windows with --length {shorter}"
         needed = f"one window takes {size:,}" if least == 1 else f"{least} windows of {size:,} are needed"
         raise DataError(f"The text has {tokens:,} tokens, and {needed}.", f"Name more text with --data{hint}.")
     across = 2 * len(inside) < len(joined) or len(inside) < least
