@@ -15,7 +15,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from ctxextend.checkpoints.copy import DISK_BLOCK, sync
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS, CHECKPOINT_WEIGHTS, is_known
@@ -48,7 +47,7 @@ def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force
     with os_errors_as_output_error(output, files):
         output = Path(os.path.realpath(output))
         if aside := _moved_aside(output):
-            _rename(aside, output)
+            aside.rename(output)
         _check_place(output, source)
         _check_replaceable(output, files, force)
         remove_stale(output, "new")
@@ -215,18 +214,13 @@ def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) 
         _check_replaceable(output, files, force)
         staged.chmod(output.stat().st_mode & 0o7777)
     if not is_full:
-        _rename(staged, output)
+        if os.name == "nt" and output.is_dir():
+            output.rmdir()
+        staged.rename(output)
     elif not _exchange(staged, output):
         _rename_twice(staged, output)
     with contextlib.suppress(OSError):  # it has its name: whatever the disk says now, the run did not fail
         sync(output.parent)
-
-
-def _rename(folder: Path, output: Path) -> None:
-    """Rename a folder to a name that is free or an empty folder's."""
-    if os.name == "nt" and output.is_dir():
-        output.rmdir()
-    folder.rename(output)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -278,14 +272,11 @@ def _signals_held() -> Iterator[None]:
 # ---- temporary siblings and locks
 
 
-Kind = Literal["new", "old"]
-
-
-def _sibling(output: Path, kind: Kind) -> Path:
+def _sibling(output: Path, kind: str) -> Path:
     return output.parent / f".{output.name}.ctxextend-{kind}-{os.urandom(4).hex()}"
 
 
-def _siblings(output: Path, kind: Kind) -> list[Path]:
+def _siblings(output: Path, kind: str) -> list[Path]:
     prefix = f".{output.name}.ctxextend-{kind}-"
     beside = output.parent.iterdir() if output.parent.is_dir() else ()
     found = (path for path in beside if path.name.startswith(prefix) and len(path.name) == len(prefix) + 8)
@@ -296,18 +287,20 @@ def _siblings(output: Path, kind: Kind) -> list[Path]:
 def _temporary_sibling(output: Path, create: Callable[[Path], None]) -> Iterator[Path]:
     """Create something locked beside an output, and remove whatever has its name in the end."""
     with contextlib.ExitStack() as stack:
-        while True:
+        for attempt in range(10):
             staged = _sibling(output, "new")
             stack.callback(_remove, staged)
             create(staged)
-            # Before it is locked, another run may take it for a dead one's and remove it: then try another name.
-            with contextlib.suppress(BlockingIOError):
+            try:
                 stack.enter_context(locked(staged))
                 break
+            except BlockingIOError:  # another run took it for a dead one's and removes it
+                if attempt == 9:
+                    raise
         yield staged
 
 
-def remove_stale(output: Path, kind: Kind) -> None:
+def remove_stale(output: Path, kind: str) -> None:
     """Remove what killed runs left beside an output; where nothing can be locked nobody knows which runs live."""
     for left in _siblings(output, kind):
         with contextlib.suppress(OSError), locked(left) as is_locked:
