@@ -315,7 +315,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ("files", f"{LIMITS}: model_max_length is 128, and should be 512 (the new", sets(LIMITS, model_max_length=128)),
     ("files", "config.json: n_positions is 4096, and should be 512 (the new", sets("config.json", n_positions=4096)),
     ("files", "config.json: attn_pdrop is 0.5, and should be", sets("config.json", attn_pdrop=0.5)),
-    ("files", "states a total_size of 4", sets(INDEX, metadata={"total_size": 4})),
+    ("files", "metadata.total_size is 4, and should be", sets(INDEX, metadata={"total_size": 4})),
     ("files", f"does not list {OTHER}", unlisted),
     ("files", "tokenizer.json: model.vocab.the is missing", writes("tokenizer.json", '"the"', '"teh"')),
     ("files", "tokenizer.json is missing", lambda out: (out / "tokenizer.json").unlink()),
