@@ -27,6 +27,10 @@ class Provenance:
     settings: Resize  # how that was resized; where it was only trained, to the length that it had
     # What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
     trainable: str | None = None
+    method: str | None = None  # that made the rows; None where it names none that there is
+    # The rows that each table had before and had then, and its SHA-256 before, as far as the recipe says so.
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)  # the whole of the file, as plain values
     # The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.
     before: "Provenance | None" = None
@@ -39,44 +43,9 @@ class Provenance:
         most = max(self.trainable, self.before.trainable, key=lambda name: TRAINABLE.index(name) if name else -1)
         return (self, *replace(self.before, trainable=most).chain)
 
-    @property
-    def method(self) -> str | None:
-        """The method that made the rows; None where it names none that there is."""
-        method = self._facts.get("method")
-        return method if isinstance(method, str) and method in (*METHODS, TRUNCATE) else None
-
-    @property
-    def rows(self) -> Mapping[str, tuple[int, int]]:
-        """The rows that each table had before and had then, as far as it says so, by the table's name."""
-        found: dict[str, Any] = {
-            name: (facts.get("rows_before"), facts.get("rows_after")) for name, facts in self._tables.items()
-        }
-        return {
-            name: rows
-            for name, rows in found.items()
-            if all(type(count) is int and 0 <= count < 2**63 for count in rows)
-        }
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        """The SHA-256 that each table had before, as far as it says so, by the table's name."""
-        return table_hashes(self._facts)
-
-    @property
-    def _tables(self) -> Mapping[str, Mapping[str, Any]]:
-        return _table_facts(self._facts)
-
-    @property
-    def _facts(self) -> Mapping[str, Any]:
-        return self.values.get("provenance") or {}
-
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
-    """Read the recipe that lies beside a checkpoint's weights; None where there is none.
-
-    Raises:
-        RecipeError: It cannot be read.
-    """
+    """Read the recipe that lies beside a checkpoint's weights; None where there is none."""
     if RECIPE_FILE not in checkpoint.copied:
         return None
     try:
@@ -110,12 +79,17 @@ def parse_provenance(text: str, name: str) -> Provenance:
     try:
         written = parse_recipe(text, name)
         asked, facts = written.recipe, written.provenance
-        settings = asked.resize or Resize(facts["max_len"])  # what was only trained has the length that it had
-        before = facts.get("source_recipe")
+        method, before = facts.get("method"), facts.get("source_recipe")
+        rows: dict[str, Any] = {
+            key: (table.get("rows_before"), table.get("rows_after")) for key, table in _tables(facts).items()
+        }
         return Provenance(
             base=asked.checkpoint,
-            settings=settings,
+            settings=asked.resize or Resize(facts["max_len"]),  # what was only trained has the length that it had
             trainable=asked.train.trainable if asked.train else None,
+            method=method if method in (*METHODS, TRUNCATE) else None,
+            rows={key: counts for key, counts in rows.items() if all(map(_is_count, counts))},
+            hashes=table_hashes(facts),
             values=yaml.load(text, PlainLoader),
             before=None if before is None else parse_provenance(yaml_text(before), name),
         )
@@ -124,7 +98,11 @@ def parse_provenance(text: str, name: str) -> Provenance:
         raise RecipeError(message, "Make the output again, or move that file away.") from None
 
 
-def _table_facts(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return what a file's ``provenance`` says of each table, by the table's name."""
     tables = facts.get("tables")
     listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
@@ -133,7 +111,7 @@ def _table_facts(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def table_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 that each table had before, as far as a file's ``provenance`` says so, by the table's name."""
-    found = {name: table.get("sha256_before") for name, table in _table_facts(facts).items()}
+    found = {name: table.get("sha256_before") for name, table in _tables(facts).items()}
     return {name: value for name, value in found.items() if isinstance(value, str) and SHA256.fullmatch(value)}
 
 

