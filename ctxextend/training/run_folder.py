@@ -100,7 +100,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
         remove_stale(noted, "new")
         if any(path.iterdir()) and not noted.is_file():
             raise TrainingError(f"{path} is in the way: saves are kept under that name.", "Choose another -o.")
-        before = _read(noted)
+        before, settings = _read(noted), json.loads(json.dumps(settings))  # whose tuples are lists then
         if folder.step and (resume or not force):
             _check(folder, before, settings, resume=resume)
         if not resume or folder.save is None:

@@ -217,9 +217,7 @@ def _asked(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
     sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": recipe.train}
     values = {name: asdict(section) for name, section in sections.items() if section is not None}
     flat = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
-    flat[f"sha256 of {source.tables[0].name}"] = table_hash(_read_table(source))
-    asked: dict[str, Any] = json.loads(json.dumps(flat))
-    return asked
+    return flat | {f"sha256 of {source.tables[0].name}": table_hash(_read_table(source))}
 
 
 # ---- what is said

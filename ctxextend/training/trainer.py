@@ -237,7 +237,7 @@ class RunTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save under another name, and rename it when all of it is on the disk."""
-        unfinished = self.folder.saves / UNFINISHED
+        saves, unfinished, name = self.folder.saves, self.folder.saves / UNFINISHED, f"{SAVE}{self.state.global_step}"
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
@@ -245,21 +245,16 @@ class RunTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if self.is_world_process_zero():
-                self._publish(unfinished / f"{SAVE}{self.state.global_step}")
+                for path in (*(unfinished / name).iterdir(), unfinished / name):
+                    sync(path)
+                if not (saves / name).exists():  # otherwise this step was saved before
+                    (unfinished / name).rename(saves / name)
+                    sync(saves)
+                shutil.rmtree(unfinished, ignore_errors=True)
         except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeErrors
             shutil.rmtree(unfinished, ignore_errors=True)
             raise self.save_error(error) from error
         self.accelerator.wait_for_everyone()
-
-    def _publish(self, save: Path) -> None:
-        """Give a finished save its name. The one before it stays until a step shows that this one is sound."""
-        for path in (*save.iterdir(), save):
-            sync(path)
-        final = self.folder.saves / save.name
-        if not final.exists():  # otherwise this step was saved before
-            save.rename(final)
-            sync(self.folder.saves)
-        shutil.rmtree(save.parent, ignore_errors=True)
 
     def save_error(self, error: Exception) -> OutputError:
         """Return what to say if something of a run could not be written."""
@@ -291,7 +286,8 @@ class RunCallback(TrainerCallback):
 
     def __init__(self, setup: TrainingSetup, folder: RunFolder, stop: "Stop", progress: Progress) -> None:
         self.setup, self.folder, self.stop, self.progress = setup, folder, stop, progress
-        self.sound = folder.step  # the last step after which the loss was finite
+        # The last step after which the loss is known to be finite; a save stays until the one after it is.
+        self.sound = min(folder.steps, default=0)
         self._began, self._reported = 0.0, 0
 
     @property
@@ -351,11 +347,9 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.getsignal(number) for number in SIGNALS}
-            # nohup ignores SIGHUP
-            self._before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
-            for number in self._before:
-                signal.signal(number, self._receive)
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
