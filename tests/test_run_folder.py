@@ -92,6 +92,14 @@ def test_open_run_folder_goes_on_with_what_changes_nothing_that_was_learned(flag
         assert (folder.step, folder.begun_for) == (3, ASKED["train.steps"])
 
 
+def test_open_run_folder_discards_saves_with_force() -> None:
+    leave(3)
+    with opened(force=True, train__seed=1) as folder:
+        assert folder.save is None
+        assert not (folder.path / "tokens.bin").exists()
+    assert not FOLDER.exists()
+
+
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"force": True}])
 def test_open_run_folder_does_not_touch_what_is_not_its_own(flags: dict[str, Any]) -> None:
     FOLDER.mkdir()
