@@ -9,10 +9,15 @@ from pathlib import Path
 from ctxextend.errors import SourceError
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
-AGAIN = "Run the same command again"
-
-# What the client's and its HTTP library's errors mean, and what to do next. By name: the HTTP library has changed.
-ERRORS = {
+AGAIN = "Run the same command again (files that were fetched whole are kept)"
+FAILED = "{id} could not be fetched from the Hub: "
+UNREACHABLE = (
+    FAILED + "the Hub could not be reached: {said}.",
+    f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {AGAIN}.",
+)
+# What went wrong, and what to do next, by the name of the error or by the answer's status; the first that fits holds.
+# By name, for the client has changed its HTTP library.
+EXPLAINED = {
     "GatedRepoError": (
         "Access to {id} on the Hub is restricted, and this account was not let in.",
         f"Ask for access on its page, then {LOGIN}.",
@@ -24,30 +29,27 @@ ERRORS = {
     ),
     "RemoteEntryNotFoundError": (
         "{id} lists a file that the Hub does not hold: {said}.",
-        f"It may have been changed meanwhile: {AGAIN.lower()}, or name a commit with --revision.",
+        f"It may have been changed meanwhile. {AGAIN}, or name a commit with --revision.",
     ),
     "OfflineModeIsEnabled": (
         "There is no folder {id} here, and the Hub's cache does not hold it.",
         "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
     ),
-}
-# What an answer means, by its status.
-ANSWERS = {
-    401: ("the Hub does not accept the token that it was sent", f"It is wrong or has expired: {LOGIN} to a valid one."),
-    403: (
-        "the Hub refuses it to this account or token",
-        f"A fine-grained token must be allowed to read it: see https://huggingface.co/settings/tokens, then {LOGIN}.",
+    "HTTP 401": (
+        FAILED + "it does not accept this login, or demands one ({said}).",
+        f"For what is not public {LOGIN}.",
     ),
-    429: ("the Hub answers no more for now, since too many requests were made", f"{AGAIN} in a few minutes."),
+    "HTTP 403": (
+        FAILED + "it is refused to this account or token ({said}).",
+        "A fine-grained token must be allowed to read it: see https://huggingface.co/settings/tokens.",
+    ),
+    "HTTP 429": (FAILED + "too many requests were made ({said}).", f"Wait a few minutes. {AGAIN}."),
+    "HTTP 5xx": (FAILED + "the Hub failed ({said}).", f"Wait, and see https://status.huggingface.co. {AGAIN}."),
+    "HTTP 4xx": (FAILED + "the Hub refused the request ({said}).", f"Check HF_ENDPOINT if it is set. {AGAIN}."),
+    **dict.fromkeys(
+        ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"), UNREACHABLE
+    ),
 }
-NO_LOGIN = ("the Hub demands a login", f"For what is not public {LOGIN}.")
-ITS_FAULT = ("the Hub failed", f"{AGAIN} in a few minutes; see https://status.huggingface.co.")
-REFUSED = ("the Hub refused the request", f"{AGAIN}, and check HF_ENDPOINT if it is set.")
-LOGIN_PAGE = (
-    "A proxy or a network's login page may have answered in the Hub's place: open https://huggingface.co in a browser,"
-    " and check HF_ENDPOINT and HTTPS_PROXY."
-)
-UNREACHABLE = {"ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"}
 
 
 def fetch(
@@ -86,28 +88,22 @@ def fetch(
 
 def _source_error(hub_id: str, revision: str | None, error: Exception) -> SourceError:
     """Return the error that says what went wrong with a download, and what to do next."""
-    kinds, response = set[str](), None
+    kinds = set[str]()
     cause: BaseException | None = error
     while cause is not None:  # the client wraps what it meets
         kinds |= {kind.__name__ for kind in type(cause).__mro__}
-        response = getattr(cause, "response", None) if response is None else response
         said = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:400].rstrip(".")
+        if (response := getattr(cause, "response", None)) is not None:
+            kinds |= {f"HTTP {response.status_code}", f"HTTP {response.status_code // 100}xx"}
         cause = cause.__cause__
-    for name, (message, hint) in ERRORS.items():
+    for name, (message, hint) in EXPLAINED.items():
         if name in kinds:
             return SourceError(message.format(id=hub_id, revision=revision, said=said), hint)
-    if response is not None:
-        status = int(response.status_code)
-        found, hint = ITS_FAULT if status >= 500 else ANSWERS.get(status, REFUSED)
-        if status == 401 and "authorization" not in response.request.headers:
-            found, hint = NO_LOGIN
-        found = f"{found} (HTTP {status})"
-    elif kinds & UNREACHABLE:
-        found = f"the Hub could not be reached: {said}"
-        hint = f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE, then {AGAIN.lower()}."
-    elif isinstance(error, OSError) and error.errno is not None:
-        found, hint = f"the Hub's cache cannot be written: {said}", "Make room there, or name another place: HF_HOME."
+    if isinstance(error, OSError) and error.errno is not None:
+        hint = "Make room in the Hub's cache, or name another place: HF_HOME."
     else:
-        found, hint = said, f"{AGAIN}. {LOGIN_PAGE}"
-    kept = "Files that were fetched whole are kept."
-    return SourceError(f"{hub_id} could not be fetched from the Hub: {found}.", f"{hint} {kept}")
+        hint = (
+            f"{AGAIN}. A proxy or a network's login page may have answered in the Hub's place: open "
+            "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY."
+        )
+    return SourceError(FAILED.format(id=hub_id) + f"{said}.", hint)
