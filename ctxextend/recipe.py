@@ -29,11 +29,7 @@ REF_KEYS = {
 
 @dataclass(frozen=True)
 class CheckpointRef:
-    """A checkpoint as a user names it.
-
-    Raises:
-        ResizeError: Flags that have no meaning together.
-    """
+    """A checkpoint as a user names it."""
 
     source: str  # a folder, a weights file, a bundled checkpoint's name, or a Hub id
     revision: str | None = None  # a branch, tag or commit of the Hub
@@ -47,28 +43,21 @@ class CheckpointRef:
 
     def __post_init__(self) -> None:
         if self.table is None and (self.config_key is not None or self.reserved_rows):
-            raise ResizeError(
-                "--offset and --config-key describe the table that --table names.", "Add --table, or leave them out."
-            )
+            what = "--offset and --config-key describe the table that --table names."
+            raise ResizeError(what, "Add --table, or leave them out.")
         if self.table is not None and self.model_type is not None:
-            raise ResizeError(
-                "--table describes a model by hand, and --family names a known one.", "Leave one of them out."
-            )
+            what = "--table describes a model by hand, and --family names a known one."
+            raise ResizeError(what, "Leave one of them out.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize(MethodOptions):
-    """What to make of a position table: how long, and how its new rows are made.
-
-    Raises:
-        ResizeError: A value that no checkpoint could serve.
-    """
+    """What to make of a position table: how long, and how its new rows are made."""
 
     to: int = field(kw_only=False)  # usable token positions wanted, ≥ 1; reserved rows come on top
     # Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
     part: str | None = None
-    # Whether config, tokenizer and side files must state the table's length even where it stays, and whatever they
-    # state now.
+    # Whether all files must state the table's length even where it stays, and whatever they state now.
     mend_limits: bool = False
     keep_code: bool = False  # whether code that lies in the folder is copied, and not left out
 
@@ -89,9 +78,8 @@ class Resize(MethodOptions):
     def method_flags(self) -> tuple[str, ...]:
         """The flags that were given and mean something only where new rows are made."""
         values = {name: getattr(self, name) for name in ("method", "keep_first", "drop_last", *OWN_FLAGS)}
-        return tuple(
-            flag_name(name) for name, value in values.items() if value or (value is not None and name in OWN_FLAGS)
-        )
+        given = (name for name, value in values.items() if value or (value is not None and name in OWN_FLAGS))
+        return tuple(map(flag_name, given))
 
 
 def named_ref(reference: str | os.PathLike[str], keys: Mapping[str, Any]) -> CheckpointRef:
@@ -101,11 +89,7 @@ def named_ref(reference: str | os.PathLike[str], keys: Mapping[str, Any]) -> Che
 
 @dataclass(frozen=True)
 class Evaluate:
-    """How to measure what a context length is worth.
-
-    Raises:
-        ResizeError: A value that no model could serve.
-    """
+    """How to measure what a context length is worth."""
 
     data: tuple[str, ...]  # files, folders and data sets of the Hub that hold the text
     original: str | None = None  # what the model was made of; None is what the recipe beside it says
@@ -135,11 +119,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Train:
-    """How to train a checkpoint for a short while.
-
-    Raises:
-        ResizeError: A value that no training could have.
-    """
+    """How to train a checkpoint for a short while."""
 
     data: tuple[str, ...]  # files, folders and data sets of the Hub that hold the text
     steps: int  # optimizer steps, ≥ 1
@@ -198,11 +178,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a user asks for: a checkpoint, and the steps to take with it, in their order.
-
-    Raises:
-        ResizeError: Flags that have no meaning together.
-    """
+    """Everything that a user asks for: a checkpoint, and the steps to take with it, in their order."""
 
     checkpoint: CheckpointRef  # the checkpoint to begin with
     resize: Resize | None = None  # how to resize its position table; None leaves it

@@ -235,7 +235,7 @@ def recipe_text(recipe: Recipe, provenance: Mapping[str, Any], *, makes_rows: bo
 
 
 def yaml_text(values: Mapping[str, Any]) -> str:
-    """Return plain values as YAML, in their order, without secrets."""
+    """Return plain values as YAML, in their order."""
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 

@@ -116,27 +116,21 @@ def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
     path = table.split(".")[:-1]
     for depth in range(len(path) + 1):
         module = model.get_submodule(".".join(path[:depth]))
-        names = _text_arguments(module, model.config)
-        if names is None:
-            continue
-        try:
-            return _first_output(module, names, model.config, length)
-        except (IndexError, RuntimeError, ValueError) as error:
-            # Around it there may be a table that is shorter; what holds this one alone fails only where it is.
-            failure = error
+        parameters = inspect.signature(module.forward).parameters
+        for names in TEXTS:
+            if not all(name in parameters for name in names):
+                continue
+            with suppress(Exception):  # each class has its own way to miss what it was not given, even in a short text
+                if _first_output(module, names, model.config, 2) is None:
+                    continue
+                try:
+                    return _first_output(module, names, model.config, length)
+                except (IndexError, RuntimeError, ValueError) as error:
+                    # Around it there may be a table that is shorter; what holds this one alone fails only where it is.
+                    failure = error
+                    break
     if failure is not None:
         raise failure
-    return None
-
-
-def _text_arguments(module: Any, config: Any) -> tuple[str, ...] | None:
-    """Return the arguments with which a module reads a text of two tokens; None where it needs more than a text."""
-    parameters = inspect.signature(module.forward).parameters
-    for names in TEXTS:
-        if all(name in parameters for name in names):
-            with suppress(Exception):  # each class has its own way to miss what it was not given
-                if _first_output(module, names, config, 2) is not None:
-                    return names
     return None
 
 

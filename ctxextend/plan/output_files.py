@@ -33,7 +33,7 @@ NAMES_SHOWN = 5
 
 
 def printable(name: str) -> str:
-    """Return a name on one line, without secrets, bytes that are no text written out."""
+    """Return a name on one line, bytes that are no text written out."""
     return " ".join(name.encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
 
 

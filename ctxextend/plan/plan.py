@@ -223,11 +223,7 @@ class ResizePlan:
 
     @cached_property
     def texts(self) -> Mapping[str, bytes]:
-        """Every text file that is edited or made, by its path below the output; the recipe's hashes are not yet known.
-
-        Raises:
-            CheckpointError: A file of the source cannot be read.
-        """
+        """Every text file that is edited or made, by its path below the output; a recipe without its hashes."""
         checkpoint = self.checkpoint
         texts = dict(checkpoint.made)
         for name in dict.fromkeys(change.file for change in self.edits):
@@ -396,11 +392,7 @@ class ResizePlan:
         return ResizeResult(self, folder, tuple(warnings), size, seconds, tuple(choices))
 
     def choices(self) -> tuple[str, ...]:
-        """Say what a method that goes by a table's own figures makes of them; for others no table is read.
-
-        Raises:
-            CheckpointError: The source cannot be read.
-        """
+        """Say what a method that goes by a table's own figures makes of them; for others no table is read."""
         if not self.makes_rows or METHODS[self.method].explain is None:
             return ()
         files = [(table, self.checkpoint.holder(table.name)) for table in self.tables]
@@ -413,18 +405,7 @@ class ResizePlan:
         return [f"{table.name}: {said}"] if said else []
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
-        """Return one of the `tables` at its new length.
-
-        Args:
-            table: What becomes of it.
-            before: Its rows now, shape (rows_before, hidden_size).
-
-        Returns:
-            Shape (rows_after, hidden_size), the dtype of `before`.
-
-        Raises:
-            ResizeError: It does not fit in memory.
-        """
+        """Return one of the `tables`, shape (rows_before, hidden_size), at its new length, in its dtype."""
         positions = table.rows_after - table.reserved_rows
         try:
             return resize_with_reserved(before, table.reserved_rows, positions, self.settings)
