@@ -173,17 +173,13 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
 
 def _rows_made(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> str:
     """Say how many rows are those that the method makes."""
-    plan, how = expected.plan, expected.how
-    total, count = table.rows_after, int(compared.matches.sum())
-    size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
-    if expected.trainable is not None and not plan.is_changed:
-        return f"{size} ({how}), then trained: {total - count} of them are no longer what they were"
-    if expected.trainable is not None:
-        return f"{size}, made by {plan.method} ({how}), then trained: {total - count} rows are no longer what it made"
+    plan, count = expected.plan, int(compared.matches.sum())
     tolerance = METHODS[plan.method].tolerance if plan.makes_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
     what = f"what {plan.method} makes" if plan.is_changed else "what they were"
-    return f"{size}; {count} of {total} rows are {what} ({how}), {exact}"
+    size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
+    trained = "; then it was trained" if expected.trainable else ""
+    return f"{size}; {count} of {table.rows_after} rows are {what} ({expected.how}), {exact}{trained}"
 
 
 def _rows_learned(compared: TableComparison) -> str:
