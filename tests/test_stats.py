@@ -225,6 +225,14 @@ def test_measure_fit_is_a_share(rows: int) -> None:
             assert 0 < component.share <= 1
 
 
+@pytest.mark.parametrize("table", [sinusoids(512, 64), sinusoids(2048, 768), smooth(512, 128)[8:], np.zeros((9, 64))])
+def test_smooth_tables_have_no_rows_that_stand_out(table: Floats) -> None:
+    found = measure(table)
+    assert outliers_of(found) == {}
+    assert find_seams(found, {128}) == {}
+    assert find_untrained_rows(table, found, DEVIATIONS) == {}
+
+
 # Outliers
 
 
@@ -246,12 +254,6 @@ def test_outlier_rows_of_random_tables_are_few(width: int) -> None:
     for seed in range(seeds):
         flagged += len(outliers_of(measure(normal(rows, width, seed, 0.02))))
     assert flagged <= 0.005 * seeds * rows
-
-
-@pytest.mark.parametrize(("rows", "width"), [(64, 16), (512, 64), (1024, 384), (2048, 768)])
-def test_outlier_rows_of_smooth_tables_are_none(rows: int, width: int) -> None:
-    assert outliers_of(measure(sinusoids(rows, width))) == {}
-    assert outliers_of(measure(smooth(rows, width)[8:])) == {}
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, 255])
@@ -327,12 +329,6 @@ def test_seams_of_a_longer_table_are_at_the_multiples_of_the_old_length(length: 
     assert find_seams(measure(resized(minilm[:length], 1500, "sinusoidal")), {length}).get(length) == (length,)
 
 
-def test_seams_of_smooth_and_random_tables_are_none() -> None:
-    assert find_seams(measure(sinusoids(512, 64)), {128}) == {}
-    assert find_seams(measure(normal(512, 64)), {128}) == {}
-    assert find_seams(measure(resized(smooth(300)[44:], 1024, "linear")), {256}) == {}
-
-
 # Untrained rows
 
 
@@ -353,6 +349,9 @@ def test_untrained_rows_finds_a_table_that_was_never_trained(deviation: float) -
     assert 50 in found
     table[50] = np.abs(table[50])  # whose mean is not zero
     assert 50 not in find_untrained_rows(table, measure(table), DEVIATIONS)
+    assert find_seams(measure(table), {128}) == {}
+    narrow = normal(300, stats.UNTRAINED_WIDTH - 1, 1, deviation)
+    assert find_untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -362,13 +361,6 @@ def test_untrained_rows_of_resized_real_tables_are_none(method: str, minilm: Flo
     assert min(found, default=512) >= 512
     assert method == "random" or not found  # what is drawn looks as if it were
     assert find_untrained_rows(minilm, measure(minilm), DEVIATIONS) == {}
-
-
-def test_untrained_rows_of_narrow_or_smooth_tables_are_none() -> None:
-    narrow = normal(300, stats.UNTRAINED_WIDTH - 1, 1, 0.02)
-    assert find_untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
-    for table in (sinusoids(512, 128), smooth(512, 128), np.zeros((9, 64)), np.full((9, 64), np.nan)):
-        assert find_untrained_rows(table, measure(table), DEVIATIONS) == {}
 
 
 @pytest.mark.parametrize(("rows", "width", "taken"), [(1000, 768, 768), (768, 1000, 767), (1000, 800, 512)])
