@@ -24,9 +24,9 @@ def compare(
     methods: Annotated[
         list[str] | None,
         options.measures(
-            "NAME,...",
+            "--methods NAME,...",
             "Methods, with flags where needed: stretch:keep-first=5.",
-            default="all",
+            "all",
             autocompletion=options.complete_names(("all", *METHOD_NAMES)),
         ),
     ] = None,
@@ -35,7 +35,7 @@ def compare(
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
     eval_data: options.EvalData = None,
-    steps: Annotated[int, options.learning("K", "Also train each for so many optimizer steps.", min=0)] = 0,
+    steps: Annotated[int, options.learning("--steps K", "Also train each for so many optimizer steps.", min=0)] = 0,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
@@ -45,7 +45,7 @@ def compare(
     seed: options.Seed = 0,
     report: Annotated[
         Path | None,
-        options.show("FILE.html", "Write a page that a browser opens; needs ctxextend[plot].", readable=False),
+        options.show("--report FILE.html", "Write a page that a browser opens; needs ctxextend[plot].", readable=False),
     ] = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,

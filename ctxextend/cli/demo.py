@@ -18,7 +18,7 @@ REPORT = "ctxextend-demo.html"
 def demo(
     output: Annotated[Path | None, options.output_folder(True, "Keep the new checkpoint here.")] = None,
     report: Annotated[
-        Path | None, options.show("FILE.html", "Write the page of all methods here.", default=REPORT, readable=False)
+        Path | None, options.show("--report FILE.html", "Write the page of all methods here.", REPORT, readable=False)
     ] = None,
     force: options.Force = False,
     as_json: options.AsJson = False,

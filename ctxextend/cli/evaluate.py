@@ -38,12 +38,11 @@ def evaluate(
     data: options.Data,
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
-    alone: Annotated[bool, options.measures(None, "Leave the original out.", "--alone")] = False,
+    alone: Annotated[bool, options.measures("--alone", "Leave the original out.")] = False,
     length: options.Length = None,
     measure: options.Measure = None,
     batch_size: Annotated[
-        int | None,
-        options.running("B", "As many windows are read at once.", default="as hold 4,096 tokens", min=1),
+        int | None, options.running("--batch-size B", "Windows read at once.", "as hold 4,096 tokens", min=1)
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,

@@ -29,11 +29,9 @@ TOLD = 6
 
 def inspect(
     models: Annotated[list[str], options.model("Folders, weights files, bundled names (tiny-gpt2), or Hub ids.")],
-    rows: Annotated[str | None, options.show("A:B", "Print the figures of rows A to B-1 alone.")] = None,
+    rows: Annotated[str | None, options.show("--rows A:B", "Print the figures of rows A to B-1 alone.")] = None,
     plot: options.Plot = None,
-    width: Annotated[
-        int | None, options.show("W", "Characters of a line; the terminal's if not given.", min=40)
-    ] = None,
+    width: Annotated[int | None, options.show("--width W", "Characters of a line.", "the terminal's", min=40)] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
     table: options.TableName = None,

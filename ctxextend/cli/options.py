@@ -18,9 +18,11 @@ MEASURES = ("position", "context", "passkey", "retrieval")
 
 
 def heading(title: str) -> Any:
-    """Return what describes an option under a heading of --help; one without names is typed as its parameter is."""
+    """Return what describes an option under a heading of --help: how it is typed, what it does, and its default."""
 
-    def option(metavar: str | None, does: str, *names: str, default: str | bool = True, **more: Any) -> Any:
+    def option(typed: str, does: str, default: str | bool = True, **more: Any) -> Any:
+        names = [word for word in typed.split() if word.startswith("-")]
+        metavar = " ".join(typed.split()[len(names) :]) or None
         return typer.Option(*names, metavar=metavar, help=does, show_default=default, rich_help_panel=title, **more)
 
     return option
@@ -62,55 +64,45 @@ def model(does: str, metavar: str = "MODEL") -> Any:
 
 def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
     """Describe --output of a command, and what it is where it is not given."""
-    return files("DIR", does, "--output", "-o", default=default, readable=False)
+    return files("--output -o DIR", does, default, readable=False)
 
 
 Model = Annotated[str, model("A folder, a bundled name (tiny-gpt2), or a Hub id.")]
 
 # Which table
-Part = Annotated[str | None, which("PART", "Of several tables this one: encoder, decoder, ... (see families).")]
+Part = Annotated[str | None, which("--part PART", "Of several tables this one: encoder, decoder, ... (see families).")]
 ModelType = Annotated[
     str | None,
-    which("TYPE", "In place of config.json's model type.", "--family", autocompletion=complete_model_type),
+    which("--family TYPE", "In place of config.json's model type.", autocompletion=complete_model_type),
 ]
-TableName = Annotated[str | None, which("NAME", "The table's tensor, for a model type of your own.")]
-ReservedRows = Annotated[int, which("K", "With --table: its rows in front of position 0.", "--offset", min=0)]
-ConfigKey = Annotated[str | None, which("KEY", "With --table: the key that states its length, with dots where nested.")]
+TableName = Annotated[str | None, which("--table NAME", "The table's tensor, for a model type of your own.")]
+ReservedRows = Annotated[int, which("--offset K", "With --table: its rows in front of position 0.", min=0)]
+ConfigKey = Annotated[str | None, which("--config-key KEY", "With --table: the key that states its length, with dots.")]
 
 # Text
-Data = Annotated[list[str], text("PATH...", "Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.")]
-EvalData = Annotated[
-    list[str] | None, text("PATH...", "Text to measure the loss on.", default="the last 5 % of --data")
-]
-TextField = Annotated[str, text("KEY", "The key of a line of JSON, or the column.")]
-Tokens = Annotated[int, text("T", "Measure on so many of its tokens, or one window.", min=1)]
+Data = Annotated[list[str], text("--data PATH...", "Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.")]
+EvalData = Annotated[list[str] | None, text("--eval-data PATH...", "Held-out text.", "the last 5 % of --data")]
+TextField = Annotated[str, text("--text-field KEY", "The key of a line of JSON, or the column.")]
+Tokens = Annotated[int, text("--tokens T", "Measure on so many of its tokens, or one window.", min=1)]
 
 # Learning
 Trainable = Annotated[
     Literal["new", "positions", "all"] | None,
-    learning(None, "Train the new rows, the whole table, or everything.", default="positions"),
+    learning("--trainable", "Train the new rows, the whole table, or everything.", "positions"),
 ]
-SeqLen = Annotated[
-    int | None, learning("L", "Positions that a training sequence reaches over.", default="all it has", min=8)
-]
-Window = Annotated[
-    int | None,
-    learning("W", "Train L positions by sequences of W tokens, each at a place of its own.", default="L", min=8),
-]
-LearningRate = Annotated[float | None, learning("X", "The highest learning rate.", default="by what is trained")]
-StepBatch = Annotated[int | None, learning("B", "Sequences of a step, over all devices.", default="8", min=1)]
+SeqLen = Annotated[int | None, learning("--seq-len L", "Positions of a training sequence.", "all it has", min=8)]
+Window = Annotated[int | None, learning("--window W", "Train L positions by windows of W tokens.", "L", min=8)]
+LearningRate = Annotated[float | None, learning("--lr X", "The highest learning rate.", "by what is trained")]
+StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences of a step, over all devices.", "8", min=1)]
 
 # What to measure
-Length = Annotated[
-    list[int] | None,
-    measures("L...", "Contexts to measure, in tokens.", default="128, 256, ... up to the longest", min=8),
-]
+Length = Annotated[list[int] | None, measures("--length L...", "Contexts, in tokens.", "128, 256, ...", min=8)]
 Measure = Annotated[
     list[str] | None,
     measures(
-        "NAME...",
+        "--measure NAME...",
         f"Measure these alone: {', '.join(MEASURES)}.",
-        default="all that fit",
+        "all that fit",
         autocompletion=complete_names(MEASURES),
     ),
 ]
@@ -118,34 +110,34 @@ Measure = Annotated[
 # Running
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
-    running(None, "auto: fp32 on a CPU, bf16 on an accelerator that has it."),
+    running("--precision", "auto: fp32 on a CPU, bf16 on an accelerator that has it."),
 ]
-Seed = Annotated[int, running("S", "What order, masks, numbers and places are drawn with.", min=0)]
+Seed = Annotated[int, running("--seed S", "What order, masks, numbers and places are drawn with.", min=0)]
 
 # Files
 Original = Annotated[
     str | None,
     files(
-        "MODEL",
-        "What it was made of, to compare with or to learn from.",
-        default="what ctxextend.yaml says",
+        "--original MODEL",
+        "What it was made of: to compare with, or to learn from.",
+        "what ctxextend.yaml says",
         autocompletion=complete_model,
     ),
 ]
-Revision = Annotated[str | None, files("REV", "A branch, tag or commit of the Hub.")]
-Subfolder = Annotated[str | None, files("DIR", "The folder in MODEL that holds the checkpoint.")]
-Variant = Annotated[str | None, files("NAME", "Which copy of the weights, such as fp16.")]
-KeepCode = Annotated[
-    bool, files(None, "Copy code in the folder (*.py and the like) too; it is not run.", "--keep-code")
-]
-Force = Annotated[bool, files(None, "Replace an existing checkpoint folder.", "--force")]
-Resume = Annotated[bool, files(None, "Go on with a training that was stopped.", "--resume")]
+Revision = Annotated[str | None, files("--revision REV", "A branch, tag or commit of the Hub.")]
+Subfolder = Annotated[str | None, files("--subfolder DIR", "The folder in MODEL that holds the checkpoint.")]
+Variant = Annotated[str | None, files("--variant NAME", "Which copy of the weights, such as fp16.")]
+KeepCode = Annotated[bool, files("--keep-code", "Copy code in the folder (*.py and the like) too; it is not run.")]
+Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.")]
+Resume = Annotated[bool, files("--resume", "Go on with a training that was stopped.")]
 
 # What to show, and how
-Plot = Annotated[Path | None, show("FILE", "Write a figure (.png, .svg, .pdf); needs ctxextend[plot].", readable=False)]
-DryRun = Annotated[bool, printing(None, "Print the plan and write nothing.", "--dry-run")]
-AsJson = Annotated[bool, printing(None, "Print one JSON object.", "--json")]
-Quiet = Annotated[bool, printing(None, "Print nothing on stderr but errors.", "--quiet", "-q")]
+Plot = Annotated[
+    Path | None, show("--plot FILE", "Write a figure (.png, .svg, .pdf); needs ctxextend[plot].", readable=False)
+]
+DryRun = Annotated[bool, printing("--dry-run", "Print the plan and write nothing.")]
+AsJson = Annotated[bool, printing("--json", "Print one JSON object.")]
+Quiet = Annotated[bool, printing("--quiet -q", "Print nothing on stderr but errors.")]
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:

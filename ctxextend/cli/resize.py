@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from ctxextend.cli import options
+from ctxextend.cli.options import files, learning, new_rows
 from ctxextend.cli.output import Output, is_other_process
 from ctxextend.cli.tables import Page
 from ctxextend.errors import OutputError
@@ -29,39 +30,28 @@ def resize(
     to: Annotated[int, typer.Option(min=1, metavar="N", help="Usable token positions wanted.")],
     method: Annotated[
         MethodName | None,
-        options.new_rows(
-            "NAME", f"How new rows are made: {', '.join(get_args(MethodName))} (see methods).", default="copy"
-        ),
+        new_rows("--method NAME", f"New rows by {', '.join(get_args(MethodName))} (see methods).", "copy"),
     ] = None,
     keep_first: Annotated[
-        int | None,
-        options.new_rows("K", "Leave the first K positions as they are.", default="0; stretch: 20", min=0),
+        int | None, new_rows("--keep-first K", "Leave the first K positions as they are.", "0; stretch: 20", min=0)
     ] = None,
-    drop_last: Annotated[int, options.new_rows("K", "Make no new row from the last K learned ones.", min=0)] = 0,
-    scope: Annotated[
-        ScopeName | None,
-        options.new_rows(None, "sinusoidal: make the new rows, or replace all.", default="new"),
-    ] = None,
+    drop_last: Annotated[int, new_rows("--drop-last K", "Make no new row from the last K learned ones.", min=0)] = 0,
+    scope: Annotated[ScopeName | None, new_rows("--scope", "sinusoidal: make new rows, or replace all.", "new")] = None,
     alpha: Annotated[
-        float | None,
-        options.new_rows("A", "hierarchical: the first digit's weight, above 0, below 1, not 0.5.", default="0.4"),
+        float | None, new_rows("--alpha A", "hierarchical: the first digit's weight, 0 to 1 but not 0.5.", "0.4")
     ] = None,
-    seed: Annotated[int | None, options.new_rows("S", "random: the seed of what is drawn.", default="0", min=0)] = None,
+    seed: Annotated[int | None, new_rows("--seed S", "random: the seed of what is drawn.", "0", min=0)] = None,
     sigma: Annotated[
-        float | None,
-        options.new_rows(
-            "S", "bands: part slow from fast by a Gaussian of S rows; 0: nothing is fast.", default=CHOSEN, min=0
-        ),
+        float | None, new_rows("--sigma S", "bands: part slow from fast by a Gaussian of S rows.", CHOSEN, min=0)
     ] = None,
     repeat: Annotated[
-        str | None, options.new_rows("A:B", "bands: repeat the fast part of rows A to B-1.", default=CHOSEN)
+        str | None, new_rows("--repeat A:B", "bands: repeat rows A to B-1 of the fast part.", CHOSEN)
     ] = None,
     gain: Annotated[
-        float | None, options.new_rows("G", "bands: move rows away from their mean by this factor.", default=CHOSEN)
+        float | None, new_rows("--gain G", "bands: move rows away from their mean by this factor.", CHOSEN)
     ] = None,
     calibrate: Annotated[
-        list[str] | None,
-        options.new_rows("PATH...", "bands: choose of these three, by this text, what is not given."),
+        list[str] | None, new_rows("--calibrate PATH...", "bands: choose these three by a text.")
     ] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
@@ -69,10 +59,7 @@ def resize(
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
     mend_limits: Annotated[
-        bool,
-        options.files(
-            None, "Make config, tokenizer and side files state the table's length even where it stays.", "--mend-limits"
-        ),
+        bool, files("--mend-limits", "Make all files state the table's length, even if it stays.")
     ] = False,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
     revision: options.Revision = None,
@@ -80,12 +67,11 @@ def resize(
     variant: options.Variant = None,
     keep_code: options.KeepCode = False,
     force: options.Force = False,
-    verify: Annotated[bool, options.files(None, "Prove the output before it takes its name.", "--verify")] = False,
+    verify: Annotated[bool, files("--verify", "Prove the output before it takes its name.")] = False,
     train: Annotated[
-        list[str] | None,
-        options.learning("PATH...", "Then train it on this text for --steps (see train; more by recipe, see run)."),
+        list[str] | None, learning("--train PATH...", "Then train it on this text for --steps (more: see train, run).")
     ] = None,
-    steps: Annotated[int | None, options.learning("N", "Optimizer steps.", min=1)] = None,
+    steps: Annotated[int | None, learning("--steps N", "Optimizer steps.", min=1)] = None,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     resume: options.Resume = False,

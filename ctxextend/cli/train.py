@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ctxextend.cli import options
+from ctxextend.cli.options import files, learning, running
 from ctxextend.cli.output import Output, ignore_ctrl_c, is_other_process
 
 if TYPE_CHECKING:
@@ -20,37 +21,30 @@ if TYPE_CHECKING:
 def train(
     source: options.Model,
     data: options.Data,
-    steps: Annotated[int, options.learning("N", "Optimizer steps.", min=1)],
+    steps: Annotated[int, learning("--steps N", "Optimizer steps.", min=1)],
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
-    window_skip: Annotated[
-        bool, options.learning(None, "Let the positions of a window jump once (PoSE).", "--window-skip")
-    ] = False,
+    window_skip: Annotated[bool, learning("--window-skip", "Let a window's positions jump once (PoSE).")] = False,
     trainable: options.Trainable = None,
     lr: options.LearningRate = None,
-    weight_decay: Annotated[float, options.learning("X", "AdamW's weight decay.")] = 0.0,
+    weight_decay: Annotated[float, learning("--weight-decay X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
     micro_batch: Annotated[
-        int | None,
-        options.running("b", "Sequences that a device holds at once.", default="as memory allows", min=1),
+        int | None, running("--micro-batch b", "Sequences that a device holds at once.", "as memory allows", min=1)
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     eval_every: Annotated[
-        int | None,
-        options.running("K", "Measure the held-out loss every K steps.", default="first and last", min=1),
+        int | None, running("--eval-every K", "Measure the held-out loss every K steps.", "first and last", min=1)
     ] = None,
-    save_every: Annotated[
-        int | None, options.running("K", "Save every K steps.", default="a tenth of N", min=1)
-    ] = None,
+    save_every: Annotated[int | None, running("--save-every K", "Save every K steps.", "a tenth of N", min=1)] = None,
     resume: options.Resume = False,
-    report_to: Annotated[str, options.running("NAME", "Also show losses there: tensorboard, wandb, ...")] = "none",
+    report_to: Annotated[str, running("--report-to NAME", "Also show losses in tensorboard, wandb, ...")] = "none",
     output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None,
-        options.files(None, "The dtype of the weights written.", default="the source's"),
+        Literal["fp32", "bf16", "fp16"] | None, files("--dtype", "The dtype of the weights written.", "the source's")
     ] = None,
     keep_code: options.KeepCode = False,
     force: options.Force = False,
