@@ -109,11 +109,6 @@ def test_values_of_every_kind_are_read_or_refused(folders: dict[str, Path], name
         path.write_bytes(data)
 
 
-def nested(depth: int, inner: str = "1") -> str:
-    """JSON of so many objects in each other."""
-    return '{"a": ' * depth + inner + "}" * depth
-
-
 DEEP = {
     "config.json": "@",
     "tokenizer.json": '{"padding": {"strategy": @}}',
