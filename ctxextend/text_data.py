@@ -100,11 +100,10 @@ def _is_user_text(file: Path, folder: Path) -> bool:
     """Whether a file in a folder is text, and not part of a checkpoint (vocab.txt) or a training run (its log)."""
     if file.suffix.lower() not in SUFFIXES or not file.is_file():
         return False
-    for parent in [*file.relative_to(folder).parents][:-1]:
-        is_checkpoint = any((folder / parent / mark).exists() for mark in CHECKPOINT_MARKS)
-        if is_checkpoint or parent.name.startswith(".") or parent.suffix == ".training":
-            return False
-    return True
+    parents = [folder / parent for parent in file.relative_to(folder).parents][:-1]
+    is_hidden = any(parent.name.startswith(".") or parent.suffix == ".training" for parent in parents)
+    is_part = any((parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS)
+    return not is_hidden and not is_part
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
@@ -162,12 +161,9 @@ def _reading(source: TextSource) -> Iterator[None]:
         yield
     except CtxextendError:
         raise
-    except UnicodeDecodeError as error:
-        wrong = f"byte 0x{error.object[error.start]:02x}, {error.reason}"
-        raise DataError(f"{source} is not UTF-8: {wrong}.", "Convert it, for example with iconv.") from error
     except Exception as error:  # each format and each way to fail has its own
         words = " ".join(str(error).split())[:400].rstrip(".") or type(error).__name__
-        hint = "Name a file that holds text, and that you may read."
+        hint = "Name a file that you may read and that holds UTF-8 text; iconv converts others."
         if isinstance(source, str):
             hint = f"Check its name, {SPELLING}, the network, and, for what is private, your login: hf auth login."
         raise DataError(f"{source} cannot be read: {words}.", hint) from error
