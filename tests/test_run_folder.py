@@ -69,12 +69,9 @@ def test_open_run_folder_without_a_save_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({}, "holds the saves of a run that was stopped"),
-        ({"resume": True, "train__seed": 1}, "train.seed was 0 and is 1"),
         ({"resume": True, "train__data": ["b"]}, r"train.data was \['a'\] and is \['b'\]"),
         ({"resume": True, "resize__to": 4}, "resize.to was None and is 4"),
         ({"resume": True, "force": True, "source": "y"}, "source was 'x' and is 'y'"),
-        ({"resume": True, "train__steps": 2}, "the save of step 3, and --steps asks for 2"),
     ],
 )
 def test_open_run_folder_refuses_to_lose_or_to_mix_what_was_saved(flags: dict[str, Any], said: str) -> None:

@@ -142,7 +142,11 @@ def test_train_keeps_the_save_before_the_one_that_was_spoilt(gpt2: Path, monkeyp
     done = begin(gpt2)
     assert done.exit_code == 1
     assert "no finite number at step 4 of 5. What was learned until step 2 is saved" in " ".join(done.stderr.split())
+    assert "the same command with --resume --steps 2" in " ".join(done.stderr.split())
     assert [path.name for path in Path("out.training/saves").iterdir()] == ["checkpoint-2"]
+    done = begin(gpt2, "--resume", steps=2)
+    assert done.exit_code == 0, done.stderr
+    assert [line["step"] for line in log_of(Path("out")) if "loss" in line] == [1, 2]
 
 
 def test_train_that_was_spoilt_before_any_save_leaves_nothing(gpt2: Path) -> None:
@@ -179,7 +183,7 @@ def test_train_says_that_memory_does_not_suffice(gpt2: Path, monkeypatch: pytest
         raise MemoryError
 
     monkeypatch.setattr(RunTrainer, "training_step", short)
-    done = begin(gpt2)
+    done = begin(gpt2, "--micro-batch", 4)
     assert done.exit_code == 1
-    assert "The memory did not hold 1 sequences of 32 tokens at once." in done.stderr
+    assert "The memory did not hold 4 sequences of 32 tokens at once." in done.stderr
     assert not Path("out.training").exists()

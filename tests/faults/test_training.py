@@ -171,7 +171,7 @@ def test_compare_killed_anywhere_leaves_the_old_page_or_the_new(training: Nurser
     shutil.copytree(gpt2, "source")
     found = [call for call in calls(training, *COMPARE) if not is_print(call)]
     page = Path("page.html")
-    for call in some(found, 2, 5):
+    for call in some(found, 2, 8):
         page.write_bytes(b"old")
         ended, _ = traced(training, COMPARE, f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
