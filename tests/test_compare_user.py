@@ -16,7 +16,6 @@ from ctxextend.evaluation.evaluate import EvaluationRun
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
 from tests.test_compare import write_texts
-from tests.test_completion import offered
 from tests.test_results_json import errors
 from tests.trainings import invoke, make_source
 
@@ -138,11 +137,6 @@ def test_compare_stopped_in_a_training_leaves_nothing_behind(
     assert [*tmp_path.glob("ctxextend-*")] == []
     assert ("by 2 methods" in done.stdout) == (number == signal.SIGINT)
     assert ("nothing was left half-made" in done.stderr) == (number == signal.SIGTERM)
-
-
-def test_compare_completes_lists_of_methods_and_measures() -> None:
-    assert offered("compare tiny-gpt2 --methods linear,co") == ["linear,copy"]
-    assert offered("compare tiny-gpt2 --measure pas") == ["passkey"]
 
 
 def test_compare_model_is_what_the_library_calls(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,6 +303,7 @@ def test_inspect_part_shows_that_table_alone(led: Path) -> None:
     done = run(led, "--part", "head")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: --part head: this model has no such part")
+    assert "It has one table: leave --part out." in refusal("tiny-gpt2", "--part", "decoder")
     assert "encoder" in done.stderr
     assert "decoder" in done.stderr
 
@@ -366,20 +367,6 @@ def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
 # JSON
 
 
-def test_inspect_json_schema_is_a_schema_that_allows_nothing_else() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
-    objects = [part for part in parts(SCHEMA) if "properties" in part and "type" in part]
-    assert len(objects) >= 12
-    for part in objects:
-        assert part["additionalProperties"] is False
-        assert set(part["properties"]) - {"rows"} == set(part["required"]) - {"rows"}
-
-
-def parts(value: object) -> list[dict[str, Any]]:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [*([value] if isinstance(value, dict) else []), *(part for item in inside for part in parts(item))]
-
-
 def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_positions="1024")
@@ -389,22 +376,18 @@ def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
     assert wrong["mend"].startswith("ctxextend resize ")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda frame: frame.update(more=1),
-        lambda frame: frame["models"][0].pop("method"),
-        lambda frame: frame["models"][0]["tables"][0].update(new_rows=[[1, 2, 3]]),
-        lambda frame: frame["models"][0]["tables"][0]["norms"].append("NaN"),
-        lambda frame: frame["models"][0]["limits"][0].update(agrees=False),
-        lambda frame: frame["models"][0]["clients"][0].update(beyond="perhaps"),
-    ],
-)
-def test_inspect_json_schema_refuses_what_is_broken(change: Callable[[Any], object]) -> None:
+def test_inspect_json_schema_allows_nothing_else() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
     frame = json.loads(run("tiny-gpt2", "--rows", "0:1", "--json").stdout)
+    (model,) = frame["models"]
+    for part in (frame, model, model["tables"][0], model["limits"][0], model["clients"][0], model["rows"][WPE][0]):
+        part["more"] = 1
+        assert errors(frame)
+        del part["more"]
+        key, value = part.popitem()
+        assert errors(frame) or key == "rows"
+        part[key] = value
     assert errors(frame) == []
-    change(frame)
-    assert errors(frame)
 
 
 def test_inspect_json_stands_alone_on_stdout_of_a_process() -> None:
@@ -435,12 +418,6 @@ def test_inspect_of_an_unknown_type_advises_an_inspect_command(make_pico: MakePi
     assert run(*advice.split("ctxextend inspect ")[1].split()).exit_code == 0
 
 
-def test_inspect_of_a_part_of_a_model_with_one_table() -> None:
-    text = refusal("tiny-gpt2", "--part", "decoder")
-    assert "--part decoder: this model has no such part" in text
-    assert "It has one table: leave --part out." in text
-
-
 @pytest.mark.parametrize(
     "flags",
     [("--offset", "2"), ("--table", WPE, "--family", "gpt2"), ("--width", "20")],
@@ -450,19 +427,6 @@ def test_inspect_refuses_flags_without_meaning(flags: tuple[str, ...]) -> None:
     done = run("tiny-gpt2", *flags)
     assert (done.exit_code, done.stdout) == (2, "")
     assert json.loads(run("tiny-gpt2", *flags, "--json").stdout)["error"]["type"] == "UsageError"
-
-
-def test_inspect_prints_nothing_that_a_checkpoint_could_forge(make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    pico.shard(folder)
-    old = next(path.name for path in sorted(folder.glob("*.safetensors")))
-    index = folder / "model.safetensors.index.json"
-    forged = "a\nLook at\n  nothing unusual \u202e.safetensors"
-    (folder / old).rename(folder / forged)
-    index.write_text(index.read_text().replace(old, json.dumps(forged)[1:-1]))
-    shown = CliRunner().invoke(app_of(), ["inspect", str(folder)]).stdout
-    assert [line for line in shown.splitlines() if line.startswith("  nothing unusual ")] == []
-    assert "\u202e" not in shown
 
 
 def test_inspect_gives_no_mend_where_tables_of_one_key_disagree(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctxextend.comparison.compare import Candidate, Compare, Measurement, rank, read_methods
-from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK
+from ctxextend.comparison.comparison_result import LOSS
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.evaluation_result import estimate
 from ctxextend.recipe import Evaluate, Train
@@ -37,14 +37,6 @@ def test_rank_pairs_by_window_so_that_small_differences_show() -> None:
     assert second.untrained.behind.mean == pytest.approx(0.1)
     assert (second.untrained.score.error or 0) > 1 > 0.05 > (second.untrained.behind.error or 0)
     assert not second.untrained.is_level
-
-
-def test_rank_of_reciprocal_ranks_has_the_greatest_first() -> None:
-    low, high = measured([1.0, 0.5], [0.5, 0.5]), measured([1.0, 1.0], [0.5, 1.0])
-    best, second = rank([candidate("linear", low), candidate("copy", high)], RECIPROCAL_RANK)
-    assert (best.method, best.untrained.score.mean) == ("copy", 0.875)
-    assert second.untrained.behind is not None
-    assert second.untrained.behind.mean == 0.25
 
 
 def test_rank_goes_by_the_training_and_compares_within_a_stage() -> None:

@@ -395,14 +395,6 @@ def test_verify_does_not_let_a_recipe_choose_what_is_compared(pair: tuple[Path, 
         assert "transformer.wte.weight differs" in failed(verify(base, out))["tensors"]
 
 
-def test_verify_reads_the_original_as_it_was_named(pair: tuple[Path, Path]) -> None:
-    base, out = pair
-    recipe = out / RECIPE_FILE
-    recipe.write_text(f"subfolder: old\nvariant: fp16\nrevision: refs/pr/1\n{recipe.read_text()}")
-    found = verify(base, out)
-    assert found.passed, failed(found)
-
-
 @pytest.mark.parametrize(
     "recipe", ["- 1", "!!python/object/apply:os.system ['id']", "source: x\nresize: {to: 0x" + "f" * 8000 + "}"]
 )
