@@ -74,13 +74,9 @@ def plan_layout(
     dropped: Collection[str],
     dtypes: Mapping[str, str] | None = None,
 ) -> Layout:
-    """Lay out a file in which some tensors are replaced and others are left out.
+    """Lay out a file in which tensors of new shapes, and dtypes where they change, replace the old ones.
 
-    Args:
-        file: The old file.
-        shapes: The shapes of the new tensors by name.
-        dropped: Names that are left out.
-        dtypes: The dtypes of new tensors where they change, as safetensors spells them.
+    `dropped` ones are left out.
     """
     old, dtypes = file.entries, dtypes or {}
     sizes = {name: math.prod(shape) * BITS[dtypes.get(name, old[name].dtype)] // 8 for name, shape in shapes.items()}
@@ -121,14 +117,9 @@ def rewrite(
     destination: Path,
     written: Written = lambda count: None,
 ) -> None:
-    """Write the file that a layout describes; only the new tensors are ever in memory.
+    """Write the file that `plan_layout(file, …)` laid out, with the old one's permission bits.
 
-    Args:
-        file: The old file.
-        layout: From `plan_layout(file, …)`.
-        tensor_of: Gives a new tensor by its name, in their file's dtype and the layout's shapes.
-        destination: Must not exist; gets the old file's permission bits.
-        written: Called with the bytes written since the last call.
+    `tensor_of` gives a new tensor by its name, in its file's dtype and shape; only one is ever in memory.
     """
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))
