@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -65,53 +64,36 @@ def make_clip(folder: Path) -> Path:
     return add_tokenizer(folder, is_framed=True, max_len=24)
 
 
-@dataclass(frozen=True)
-class Case:
-    """A recipe made small.
+class Case(NamedTuple):
+    """A recipe made small."""
 
-    Attributes:
-        make: Builds a model of its family in a folder.
-        table: The table's tensor.
-        rows: Rows that the output must have.
-        changes: What else is made smaller.
-    """
+    make: Callable[[Path], Path]  # builds a model of its family in a folder
+    table: str  # the table's tensor
+    rows: int  # that the output must have
+    changes: tuple[str, ...]  # what else is made smaller
 
-    make: Callable[[Path], Path]
-    table: str
-    rows: int
-    changes: tuple[str, ...]
+
+def lengths(to: int) -> tuple[str, ...]:
+    return (f"resize.to={to}", f"train.seq_len={to}", "train.batch_size=2")
+
+
+def make_bert(folder: Path) -> Path:
+    return make_framed(folder, "bert")
 
 
 BERT = "bert.embeddings.position_embeddings.weight"
+ENCODER = BERT.removeprefix("bert.")
+CLIP = "text_model.embeddings.position_embedding.weight"
 CASES = {
-    "bert-2048": Case(
-        lambda folder: make_framed(folder, "bert"), BERT, 32, ("resize.to=32", "train.seq_len=32", "train.batch_size=2")
-    ),
-    "gpt2-4096": Case(
-        make_gpt2, "transformer.wpe.weight", 32, ("resize.to=32", "train.seq_len=32", "train.batch_size=2")
-    ),
-    "hierarchical-bert-1536": Case(
-        lambda folder: make_framed(folder, "bert"), BERT, 48, ("resize.to=48", "train.seq_len=48", "train.batch_size=2")
-    ),
-    "long-clip-text-248": Case(make_clip, "text_model.embeddings.position_embedding.weight", 36, ("resize.to=36",)),
-    "longembed-e5-4096": Case(
-        make_encoder,
-        "embeddings.position_embeddings.weight",
-        64,
-        ("resize.to=64", "train.window=16", "train.batch_size=2"),
-    ),
+    "bert-2048": Case(make_bert, BERT, 32, lengths(32)),
+    "gpt2-4096": Case(make_gpt2, "transformer.wpe.weight", 32, lengths(32)),
+    "hierarchical-bert-1536": Case(make_bert, BERT, 48, lengths(48)),
+    "long-clip-text-248": Case(make_clip, CLIP, 36, ("resize.to=36",)),
+    "longembed-e5-4096": Case(make_encoder, ENCODER, 64, ("resize.to=64", "train.window=16", "train.batch_size=2")),
     "longformer-roberta-4096": Case(
-        lambda folder: make_framed(folder, "roberta"),
-        "roberta.embeddings.position_embeddings.weight",
-        34,
-        ("resize.to=32", "train.seq_len=32", "train.batch_size=2"),
+        lambda folder: make_framed(folder, "roberta"), f"roberta.{ENCODER}", 34, lengths(32)
     ),
-    "minilm-2048": Case(
-        make_encoder,
-        "embeddings.position_embeddings.weight",
-        32,
-        ("resize.to=32", "train.seq_len=32", "train.batch_size=2"),
-    ),
+    "minilm-2048": Case(make_encoder, ENCODER, 32, lengths(32)),
 }
 
 

@@ -73,31 +73,6 @@ def test_resize_deberta_pins_nothing_that_the_length_does_not_size(save: Save) -
     assert edits(stated) == {"max_position_embeddings": [16, NEW]}
 
 
-@pytest.mark.parametrize(
-    ("model_class", "changes", "moved", "kept"),
-    [
-        ("LayoutLMModel", {}, 1, ("x_position_embeddings", "y_position_embeddings", "h_position", "w_position")),
-        ("LiltModel", {}, 2, ("x_position_embeddings", "y_position_embeddings", "h_position", "w_position")),
-        ("ElectraModel", {"embedding_size": 12}, 1, ("word_embeddings", "embeddings_project")),
-        ("CLIPModel", {}, 1, ("vision_model.embeddings.position_embedding",)),
-    ],
-)
-def test_resize_leaves_other_axes_alone(
-    model_class: str, changes: dict[str, Any], moved: int, kept: tuple[str, ...], save: Save, tmp_path: Path
-) -> None:
-    source = save(model_class, changes)
-    before = load_file(source.folder / "model.safetensors")
-    plan = plan_resize(source.folder, to=600)
-    plan.execute(tmp_path / "out")
-    after = load_file(tmp_path / "out" / "model.safetensors")
-    names = {table.name for table in plan.tables}
-    assert len(names) == moved
-    assert {name for name, tensor in after.items() if tensor.shape != before[name].shape} == names
-    for part in kept:
-        assert any(part in name for name in after), part
-    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items() if name not in names)
-
-
 def test_resize_luke_gives_both_tables_what_the_one_key_says(save: Save, tmp_path: Path) -> None:
     source = save("LukeModel", {"max_position_embeddings": 18})
     found = tables(source)
@@ -303,16 +278,6 @@ def test_resize_big_bird_wants_whole_blocks(save: Save) -> None:
         plan_resize(source.folder, to=2000)
     pico.edit_json(source.folder / "config.json", attention_type="original_full")
     assert plan_resize(source.folder, to=2000).tables[0].rows_after == 2000
-
-
-def test_resize_bark_changes_the_alias_that_transformers_obeys(save: Save, tmp_path: Path) -> None:
-    sizes = {f"{part}_config.block_size": 16 for part in ("semantic", "coarse_acoustics", "fine_acoustics")}
-    source = save("BarkModel", sizes)
-    config = json.loads((source.folder / "config.json").read_text())
-    config["semantic_config"] |= {"block_size": 999, "window_size": 16}
-    (source.folder / "config.json").write_text(json.dumps(config))
-    assert edits(source)["semantic_config.window_size"] == [16, NEW]
-    output(source, tmp_path)
 
 
 def test_resize_gpt2_goes_by_the_alias_where_both_are_stated(save: Save, tmp_path: Path) -> None:
