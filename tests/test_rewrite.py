@@ -25,7 +25,7 @@ def save(path: Path, rows: int, others: tuple[int, ...] = (3000, 5, 7000)) -> Te
 
 def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorFile:
     table = np.ones((rows, ROW), dtype=np.float32)
-    layout = plan_layout(file, {"table": table.shape}, dropped)
+    layout = plan_layout(file, {"table": table.shape}, dropped, {})
     destination = file.path.with_name("new.safetensors")
     rewrite(file, layout, {"table": table}.__getitem__, destination)
     assert destination.stat().st_size == layout.size
@@ -87,7 +87,7 @@ def test_plan_layout_keeps_key_order_metadata_and_entries_own_keys(tmp_path: Pat
     }
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + np.arange(4, dtype=np.float32).tobytes())
-    layout = plan_layout(open_safetensors(path), {"table": (3, 2)}, ())
+    layout = plan_layout(open_safetensors(path), {"table": (3, 2)}, (), {})
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
     assert new["__metadata__"] == header["__metadata__"]
@@ -150,6 +150,6 @@ def test_rewrite_keeps_the_files_mode(tmp_path: Path) -> None:
 
 def test_rewrite_refuses_a_tensor_of_another_size(tmp_path: Path) -> None:
     old = save(tmp_path / "old.safetensors", 4)
-    layout = plan_layout(old, {"table": (6, ROW)}, ())
+    layout = plan_layout(old, {"table": (6, ROW)}, (), {})
     with pytest.raises(ValueError, match="planned"):
         rewrite(old, layout, {"table": np.ones((5, ROW), dtype=np.float32)}.__getitem__, tmp_path / "new.safetensors")

@@ -68,17 +68,29 @@ class Layout:
         return found
 
 
-def plan_layout(
-    file: TensorFile,
+def plan_layouts(
+    checkpoint: Checkpoint,
     shapes: Mapping[str, tuple[int, ...]],
-    dropped: Collection[str],
+    dropped: Collection[str] = (),
     dtypes: Mapping[str, str] | None = None,
-) -> Layout:
-    """Lay out a file in which tensors of new shapes, and dtypes where they change, replace the old ones.
+) -> dict[str, Layout]:
+    """Lay out every weights file that changes or gets another name, by its name in the output.
 
-    `dropped` ones are left out.
+    Tensors of new shapes, and dtypes where they change, replace the old ones; `dropped` ones are left out.
     """
-    old, dtypes = file.entries, dtypes or {}
+    layouts = {}
+    for file in checkpoint.weights:
+        name, new = checkpoint.output_name(file), {one: shapes[one] for one in shapes if one in file.entries}
+        if new or name != checkpoint.relative(file) or any(one in file.entries for one in dropped):
+            layouts[name] = plan_layout(file, new, dropped, dtypes or {})
+    return layouts
+
+
+def plan_layout(
+    file: TensorFile, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str], dtypes: Mapping[str, str]
+) -> Layout:
+    """Lay out one file, which holds all tensors of `shapes`; see `plan_layouts`."""
+    old = file.entries
     sizes = {name: math.prod(shape) * BITS[dtypes.get(name, old[name].dtype)] // 8 for name, shape in shapes.items()}
     last = {name for name, size in sizes.items() if (size - old[name].size) % DISK_BLOCK}
     kept = [entry for name, entry in old.items() if name not in dropped]

@@ -15,7 +15,7 @@ from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit, read_bytes
 from ctxextend.checkpoints.length_limits import Edit
-from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layout, rewrite, write_rest
+from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, rewrite, write_rest
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
 from ctxextend.errors import ResizeError
 from ctxextend.json_output import not_in_json
@@ -207,19 +207,11 @@ class ResizePlan:
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The new layout of every weights file that changes or gets another name, by its name in the output."""
-        layouts = {}
-        for file in self.checkpoint.weights:
-            shapes: dict[str, tuple[int, ...]] = {
-                table.name: (table.rows_after, table.hidden_size)
-                for table in self.tables
-                if table.is_changed and table.name in file.entries
-            }
-            shapes |= {buffer.name: buffer.shape for buffer in self.remade if buffer.name in file.entries}
-            dropped = [name for name in self.dropped if name in file.entries]
-            name = self.checkpoint.output_name(file)
-            if shapes or dropped or name != self.checkpoint.relative(file):
-                layouts[name] = plan_layout(file, shapes, dropped)
-        return layouts
+        changed = (table for table in self.tables if table.is_changed)
+        shapes = {table.name: (table.rows_after, table.hidden_size) for table in changed}
+        return plan_layouts(
+            self.checkpoint, shapes | {buffer.name: buffer.shape for buffer in self.remade}, self.dropped
+        )
 
     @cached_property
     def texts(self) -> Mapping[str, bytes]:

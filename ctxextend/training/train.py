@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_disk_space, check_output, existing_above
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, read_bytes
-from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layout, rewrite, write_rest
+from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, rewrite, write_rest
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
 from ctxextend.errors import RecipeError, TrainingError
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
@@ -286,18 +286,10 @@ class TrainedWeights:
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The layout of every weights file that changes or gets another name."""
-        found = {}
-        for file in self.checkpoint.weights:
-            dtypes = {name: self._dtype(file, name) for name in file.entries}
-            shapes = {
-                name: entry.shape
-                for name, entry in file.entries.items()
-                if name in self.trainable.names or dtypes[name] != entry.dtype
-            }
-            name = self.checkpoint.output_name(file)
-            if shapes or name != self.checkpoint.relative(file):
-                found[name] = plan_layout(file, shapes, (), {name: dtypes[name] for name in shapes})
-        return found
+        before = {name: entry for file in self.checkpoint.weights for name, entry in file.entries.items()}
+        dtypes = {name: self._dtype(self.checkpoint.holder(name), name) for name in before}
+        names = [name for name in before if name in self.trainable.names or dtypes[name] != before[name].dtype]
+        return plan_layouts(self.checkpoint, {name: before[name].shape for name in names}, dtypes=dtypes)
 
     def edited(self) -> dict[str, str]:
         """Return the config and the index of shards where ``--dtype`` changes them, by path."""
