@@ -86,30 +86,25 @@ def compare(
     except ComparisonInterrupted as stop:
         ignore_ctrl_c()
         found = stop.comparison
-    # Files first: a reader of stdout may go away, and a file that cannot be written stops nothing.
-    failures = write_comparison(sink, found, report, plot)
-    show_comparison(sink, found)
+    failures = present_comparison(sink, found, report, plot)
     sink.measured("compare", found, failures)
 
 
-def write_comparison(sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None) -> list[str]:
-    """Write the report and the figure; return why one could not be."""
+def present_comparison(sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None) -> list[str]:
+    """Write the report and the figure, and print what was found; return why a file could not be written."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
 
-    if not found.rows:
-        return []
-    failures = sink.saved("report", report, lambda path: write_report(found, path))
-    return failures + sink.saved("figure", plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
-
-
-def show_comparison(sink: Output, found: "Comparison") -> None:
-    """Print what was found for people to read."""
+    failures: list[str] = []
+    if found.rows:  # files first: a reader of stdout may go away
+        failures += sink.saved("report", report, lambda path: write_report(found, path))
+        failures += sink.saved("figure", plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
     sink.note(*found.notes)
     sink.warning(*found.warnings)
     add_comparison(page := Page.of_stdout(), found)
     sink.screen(page.lines)
     sink.note(f"Compared in {found.seconds:.0f} s.")
+    return failures
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:

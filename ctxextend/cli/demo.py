@@ -4,12 +4,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-import typer
-
 from ctxextend.cli import options
-from ctxextend.cli.compare import show_comparison, write_comparison
-from ctxextend.cli.output import INTERRUPTED, Output, ignore_ctrl_c
-from ctxextend.errors import OutputError
+from ctxextend.cli.compare import present_comparison
+from ctxextend.cli.output import Output, ignore_ctrl_c
 from ctxextend.json_output import to_json
 
 REPORT = "ctxextend-demo.html"
@@ -56,15 +53,10 @@ def demo(
     try:
         with sink.progress("Comparing", of="tokens") as progress:
             found = compare_demo(progress)
-        failures = write_comparison(sink, found, page)
     except ComparisonInterrupted as stop:
         ignore_ctrl_c()
-        found, failures = stop.comparison, []
-    show_comparison(sink, found)
+        found = stop.comparison
+    failures = present_comparison(sink, found, page)
     values = to_json(shown) | {"output": str(output) if output else None, "comparison": to_json(found)}
-    sink.result("demo", values, found.warnings)
-    if not found.complete:
-        raise typer.Exit(INTERRUPTED)
-    if failures:
-        raise OutputError(failures[0])
+    sink.measured("demo", found, failures, values)
     sink.note(f"Open {page} in a browser." if page else "For a page of this: pip install 'ctxextend[plot]'")

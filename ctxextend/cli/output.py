@@ -108,9 +108,11 @@ class Output:
             self.note(f"The {what} is in {path}.")
         return []
 
-    def measured(self, command: str, found: "Evaluation | Comparison", failures: Sequence[str]) -> None:
+    def measured(
+        self, command: str, found: "Evaluation | Comparison", failures: Sequence[str], value: Any = None
+    ) -> None:
         """Print what was measured as JSON; exit where not all of it could be, or a file could not be written."""
-        self.result(command, found, [*found.warnings, *failures])
+        self.result(command, value or found, [*found.warnings, *failures])
         self.note(*(f"Error: {failure}" for failure in failures))
         if not found.complete:
             self.note("Stopped: what is shown was measured until then.")
