@@ -37,7 +37,7 @@ from ctxextend.report.figures import (
     upper_limit,
     write_figure,
 )
-from ctxextend.report.html import comparison_figure, comparison_panels
+from ctxextend.report.html import comparison_figure, comparison_panels, write_report
 from tests import pico
 from tests.comparisons import METHODS, comparison, encoders
 from tests.evaluations import ENCODER, EXTENDED, INTERRUPTED, LONE, MASKED
@@ -116,19 +116,22 @@ def test_figures_have_the_same_bytes_whatever_the_process_has_set(tmp_path: Path
         "from pathlib import Path\n"
         "from ctxextend.inspection.inspect import inspect\n"
         "from ctxextend.report.figures import tables_figure, write_figure\n"
-        "from ctxextend.report.html import comparison_figure\n"
+        "from ctxextend.report.html import comparison_figure, write_report\n"
         "from tests.comparisons import comparison\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "write_figure(folder / 'inspect.again.svg', lambda: tables_figure([inspect('tiny-gpt2')]))\n"
         "found = comparison(('linear', 'copy'))\n"
         "write_figure(folder / 'compare.again.svg', lambda: comparison_figure(found))\n"
+        "write_report(found, folder / 'page.again.html')\n"
         "import sys; assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"
         "assert matplotlib.rcParams['font.size'] == 30"
     )
     folder = Path(__file__).parents[1]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, env=os.environ | {"PYTHONHASHSEED": "7"})
-    for name in ("inspect", "compare"):
-        assert (tmp_path / f"{name}.svg").read_bytes() == (tmp_path / f"{name}.again.svg").read_bytes()
+    write_report(comparison(("linear", "copy")), tmp_path / "page.html")
+    for name in ("inspect.svg", "compare.svg", "page.html"):
+        first, _, suffix = name.partition(".")
+        assert (tmp_path / name).read_bytes() == (tmp_path / f"{first}.again.{suffix}").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["inspect", "evaluate"])
