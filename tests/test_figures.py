@@ -180,7 +180,7 @@ def test_tables_figure_draws_reserved_rows_before_position_0(make_pico: MakePico
     found = inspect(make_pico("roberta").folder)
     norms, cosines, _, heat = axes_of(found)
     offset = curve(norms, "offset rows of pico-roberta")
-    assert (list(offset.get_xdata()), list(offset.get_ydata())) == ([-2, -1], list(found.tables[0].reserved_norms))
+    assert (list(offset.get_xdata()), list(offset.get_ydata())) == ([-2, -1], list(found.tables[0].norms[:2]))
     assert len(curve(norms, "pico-roberta").get_ydata()) == 16
     assert len(cosines.lines[0].get_ydata()) == 15
     assert heat.images[0].get_array().shape == (16, 16)

@@ -143,7 +143,9 @@ def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
         if shown.reserved_rows:
             key.append([(f"  {counted(shown.reserved_rows, 'offset row')} in front", "offset")])
         name = names.get(id(inspection), "")
-        curves.append(Curve(shown.stats.norms.tolist(), styles, shown.reserved_norms.tolist(), name, tuple(key)))
+        curves.append(
+            Curve(shown.stats.norms.tolist(), styles, shown.norms[: shown.reserved_rows].tolist(), name, tuple(key))
+        )
     add_chart(page, "Norm of each row, by position", curves, "both")
     for inspection, shown in pair:
         if shown.new_rows:

@@ -133,7 +133,7 @@ def _report(
         bytes=values.nbytes,
         share=values.size / parameters,
         new_rows=new_rows,
-        reserved_norms=reserved_norms,
+        norms=np.concatenate([reserved_norms, stats.norms]),
         stats=stats,
         outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,

@@ -10,7 +10,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
 from ctxextend.families.lookup import nested
-from ctxextend.inspection.table_report import NOT_LOADED, ClientLimit, Limit, TableReport
+from ctxextend.inspection.table_report import ClientLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel
 
 TRANSFORMERS = "transformers"
@@ -40,6 +40,7 @@ TOKENIZER_FILES = {
 # Under these keys transformers' configs answer to the name by which sentence-transformers asks for the length.
 ASKED_FOR = ("max_position_embeddings", "n_positions")
 
+NOT_LOADED = "the model does not load"
 # Stands behind a key that the config leaves out, so that transformers' default holds.
 LEFT_OUT = " (left out)"
 
@@ -166,7 +167,7 @@ def client_limits(
         cutting = {limit.client: limit for limit in own if limit.key in CUTTING_KEYS}
         tokenizer_limit, sentence_limit = cutting.get(TRANSFORMERS), cutting.get(SENTENCE_TRANSFORMERS)
         if names & TOKENIZER_FILES:
-            obstacle = next((limit for limit in limits if limit.stops_loading), None)
+            obstacle = next((limit for limit in limits if limit.why.endswith(NOT_LOADED)), None)
             yield _client_limit(TRANSFORMERS, tokenizer_limit, table, obstacle)
             if not tokenizer and _can_pad(checkpoint, folders):
                 limit = sentence_limit or _smaller_limit(tokenizer_limit, own, table)

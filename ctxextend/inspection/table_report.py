@@ -13,8 +13,6 @@ from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import json_key, not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
 
-NOT_LOADED = "the model does not load"
-
 
 @dataclass(frozen=True)
 class TableReport:
@@ -35,7 +33,7 @@ class TableReport:
         bytes: Its size in the file.
         share: Its share of all parameters of the checkpoint, 0 to 1.
         new_rows: The rows that a resize made, where the checkpoint says so; None where it does not.
-        reserved_norms: Norms of the reserved rows, shape (reserved_rows,), float64.
+        norms: The norm of every row, reserved rows included, shape (rows,), float64.
         stats: Figures of the rows after the reserved ones.
         outliers: Positions that stand out, each with what stands out; see `find_outliers`.
         repetition: Rows that are there more than once, by their positions.
@@ -57,7 +55,7 @@ class TableReport:
     bytes: int
     share: float
     new_rows: tuple[RowRange, ...] | None
-    reserved_norms: NDArray[np.float64] = field(metadata=not_in_json)
+    norms: NDArray[np.float64]
     stats: TableStats = field(metadata=not_in_json)
     outliers: dict[int, str] = field(metadata=not_in_json)
     repetition: Repetition = field(metadata=not_in_json)
@@ -67,7 +65,6 @@ class TableReport:
     location: TableLocation = field(metadata=not_in_json)
 
     json_properties: ClassVar = {
-        "norms": "norms",
         "neighbour_cosines": "stats.cosines",
         "norm": "figures.norm",
         "neighbour_cosine": "figures.neighbour_cosine",
@@ -78,11 +75,6 @@ class TableReport:
         **{name: f"figures.{name}" for name in ("outliers", "zero_rows", "nonfinite_rows", "untrained_rows", "tiling")},
         **{name: f"figures.{name}" for name in ("duplicates", "seams")},
     }
-
-    @cached_property
-    def norms(self) -> NDArray[np.float64]:
-        """The norm of every row, reserved rows included, shape (rows,), float64."""
-        return np.concatenate([self.reserved_norms, self.stats.norms])
 
     @cached_property
     def figures(self) -> SimpleNamespace:
@@ -170,11 +162,6 @@ class Limit:
     def agrees(self) -> bool:
         """Whether it agrees with its table."""
         return not self.why
-
-    @property
-    def stops_loading(self) -> bool:
-        """Whether no model can be made of config and weights because of it."""
-        return self.why.endswith(NOT_LOADED)
 
 
 @dataclass(frozen=True)

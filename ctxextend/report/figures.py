@@ -402,11 +402,14 @@ def _draw_norms(axes: "Axes", tables: Sequence[TableCurves]) -> None:
         if table.reserved_rows:
             stars: dict[str, Any] = {"color": look["color"], "linestyle": "", "marker": "*"}
             axes.plot(
-                range(-table.reserved_rows, 0), finite(table.reserved_norms), label=f"offset rows of {name}", **stars
+                range(-table.reserved_rows, 0),
+                finite(table.norms[: table.reserved_rows]),
+                label=f"offset rows of {name}",
+                **stars,
             )
     _draw_by_position(axes, tables, [one.table.stats.norms for one in tables])
     axes.set(title="Norm of each row", ylabel="Euclidean norm")
-    reserved_norms = np.concatenate([one.table.reserved_norms for one in tables])
+    reserved_norms = np.concatenate([one.table.norms[: one.table.reserved_rows] for one in tables])
     if needs_log_scale(reserved_norms, np.concatenate([one.table.stats.norms for one in tables])):
         _scale_by_factors(axes)
 
