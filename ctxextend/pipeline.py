@@ -82,10 +82,6 @@ class RunPlan:
         """What the user should know before the plan is carried out."""
         return () if self.resize is None else self.resize.warnings
 
-    def output(self, output: Folder = None) -> Folder:
-        """Return where the new folder goes, given what was asked for; None where a step names it itself."""
-        return self.recipe.output if output is None else output
-
     def execute(
         self,
         output: Folder = None,
@@ -100,7 +96,8 @@ class RunPlan:
         Of several processes that train together, each calls this, and the first alone evaluates. `progress` is called
         at the start of each step, `tell` with what should be known before a training begins.
         """
-        recipe, plan, folder = self.recipe, self.resize, self.output(output)
+        recipe, plan = self.recipe, self.resize
+        folder = recipe.output if output is None else output
         # What a step behind a long training would refuse is refused now.
         if resume and recipe.train is None:
             raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
