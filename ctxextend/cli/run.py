@@ -48,9 +48,9 @@ def run(
     plan = plan_run(read_recipe(recipe, changes or ()))
     sink.note(*(plan.resize.notes if plan.resize else ()))
     sink.warning(*plan.warnings)
-    folder = plan.output(output)
     if dry_run:
-        sink.result("run", *show_plan(sink, plan.recipe, plan.resize, Path(folder) if folder else None, force=force))
+        folder = output or (Path(plan.recipe.output) if plan.recipe.output else None)
+        sink.result("run", *show_plan(sink, plan.recipe, plan.resize, folder, force=force))
         return
     result = execute(sink, plan, output, force=force, resume=resume)
     if result.evaluation is not None:
