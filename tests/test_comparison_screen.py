@@ -75,14 +75,6 @@ def test_comparison_screen_of_a_training_shows_both_stages() -> None:
     assert waiting.split()[2:4] == ["-", "-"]
 
 
-def test_comparison_screen_of_encoders_has_no_perplexity_and_no_short_texts() -> None:
-    shown = screen_of(encoders())
-    assert "MRR" in shown
-    assert "perplexity" not in shown
-    assert "short texts" not in shown.lower()
-    assert "paired by document" in " ".join(shown.split())
-
-
 def test_comparison_screen_of_one_window_says_that_nothing_is_sure() -> None:
     found = comparison(("bands", "copy"))
     alone = replace(found.rows[1].untrained, behind=Estimate(0.5, None, 64))
