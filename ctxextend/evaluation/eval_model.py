@@ -150,15 +150,21 @@ def open_eval_model(ref: CheckpointRef, precision: str = "auto", hashes: Mapping
     return load_eval_model(open_files(open_model(ref, typed=("evaluate",)), hashes), precision)
 
 
+def auto_precision(device: str) -> str:
+    """Return fp32 on a CPU, and bf16 on an accelerator that has it."""
+    import torch
+
+    has_bfloat = device != "cpu" and (device != "cuda" or torch.cuda.is_bf16_supported())
+    return "bf16" if has_bfloat else "fp32"
+
+
 def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
     """Load the weights of a checkpoint; `auto` is fp32 on a CPU, and bf16 on an accelerator that has it."""
     import torch
 
     name, checkpoint, family = files.ref.source, files.checkpoint, files.architecture.family.model_type
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if precision == "auto":
-        has_bfloat = device is not None and (device.type != "cuda" or torch.cuda.is_bf16_supported())
-        precision = "bf16" if has_bfloat else "fp32"
+    precision = auto_precision(device.type if device else "cpu") if precision == "auto" else precision
     kind, loaded = _load(checkpoint, family, DTYPES[precision])
     # No measure uses a pooler.
     wrong = [*loaded.mismatched, *(tensor for tensor in loaded.missing if "pooler." not in tensor)]

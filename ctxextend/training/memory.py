@@ -46,17 +46,6 @@ def open_devices() -> PartialState:
     return PartialState(cpu=not torch.accelerator.is_available())
 
 
-def choose_precision(devices: PartialState, precision: str) -> str:
-    """Return the precision of arithmetic; ``auto`` is fp32 on a CPU, and bf16 on an accelerator that has it."""
-    kind = devices.device.type
-    if kind == "cpu" and precision == "fp16":
-        raise TrainingError("A CPU does not train in fp16.", "Use --precision bf16 or fp32.")
-    if precision != "auto":
-        return precision
-    has_bfloat = kind != "cpu" and (kind != "cuda" or torch.cuda.is_bf16_supported())
-    return "bf16" if has_bfloat else "fp32"
-
-
 def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> list[int]:
     """Return how many sequences of `length` tokens a device may hold at a time, the largest first."""
     count, size = devices.num_processes, settings.micro_batch

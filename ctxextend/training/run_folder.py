@@ -4,7 +4,6 @@ NAME.training/
   run.json         the settings of the run, and the hash of its source's table
   resized/         the resized checkpoint, if the run resizes first
   tokens.bin       the text; eval_tokens.bin the text of --eval-data
-  train_log.jsonl  the losses so far
   saves/           the last saves; one that is being written has another name
   runs/            what tensorboard and the like write
 """
@@ -27,7 +26,7 @@ from ctxextend.checkpoints.atomic_output import (
 )
 from ctxextend.errors import TrainingError
 
-RUN_FILE, LOG_FILE = "run.json", "train_log.jsonl"
+RUN_FILE = "run.json"
 # transformers' name of a save; the step follows.
 SAVE = "checkpoint-"
 # Settings that may change when a run is resumed.

@@ -19,6 +19,7 @@ from ctxextend.evaluation.eval_model import (
     SENTENCE_MODULES,
     EvalModel,
     ModelFiles,
+    auto_precision,
     check_tables,
     check_vocabulary,
 )
@@ -27,7 +28,7 @@ from ctxextend.provenance import BaseCheckpoint, learned_before
 from ctxextend.recipe import LEAST_LENGTH, Train
 from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces
-from ctxextend.training.memory import checkpoint_activations, choose_precision, disable_dropout, micro_batch_sizes
+from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
 from ctxextend.training.run_folder import RunFolder
 from ctxextend.training.train_data import (
@@ -103,24 +104,22 @@ def open_task(
         DataError: There is no text, too little, or it cannot be read.
         OutputError: The tokens cannot be written.
     """
-    name, most = files.ref.source, files.max_len
-    for flag, asked in (("--seq-len", settings.seq_len), ("--window", settings.window)):
+    name, most, special = files.ref.source, files.max_len, files.tokenizer.num_special
+    least = max(LEAST_LENGTH, special + 2)
+    for what, asked in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", least)):
         if asked is not None and asked > most:
             raise TrainingError(
-                f"{flag} {asked} is more than the {most} positions of {name}.",
+                f"{what} {asked} is more than the {most} positions of {name}.",
                 f"Give it more first: ctxextend resize {name} --to {asked}",
             )
-    span = settings.seq_len or most
-    length, least = settings.window or span, max(LEAST_LENGTH, files.tokenizer.num_special + 2)
-    if length < least:
-        raise TrainingError(
-            f"{name} reads {most} tokens at once, and a sequence to train on has {least} at least.",
-            f"Give it more first: ctxextend resize {name} --to {least}",
-        )
-    settings = replace(settings, seq_len=span, precision=choose_precision(devices, settings.precision))
+    kind, precision, span = devices.device.type, settings.precision, settings.seq_len or most
+    if kind == "cpu" and precision == "fp16":
+        raise TrainingError("A CPU does not train in fp16.", "Use --precision bf16 or fp32.")
+    settings = replace(settings, seq_len=span, precision=auto_precision(kind) if precision == "auto" else precision)
+    length = settings.window or span
     micro_batches = micro_batch_sizes(devices, settings, length)
 
-    text_length = length - files.tokenizer.num_special
+    text_length = length - special
     # Short runs read more than they train on, so that the twentieth that is held out is enough to measure on.
     trained = math.ceil(settings.steps * settings.batch_size * text_length * 20 / 19)
     wanted = max(trained, 20 * EVAL_TOKENS) + 2 * span

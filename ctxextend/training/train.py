@@ -40,7 +40,7 @@ from ctxextend.recipe_file import recipe_text, recipe_values, yaml_text
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.memory import open_devices
-from ctxextend.training.run_folder import LOG_FILE, SAVE, RunFolder, open_run_folder
+from ctxextend.training.run_folder import SAVE, RunFolder, open_run_folder
 from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, set_up
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_result import TrainResult, counted
@@ -60,6 +60,7 @@ OBJECTIVES = {
     "distilled": "to give, on long texts, the states that the original gives on windows it can read",
 }
 TRAINED = {"new": "the new rows of its position table", "positions": "its position table", "all": "all of its weights"}
+LOG_FILE = "train_log.jsonl"
 LOG_POINTER = f" `{LOG_FILE}` holds the losses on the way."
 # Replaces what the card said about the resize.
 BEFORE = "Before it was trained:"

@@ -1,6 +1,5 @@
 """The training loop: transformers' Trainer with saves that are complete or absent, finite losses and a clean stop."""
 
-import json
 import math
 import shutil
 import signal
@@ -28,7 +27,7 @@ from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.models.load import quiet
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
-from ctxextend.training.run_folder import LOG_FILE, SAVE, RunFolder
+from ctxextend.training.run_folder import SAVE, RunFolder
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import SequenceDataset
 from ctxextend.training.training_result import TrainingInterrupted, TrainResult
@@ -109,8 +108,6 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
             + (kept if folder.save else "Nothing was saved."),
             again if folder.save else f"{begin}.",
         ) from None
-    except OSError as error:  # on a full disk the log is the first that cannot be written
-        raise trainer.save_error(error) from error
 
 
 def _result(trainer: "RunTrainer", callback: "RunCallback", micro_batch: int) -> TrainResult:
@@ -282,7 +279,7 @@ class RunTrainer(Trainer):
 
 
 class RunCallback(TrainerCallback):
-    """Writes the log, ends the run if a number is not finite, and stops it after a signal."""
+    """Reports each step, ends the run if a loss is not finite, and stops it after a signal."""
 
     def __init__(self, setup: TrainingSetup, folder: RunFolder, stop: "Stop", progress: Progress) -> None:
         self.setup, self.folder, self.stop, self.progress = setup, folder, stop, progress
@@ -296,22 +293,16 @@ class RunCallback(TrainerCallback):
         return time.perf_counter() - self._began
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Begin the log with the steps before, and let the optimizer leave frozen rows alone."""
+        """Let the optimizer leave frozen rows alone, and the clock go on."""
         self.setup.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # of accelerate's, around torch's
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
         self._began = time.perf_counter() - max(before, default=0.0)
-        if state.is_world_process_zero:
-            lines = "".join(f"{json.dumps(line)}\n" for line in state.log_history)
-            (self.folder.path / LOG_FILE).write_text(lines, "utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **others: Any) -> None:
-        """Write a line of the log; stop if the loss is not finite."""
+        """Show the loss of a step; stop if one is not finite."""
         if not state.log_history:
             return
         state.log_history[-1]["seconds"] = round(self.seconds, 3)
-        if state.is_world_process_zero:
-            with (self.folder.path / LOG_FILE).open("a", encoding="utf-8") as file:
-                file.write(f"{json.dumps(state.log_history[-1])}\n")
         logs, step, task = logs or {}, state.global_step, self.setup.task
         if "loss" in logs:
             tokens = task.settings.batch_size * task.length
