@@ -605,7 +605,7 @@ def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
         real(file, layout, tensors, destination, progress)
         flip(destination, destination.stat().st_size - 1, 0)
 
-    monkeypatch.setattr("ctxextend.plan.plan.rewrite", damaging)
+    monkeypatch.setattr("ctxextend.checkpoints.rewrite.rewrite", damaging)
     old = tmp_path / "old"
     assert run("resize", str(sharded), "--to", "300", "-o", str(old)).exit_code == 0  # not asked to look
     before = pico.contents(old)

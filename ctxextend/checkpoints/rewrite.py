@@ -150,25 +150,33 @@ def rewrite(
     destination.chmod(file.path.stat().st_mode & 0o777)
 
 
-def file_sizes(checkpoint: Checkpoint, copied: Collection[str], layouts: Mapping[str, Layout]) -> dict[str, int]:
-    """Return the sizes in bytes of an output's copied and rewritten files, by path below the output."""
-    sizes = {name: checkpoint.fingerprints[name][0] for name in copied}
-    return sizes | {name: layout.size for name, layout in layouts.items()}
+def file_sizes(checkpoint: Checkpoint, layouts: Mapping[str, Layout], texts: Mapping[str, bytes]) -> dict[str, int]:
+    """Return the size in bytes of each file that `write_files` writes, by its path below the output."""
+    sizes = {name: checkpoint.fingerprints[name][0] for name in checkpoint.files - layouts.keys() - texts.keys()}
+    sizes |= {name: layout.size for name, layout in layouts.items()}
+    return sizes | {name: len(text) for name, text in texts.items()}
 
 
-def write_rest(
+def write_files(
     checkpoint: Checkpoint,
     folder: Path,
-    copied: Collection[str],
+    layouts: Mapping[str, Layout],
+    tensor_of: Callable[[str], NDArray[Any]],
     texts: Mapping[str, bytes],
     written: Written = lambda count: None,
 ) -> None:
-    """Write all files but the weights, copied or from their text, then check that the source is unchanged."""
-    for name in copied:
+    """Write an output: weights as they are laid out, texts, copies of all else; then check the source.
+
+    `tensor_of` gives a new tensor by its name; `written` is called with the bytes written since the last call.
+    """
+    for file in checkpoint.weights:
+        name = checkpoint.output_name(file)
+        if name in layouts:
+            rewrite(file, layouts[name], tensor_of, folder / name, written)
+    for name in sorted(checkpoint.files - layouts.keys() - texts.keys()):
         copy_file(checkpoint.root / name, folder / name, written)
     for name, text in texts.items():
-        with (folder / name).open("xb") as file:
-            file.write(text)
+        (folder / name).write_bytes(text)
         if name in checkpoint.files:
             (folder / name).chmod((checkpoint.root / name).stat().st_mode & 0o777)
         written(len(text))

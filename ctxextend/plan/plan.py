@@ -15,7 +15,7 @@ from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit, read_bytes
 from ctxextend.checkpoints.length_limits import Edit
-from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, rewrite, write_rest
+from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
 from ctxextend.errors import ResizeError
 from ctxextend.json_output import not_in_json
@@ -307,8 +307,7 @@ class ResizePlan:
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
         """The size in bytes of each file of the output."""
-        texts = {name: len(text) for name, text in self.texts.items()}
-        return file_sizes(self.checkpoint, self.files["copied"], self.layouts) | texts
+        return file_sizes(self.checkpoint, self.layouts, self.texts)
 
     @property
     def bytes_to_write(self) -> int:
@@ -359,25 +358,20 @@ class ResizePlan:
         began, folder, checkpoint = time.perf_counter(), self._output(output), self.checkpoint
         checkpoint.check_unchanged()
         warnings, choices, hashes = list(self.warnings), list[str](), dict[str, tuple[str, str]]()
-        texts, copied, total = dict(self.texts), self.files["copied"], self.bytes_to_write
+        tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, self.bytes_to_write
 
         def written(count: int) -> None:
             progress(count, total)
 
         with atomic_folder(folder, checkpoint.guarded, self.file_sizes, force=force) as staged:
-            for file in checkpoint.weights:
-                tensors = {buffer.name: make_buffer(buffer) for buffer in self.remade if buffer.name in file.entries}
-                for table in (table for table in self.tables if table.name in file.entries):
-                    before = read_floats(file, table.name)
-                    after = tensors[table.name] = self.resized(table, before)
-                    hashes[table.name] = (table_hash(before), table_hash(after))
-                    warnings += _nonfinite_warnings(table, before, after)
-                    choices += self._choice(table, before)
-                name = checkpoint.output_name(file)
-                if name in self.layouts:
-                    rewrite(file, self.layouts[name], tensors.__getitem__, staged / name, written)
-            texts[RECIPE_FILE] = self._recipe(hashes).encode()
-            write_rest(checkpoint, staged, copied, texts, written)
+            for table in self.tables:
+                before = read_floats(checkpoint.holder(table.name), table.name)
+                after = tensors[table.name] = self.resized(table, before)
+                hashes[table.name] = (table_hash(before), table_hash(after))
+                warnings += _nonfinite_warnings(table, before, after)
+                choices += self._choice(table, before)
+            texts = {**self.texts, RECIPE_FILE: self._recipe(hashes).encode()}
+            write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - began, 3)

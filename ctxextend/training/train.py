@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_disk_space, check_output, existing_above
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, read_bytes
-from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, rewrite, write_rest
+from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
 from ctxextend.errors import RecipeError, TrainingError
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
@@ -317,15 +317,10 @@ class TrainedWeights:
         checkpoint = self.checkpoint
         edited = {**checkpoint.made, **self.edited()}
         data = {name: text.encode() for name, text in edited.items()} | dict(others)
-        copied = checkpoint.files - set(data) - set(self.layouts)
-        sizes = {name: len(text) for name, text in data.items()} | file_sizes(checkpoint, copied, self.layouts)
         checkpoint.check_unchanged()
+        sizes = file_sizes(checkpoint, self.layouts, data)
         with atomic_folder(output, checkpoint.guarded, sizes, force=force) as staged:
-            for file in checkpoint.weights:
-                name = checkpoint.output_name(file)
-                if name in self.layouts:
-                    rewrite(file, self.layouts[name], self.tensor, staged / name)
-            write_rest(checkpoint, staged, copied, data)
+            write_files(checkpoint, staged, self.layouts, self.tensor, data)
 
 
 def _recipe(
