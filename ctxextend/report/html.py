@@ -143,7 +143,8 @@ class Panel:
     title: str
     plots: Sequence[Plot]
     heads: Sequence[str] = ()  # over the table's columns
-    rows: Sequence[Sequence[str]] = ()  # each with its name in front; none where the pictures hold all numbers
+    # Each with its name in front; none where the pictures or the ranking hold all numbers.
+    rows: Sequence[Sequence[str]] = ()
     asked: Retrieval | Passkey | None = None  # what was asked of the methods
     names_original: bool | None = None  # whether the original has a curve; None where there are no curves
 
@@ -181,18 +182,14 @@ def _costs(comparison: Comparison) -> Panel | None:
     if len(rows) < 2:
         return None
     unit = "nats per token" if comparison.metric == LOSS else "mean reciprocal rank"
-    behind = [(row.final.behind.mean, row.final.behind.error) if row.final.behind else (0.0, None) for row in rows]
-    bars = [_bar(number, row.method, *one) for number, (row, one) in enumerate(zip(rows, behind, strict=True))]
+    behind = [row.final.behind or Estimate(0.0, None, 0) for row in rows]
+    bars = [_bar(number, row.method, behind[number].mean, behind[number].error) for number, row in enumerate(rows)]
     plots = [_bars("Behind the best", f"behind the best ({unit})", bars)]
-    heads = ["method", "behind the best"]
-    cells = [[row.method, _change(row.final.behind) or "best"] for row in rows]
     short = [(number, row.method, row.final.short) for number, row in enumerate(rows) if row.final.short]
     if short:
         bars = [_bar(number, method, one.mean, one.error) for number, method, one in short]
         plots.append(_bars(f"Cost for texts of {before:,} tokens", "cost for short texts (nats per token)", bars))
-        heads.append("short texts")
-        cells = [[*line, _change(row.final.short) or "-"] for line, row in zip(cells, rows, strict=True)]
-    return Panel("cost", "What each costs" if short else "Behind the best", plots, heads, cells)
+    return Panel("cost", "What each costs" if short else "Behind the best", plots)
 
 
 def _bar(number: int | None, name: str, value: float, error: float | None) -> Bar:
