@@ -164,24 +164,6 @@ def test_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalModel]) -> None:
     assert [tuple(read.shape) for read in planted.model.read] == [(1, 3), (2, 4)] * 2  # tried, then read
 
 
-def test_loss_of_several_texts_is_the_mean_of_those_of_each(pair: tuple[EvalModel, EvalModel]) -> None:
-    objective = Distillation(*pair, ("mean",))
-    ids = texts(pair[0], NEW, count=3)
-    alone = [loss_of(objective, ids[i : i + 1]) for i in range(3)]
-    assert len({round(loss, 4) for loss in alone}) == 3
-    assert loss_of(objective, ids) == pytest.approx(float(np.mean(alone)), rel=1e-5)
-
-
-def test_original_reads_no_more_at_once_than_4096_tokens(pair: tuple[EvalModel, EvalModel]) -> None:
-    student, teacher = pair
-    planted = plant(teacher, lambda ids: torch.ones(*ids.shape, 8))
-    Distillation(student, planted)(texts(student, NEW, count=200))
-    sizes = [read.numel() for read in planted.model.read[1:]]  # after it was tried
-    # 38 tokens of text are read in 5 windows of 14.
-    assert sum(sizes) == 200 * 5 * OLD
-    assert max(sizes) == 4096
-
-
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2"])
 def test_positions_say_where_the_model_reads_and_the_original_reads_from_the_start(
     model_type: str, tmp_path: Path
