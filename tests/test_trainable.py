@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,40 +25,11 @@ class Model(torch.nn.Module):
         self.head: Any = torch.nn.Linear(3, 2, bias=False)
         self.head.weight = self.base["other"].weight  # type: ignore[assignment]
 
-    def forward(self) -> torch.Tensor:
-        found: torch.Tensor = self.base["other"](self.base["table"].weight).square().sum()
-        return found
-
-
-def optimizers(model: Model) -> Iterator[Any]:
-    """Those whose update moves a row that has no gradient."""
-    for make in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam):
-        yield make([value for value in model.parameters() if value.requires_grad], lr=0.1, weight_decay=0.5)
-
-
-def learn(model: Model, optimizer: Any) -> None:
-    for _ in range(3):
-        optimizer.zero_grad()
-        model().backward()
-        optimizer.step()
-
 
 TABLE = {"table.weight": "base.table.weight"}
 
 
-@pytest.mark.parametrize("which", range(3))
-def test_keep_frozen_rows_leaves_rows_that_are_not_trained_as_they_are(which: int) -> None:
-    model = Model()
-    before = model.base["table"].weight.detach().clone()
-    trained = Trainable(model, TABLE, "base.table.weight", NEW)
-    optimizer = list(optimizers(model))[which]
-    trained.keep_frozen_rows(optimizer)
-    learn(model, optimizer)
-    after = model.base["table"].weight.detach()
-    assert (before == after).all(dim=1).tolist() == (~NEW).tolist()
-
-
-def test_freeze_trains_what_it_is_told_and_counts_it() -> None:
+def test_trainable_freezes_all_but_what_it_is_told_and_counts_it() -> None:
     model = Model()
     assert set(Trainable(model, TABLE, "base.table.weight", NEW).parameters) == {"base.table.weight"}
     assert Trainable(model, TABLE, "base.table.weight", NEW).count == 2 * 3
