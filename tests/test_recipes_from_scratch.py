@@ -17,7 +17,7 @@ from tests import pico
 @pytest.fixture(scope="module")
 def few() -> list[str]:
     """Few short documents, and as many like them, of which some are held out."""
-    short = list(islice((text for text in corpus.documents() if len(text) < 400), 300))
+    short = list(islice((text for text in corpus.documents() if len(text) < 400), 120))
     return [*short, *(f"{text} held out {i}" for i, text in enumerate(short))]
 
 
