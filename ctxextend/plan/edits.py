@@ -74,11 +74,11 @@ def plan_tables(
     """
     chosen = of_part(found, settings.part)
     keys = {location.config_key for location, _ in chosen}
-    for location, name in found:
-        if location.config_key in keys and name not in (name for _, name in chosen):
+    for table in found:
+        if table.location.config_key in keys and table not in chosen:
             raise ResizeError(
-                f"--part {settings.part}: {name} has its length by the same key, {location.config_key}, and neither "
-                "can change alone.",
+                f"--part {settings.part}: {table.name} has its length by the same key, {table.location.config_key}, "
+                "and neither can change alone.",
                 "Leave --part out, or name the part that holds both.",
             )
     plans = []
