@@ -45,16 +45,19 @@ def blocks(language: str) -> list[str]:
     return [match["body"] for match in BLOCK.finditer(README.read_text()) if match["language"] == language]
 
 
-def run(command: str, folder: Path) -> str:
-    """What a terminal would show, in a folder; ctxextend alone is run here, so that torch is imported once."""
+def run(command: str, folder: Path, *, here: bool) -> str:
+    """What a terminal would show, in a folder; `here` is ctxextend run in this process, to import torch once."""
     before, words = Path.cwd(), shlex.split(command)
     os.chdir(folder)
     try:
-        if words[0] == "ctxextend" and "|" not in words:
+        if here and words[0] == "ctxextend" and "|" not in words:
             return CliRunner().invoke(app_of(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"}).output
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(["bash", "-c", f"{command} 2>&1"], env=os.environ | {"PATH": path}, stdout=-1, text=True)
-        return done.stdout
+        environment = os.environ | {"PATH": path, "HF_HUB_OFFLINE": "1"}
+        shell = ["bash", "-c", command]
+        return subprocess.run(
+            shell, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ).stdout
     finally:
         os.chdir(before)
 
@@ -113,14 +116,14 @@ def with_generated(text: str) -> str:
     return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
 
 
-def rendered(text: str, folder: Path) -> str:
+def rendered(text: str, folder: Path, *, here: bool) -> str:
     """Return the README with the true output under every command of its console blocks, run in order."""
 
     def render(match: re.Match[str]) -> str:
         if match["language"] != "console":
             return match[0]
         commands = [line.removeprefix("$ ") for line in match["body"].splitlines() if line.startswith("$ ")]
-        shown = "".join(f"$ {command}\n{run(command, folder)}" for command in commands)
+        shown = "".join(f"$ {command}\n{run(command, folder, here=here)}" for command in commands)
         return f"```console\n{shown}```"
 
     return BLOCK.sub(render, text)
@@ -163,7 +166,7 @@ def lasting(text: str) -> str:
 def test_readme_shows_the_true_output_of_every_command(tmp_path: Path) -> None:
     text = README.read_text()
     assert len(blocks("console")) >= 5
-    assert lasting(rendered(text, tmp_path)) == lasting(text)
+    assert lasting(rendered(text, tmp_path, here=True)) == lasting(text)
 
 
 def test_readme_shows_what_the_code_says() -> None:
@@ -203,6 +206,6 @@ def test_readme_names_every_language_that_is_tested() -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        README.write_text(with_generated(rendered(README.read_text(), Path(temporary))))
+        README.write_text(with_generated(rendered(README.read_text(), Path(temporary), here=False)))
     with tempfile.TemporaryDirectory() as temporary:
         SCREEN.write_text(screen(Path(temporary)))

@@ -254,6 +254,7 @@ def test_run_dry_run_shows_the_plan_and_writes_nothing() -> None:
     assert done.stdout.startswith(plan)
     assert "\ntrain     data: a.txt b.txt\n          steps: 2\n" in done.stdout
     assert "\nevaluate  data: c.txt\n          length: 128\n" in done.stdout
+    assert "\n          seed: 0\n" in done.stdout
     assert "None" not in done.stdout
     said = json.loads(invoke(recipe, "--dry-run", "--json").stdout)
     assert (said["command"], said["dry_run"], said["output"]) == ("run", True, "tiny-gpt2-256")

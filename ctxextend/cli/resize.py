@@ -186,9 +186,9 @@ def show_plan(
     elif steps:
         page.values([("source", recipe.checkpoint.source), *([("output", str(output))] if output else [])], margin=10)
     for step, settings in steps.items():
-        given = {name: value for name, value in settings.items() if value not in (None, False, ())}
-        texts = (f"{name}: {' '.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items())
-        page.values(((step, text) for text in texts), margin=10)
+        given = {name: value for name, value in settings.items() if value is not None and value is not False}
+        texts = {name: " ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in given.items()}
+        page.values(((step, f"{name}: {text}") for name, text in texts.items() if text), margin=10)
     if page.lines:
         sink.screen(page.lines)
     shown = {"output": str(output) if output else None, "dry_run": True, "resize": resized}

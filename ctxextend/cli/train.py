@@ -75,8 +75,6 @@ def train(
     sink = Output(as_json, quiet, silent=is_other_process())
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
     result = execute(sink, RunPlan(recipe, None), output, force=force, resume=resume)
-    folder = shlex.quote(str(result.output))
-    sink.note(f"Next, to measure: ctxextend evaluate {folder} --data TEXT; to look: ctxextend inspect {folder}")
     sink.result("train", result.training, result.warnings)
 
 
@@ -103,6 +101,9 @@ def execute(sink: Output, plan: "RunPlan", output: Path | None, *, force: bool, 
         sink.note(losses_text(result.training))
     if result.output is not None:
         sink.data(str(result.output))
+    if result.training is not None and result.evaluation is None:
+        folder = shlex.quote(str(result.output))
+        sink.note(f"Next, to measure: ctxextend evaluate {folder} --data TEXT; to look: ctxextend inspect {folder}")
     return result
 
 
