@@ -128,30 +128,18 @@ def test_measure_reads_every_float_dtype_as_float64(dtype: Any) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(SEEDS, st.integers(4, 40), st.integers(1, 12), st.sampled_from([0.25, 8.0, 1024.0]))
-def test_measure_of_a_scaled_table_scales_the_norms_alone(seed: int, rows: int, width: int, factor: float) -> None:
-    table = normal(rows, width, seed)
-    before, after = measure(table), measure(table * factor)
-    assert after.norms == pytest.approx(before.norms * factor)
-    assert after.mean_norm == pytest.approx(before.mean_norm * factor)
-    assert after.cosines == pytest.approx(before.cosines)
-    assert after.norm_variation == pytest.approx(before.norm_variation)
-    assert after.effective_rank == pytest.approx(before.effective_rank)
-    assert after.components_for(0.95) == before.components_for(0.95)
-    assert [(one.period, one.fit) for one in after.components] == [
-        pytest.approx((one.period, one.fit)) for one in before.components
-    ]
-
-
-@settings(max_examples=25, deadline=None)
-@given(SEEDS, st.integers(4, 40), st.integers(2, 12))
-def test_measure_of_a_rotated_table_is_the_same(seed: int, rows: int, width: int) -> None:
+@given(SEEDS, st.integers(4, 40), st.integers(2, 12), st.sampled_from([0.25, 8.0, 1024.0]))
+def test_measure_of_a_scaled_and_rotated_table_scales_the_norms_alone(
+    seed: int, rows: int, width: int, factor: float
+) -> None:
     table = normal(rows, width, seed)
     rotation = np.linalg.qr(normal(width, width, seed + 1))[0]
-    before, after = measure(table), measure(table @ rotation)
-    for name in ("norms", "cosines", "steps", "mean_norm", "effective_rank"):
+    before, after = measure(table), measure(factor * table @ rotation)
+    for name in ("norms", "steps", "mean_norm"):
+        assert getattr(after, name) == pytest.approx(getattr(before, name) * factor), name
+    for name in ("cosines", "norm_variation", "effective_rank"):
         assert getattr(after, name) == pytest.approx(getattr(before, name)), name
-    assert after.eigenvalues == pytest.approx(before.eigenvalues, abs=1e-9)
+    assert after.eigenvalues == pytest.approx(before.eigenvalues * factor**2, abs=1e-9 * factor**2)
     assert [one.share for one in after.components] == pytest.approx([one.share for one in before.components])
 
 
@@ -248,9 +236,9 @@ def test_outlier_rows_of_a_real_encoder(minilm: Floats) -> None:
     assert "cosine 0.28" in outliers[0]
 
 
-@pytest.mark.parametrize("width", [64, 384, 768, 1600])
+@pytest.mark.parametrize("width", [64, 768])
 def test_outlier_rows_of_random_tables_are_few(width: int) -> None:
-    rows, flagged, seeds = 512, 0, 6 if width < 1600 else 2
+    rows, flagged, seeds = 512, 0, 6
     for seed in range(seeds):
         flagged += len(outliers_of(measure(normal(rows, width, seed, 0.02))))
     assert flagged <= 0.005 * seeds * rows
