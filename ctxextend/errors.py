@@ -82,6 +82,11 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def one_line(error: object, most: int = 300) -> str:
+    """Return what another library's exception says, in one line of so many characters at most."""
+    return " ".join(str(error).split())[:most]
+
+
 def without_tokens(text: str) -> str:
     """Return a text to be shown, with ``***`` in the place of any token of the Hub."""
     return TOKEN.sub("***", text)

@@ -10,7 +10,7 @@ import yaml
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, one_line
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Resize
 from ctxextend.recipe_file import NOT_PLAIN, PlainLoader, parse_recipe, yaml_text
 from ctxextend.tables.apply import still_learned
@@ -94,7 +94,7 @@ def parse_provenance(text: str, name: str) -> Provenance:
             before=None if before is None else parse_provenance(yaml_text(before), name),
         )
     except (*NOT_PLAIN, CtxextendError) as error:
-        message = f"{name} is no recipe of a resize: {' '.join(str(error).split())[:200]}"
+        message = f"{name} is no recipe of a resize: {one_line(error)}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
 
-from ctxextend.errors import RecipeError, ResizeError
+from ctxextend.errors import RecipeError, ResizeError, one_line
 from ctxextend.recipe import REF_KEYS, CheckpointRef, Evaluate, Recipe, Resize, Train
 
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
@@ -159,7 +159,7 @@ def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         mark = getattr(error, "problem_mark", None)
         why = "it is nested too deep" if isinstance(error, RecursionError) else getattr(error, "problem", None) or error
         line = 0 if mark is None or key else mark.line + 1
-        fault = f"it is no plain YAML: {' '.join(str(why).split())[:200]}."
+        fault = f"it is no plain YAML: {one_line(why)}."
     raise RecipeError(Entry(None, line, name).fault(fault)[1], HINT)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
-from ctxextend.errors import CtxextendError, DataError
+from ctxextend.errors import CtxextendError, DataError, one_line
 
 # What the Hub's text datasets call the column that holds the text.
 TEXT_FIELD = "text"
@@ -162,7 +162,7 @@ def _reading(source: TextSource) -> Iterator[None]:
     except CtxextendError:
         raise
     except Exception as error:  # each format and each way to fail has its own
-        words = " ".join(str(error).split())[:400].rstrip(".") or type(error).__name__
+        words = one_line(error, 400).rstrip(".") or type(error).__name__
         hint = "Name a file that you may read and that holds UTF-8 text; iconv converts others."
         if isinstance(source, str):
             hint = f"Check its name, {SPELLING}, the network, and, for what is private, your login: hf auth login."

@@ -40,11 +40,11 @@ def measured(
 
 
 def by_position(task: LossTask, number: int = 0) -> dict[str, Any]:
-    return {name: losses[number] for (measure, name, _), losses in task.found.items() if measure == "position"}
+    return {name: losses[number] for (name, _), losses in task.losses("position").items()}
 
 
 def by_context(task: LossTask, number: int = 0) -> dict[tuple[str, int], Any]:
-    return {(name, size): each[number] for (measure, name, size), each in task.found.items() if measure == "context"}
+    return {key: losses[number] for key, losses in task.losses("context").items()}
 
 
 def loss(reader: EvalModel, ids: list[int], place: int, label: int) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
@@ -27,11 +27,9 @@ CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
-# The file by which sentence-transformers knows a folder of its own.
-SENTENCE_MODULES = "modules.json"
+SENTENCE_MODULES = "modules.json"  # by which sentence-transformers knows a folder of its own
 
-# Tokens by which two tokenizers are compared.
-COMPARED = 512
+COMPARED = 512  # tokens by which two tokenizers are compared
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,8 @@ class TextTokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:  # whatever a tokenizer of transformers raises on a folder that it cannot load
-            raise CheckpointError(
-                f"transformers cannot load a tokenizer from {folder}: {_said(error)}", hint
-            ) from error
+            said = f"transformers cannot load a tokenizer from {folder}: {type(error).__name__}: {one_line(error)}"
+            raise CheckpointError(said, hint) from error
         # Where there are no files, transformers makes one whose vocabulary is empty.
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
             raise CheckpointError(f"There is no tokenizer in {folder}.", hint)
@@ -87,12 +84,12 @@ class TextTokenizer:
 class ModelFiles(OpenedModel):
     """An opened checkpoint that can be loaded to read texts."""
 
-    rows: int  # of the table that reads its texts, reserved ones included
+    rows: int  # of the first table, which reads texts, reserved ones included
     tokenizer: TextTokenizer
 
     @property
     def table(self) -> str:
-        """That table's tensor."""
+        """The first table's tensor."""
         return self.tables[0].name
 
     @property
@@ -132,10 +129,9 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     check_tables(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     rows = describe_table(checkpoint, name)[0][0]
-    check_rows(place, rows, name, has_config=True)
-    return ModelFiles(
-        **vars(opened), rows=rows, tokenizer=TextTokenizer.from_folder(checkpoint.root / checkpoint.model)
-    )
+    check_rows(place, rows, name)
+    tokenizer = TextTokenizer.from_folder(checkpoint.root / checkpoint.model)
+    return ModelFiles(**vars(opened), rows=rows, tokenizer=tokenizer)
 
 
 def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
@@ -244,13 +240,9 @@ def reads_only_text(model: EvalModel, what: str) -> Iterator[None]:
         yield
     except Exception as error:  # each class has its own way to miss what it was not given
         raise UnsupportedModelError(
-            f"{model.name} gives no {what} of a text alone: {_said(error)}",
+            f"{model.name} gives no {what} of a text alone: {type(error).__name__}: {one_line(error)}",
             "Name a checkpoint of a model of texts, such as its text part.",
         ) from error
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def check_vocabulary(model: EvalModel, ids: Ids) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.evaluation.embedding import Embedder, open_embedder
 from ctxextend.evaluation.eval_model import (
@@ -32,8 +31,8 @@ from ctxextend.evaluation.scoring import Scorer, open_scorer
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import find_base
-from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate
-from ctxextend.text_data import TEXT_FIELD, check_paths, path_names, read_documents
+from ctxextend.recipe import LEAST_LENGTH, MEASURES, REF_KEYS, CheckpointRef, Evaluate, named_ref
+from ctxextend.text_data import check_paths, path_names, read_documents
 
 Ids = NDArray[np.int64]
 
@@ -45,14 +44,11 @@ FITTING = {
 }
 KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without a head"}
 
-# The shortest context measured where that leaves at least three doublings.
-SHORTEST_CONTEXT = 128
-DOUBLINGS = 3
+SHORTEST_CONTEXT, DOUBLINGS = 128, 3  # the shortest context measured, where that leaves so many doublings
 
-# Characters of a document that are read for each token that is wanted: tokens of few texts are longer.
-CHARACTERS_PER_TOKEN = 16
-# Tokens that are looked through for documents as long as a window, for each token that is wanted.
-LOOKED_THROUGH = 8
+# For each token that is wanted, characters of a document that are read (tokens of few texts are longer), and tokens
+# that are looked through for documents as long as a window.
+CHARACTERS_PER_TOKEN, LOOKED_THROUGH = 16, 8
 
 ACROSS_DOCUMENTS = (
     "Few documents are as long as a window of {:,} tokens, so windows run over their ends: what stands before an end "
@@ -76,20 +72,8 @@ def evaluate(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    original: str | os.PathLike[str] | None = None,
-    alone: bool = False,
-    length: Sequence[int] = (),
-    tokens: int = 65_536,
-    batch_size: int | None = None,
-    precision: str = "auto",
-    seed: int = 0,
-    measure: Sequence[str] = (),
-    text_field: str = TEXT_FIELD,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    family: str | None = None,
     progress: Progress = no_progress,
+    **settings: Any,
 ) -> Evaluation:
     """Measure what a checkpoint's context length is worth, on a text.
 
@@ -98,39 +82,29 @@ def evaluate(
     the same tokens in pieces, as a user would have to do without the longer context.
 
     Args:
-        reference: As in `plan_resize`, and so are `revision`, `subfolder`, `variant` and `family`.
+        reference: As in `plan_resize`.
         data: Files and folders that hold the text: .txt and its like are a document each, of .jsonl each line is one,
             of .parquet each row; or data sets of the Hub, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
-        original: The base checkpoint; None is what the recipe beside the checkpoint says, if there is one.
-        alone: Whether nothing is compared with the base.
-        length: Contexts to measure, in tokens; empty is doublings up to the model's own.
-        tokens: Tokens of the text to use, at most; every one is read several times.
-        batch_size: Windows that are read at once; None is as many as hold 4,096 tokens.
-        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
-        seed: Random seed of masks and numbers.
-        measure: Which measures to take: ``position``, ``context``, ``passkey``, ``retrieval``; empty is all that fit.
-        text_field: The key of a line of .jsonl, or the column, that holds the text.
         progress: Told how many tokens were read since the last call, and how many there are to read in all.
+        settings: Any of these, by their names: ``original`` (the base checkpoint; by default what the recipe beside
+            the checkpoint says), ``alone`` (compare with no base), ``length`` (contexts to measure, in tokens; by
+            default doublings up to the model's own), ``tokens`` (of the text to use, at most, by default 65,536; every
+            one is read several times), ``batch_size`` (windows that are read at once; by default as many as hold 4,096
+            tokens), ``precision`` (``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator
+            that has it), ``seed`` (of masks and numbers), ``measure`` (some of ``position``, ``context``, ``passkey``
+            and ``retrieval``; by default all that fit), ``text_field`` (the key of a line of .jsonl, or the column,
+            that holds the text); ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
             window, or a length or a measure does not fit the model.
         EvaluationInterrupted: Ctrl-C; it holds what was measured.
     """
-    settings = Evaluate(
-        data=path_names(data),
-        original=None if original is None else os.fspath(original),
-        alone=alone,
-        length=tuple(length),
-        tokens=tokens,
-        batch_size=batch_size,
-        precision=precision,
-        seed=seed,
-        measure=tuple(measure),
-        text_field=text_field,
-    )
-    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
-    return evaluate_checkpoint(ref, settings, progress)
+    ref = named_ref(reference, {key: settings.pop(key) for key in [*settings] if key in REF_KEYS})
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    if settings.get("original") is not None:
+        settings["original"] = os.fspath(settings["original"])
+    return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
 
 
 def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
@@ -139,8 +113,25 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     files = open_files(open_model(ref, typed=("evaluate",)))
     model = load_eval_model(files, settings.precision)
     fitting_measures(model, settings)
-    base, warnings, notes = _open_base(files.checkpoint, model, settings)
-    run = plan_evaluation(model, base, settings, notes=(*model.notes, *notes))
+    base, warnings, notes = None, list[str](), list(model.notes)
+    known = None if settings.alone else find_base(files.checkpoint, settings.original)
+    if known is not None:
+        try:
+            base = open_eval_model(known.ref, settings.precision, known.hashes)
+            if base.kind != model.kind:
+                raise CheckpointError(
+                    f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}.",
+                    "Name what it was made of: --original.",
+                )
+            notes += base.notes
+        except CtxextendError as error:
+            if settings.original is not None:
+                raise
+            base = None
+            warnings.append(f"What it was made of cannot be compared with it: {error.message} Name it with --original.")
+    elif not settings.alone:
+        notes.append("No recipe says what it was made of: name that with --original to compare with it.")
+    run = plan_evaluation(model, base, settings, notes=notes)
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens
     try:
@@ -148,29 +139,6 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None
     return run.report(complete=True)
-
-
-def _open_base(
-    checkpoint: Checkpoint, model: EvalModel, settings: Evaluate
-) -> tuple[EvalModel | None, tuple[str, ...], tuple[str, ...]]:
-    """Return the base of a checkpoint, with warnings and notes; None where none is named and none can be found."""
-    if settings.alone:
-        return None, (), ()
-    base = find_base(checkpoint, settings.original)
-    if base is None:
-        return None, (), ("No recipe says what it was made of: name that with --original to compare with it.",)
-    try:
-        found = open_eval_model(base.ref, settings.precision, base.hashes)
-        if found.kind != model.kind:
-            raise CheckpointError(
-                f"{found.name} is {KINDS[found.kind]}, and {model.name} is {KINDS[model.kind]}.",
-                "Name what it was made of: --original.",
-            )
-    except CtxextendError as error:
-        if settings.original is not None:
-            raise
-        return None, (f"What it was made of cannot be compared with it: {error.message} Name it with --original.",), ()
-    return found, (), found.notes
 
 
 @dataclass(frozen=True)
@@ -184,7 +152,7 @@ class TextWindows:
 
 @dataclass
 class EvaluationRun:
-    """What is to be measured, and what was so far; it can be measured again after the model's tables were changed."""
+    """What is to be measured, and what was so far; it can be measured again once the model's tables were changed."""
 
     model: EvalModel
     base: EvalModel | None  # None where it is not known
@@ -210,7 +178,7 @@ class EvaluationRun:
     @property
     def base_tokens(self) -> int:
         """Tokens that the base reads."""
-        return sum(task.base_tokens for task in self.tasks)
+        return sum(task.base_tokens for task in (self.losses, self.retrieval) if task is not None)
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
@@ -219,9 +187,10 @@ class EvaluationRun:
         return ranking.scores if ranking else ()
 
     def read_base(self, advance: Callable[[int], None]) -> None:
-        """Read all that the model is compared with, once for all that follows."""
-        for task in self.tasks:
-            task.read_base(advance)
+        """Let the base read everything, once for however many models."""
+        for task in (self.losses, self.retrieval):
+            if task is not None:
+                task.read_base(advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Measure everything; what was measured is kept as it goes, and `advance` is told the tokens of each step."""
@@ -268,12 +237,25 @@ def plan_evaluation(
 
     `documents` are ids, each of shape (tokens of it,), and `least` is the number of windows needed.
     """
-    measures, lengths = fitting_measures(model, settings), _lengths(model, base, settings)
-    size = max(lengths) - model.tokenizer.num_special
-    wanted = max(settings.tokens // max(lengths), 1)
-    documents = _documents(model, settings) if documents is None else documents
+    measures, longest = (
+        fitting_measures(model, settings),
+        max(settings.length, default=max(model.max_len, LEAST_LENGTH)),
+    )
+    if longest > model.max_len:
+        raise ResizeError(
+            f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured.",
+            f"Give it more first: ctxextend resize {model.name} --to {longest}",
+        )
+    lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
+    if documents is None:
+        most = max(settings.tokens, model.max_len)
+        texts = read_documents(settings.data, settings.text_field, CHARACTERS_PER_TOKEN * most)
+        documents = (model.tokenizer.encode(text)[:most] for text in texts)
+    size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
     text = cut_windows(documents, size, wanted, separator, one_each=one_each, least=least)
+    read = np.concatenate(text.documents)
+    check_vocabulary(model, read)
     if base is not None:
         check_same_tokens(model, base, text.windows[0])
     warnings, notes = [], list(notes)
@@ -295,7 +277,7 @@ def plan_evaluation(
         base_embedder = open_embedder(base, settings.batch_size) if base else None
         if "retrieval" in measures:
             with optional():
-                retrieval = plan_retrieval(embedder, base_embedder, text.documents, max(lengths))
+                retrieval = plan_retrieval(embedder, base_embedder, text.documents, longest)
     else:
         reader = scorer = open_scorer(model, settings.batch_size)
         base_scorer = open_scorer(base, settings.batch_size) if base else None
@@ -304,8 +286,7 @@ def plan_evaluation(
             warnings += [ACROSS_DOCUMENTS.format(size)] * text.across_documents
     if "passkey" in measures:
         with optional():
-            filler = np.concatenate(text.documents)
-            passkey = plan_passkey(reader, filler, lengths, tokens=settings.tokens, seed=settings.seed)
+            passkey = plan_passkey(reader, read, lengths, tokens=settings.tokens, seed=settings.seed)
             notes += passkey.notes
     return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
 
@@ -319,25 +300,6 @@ def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
                 f"--measure {name} has no meaning for {model.name}, {KINDS[model.kind]}.", f"Use {', '.join(fitting)}."
             )
     return tuple(name for name in MEASURES if name in (settings.measure or fitting))
-
-
-def _lengths(model: EvalModel, base: EvalModel | None, settings: Evaluate) -> tuple[int, ...]:
-    """Return the contexts to measure, the shortest first."""
-    longest = max(settings.length, default=max(model.max_len, LEAST_LENGTH))
-    if longest > model.max_len:
-        raise ResizeError(
-            f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured.",
-            f"Give it more first: ctxextend resize {model.name} --to {longest}",
-        )
-    return tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
-
-
-def _documents(model: EvalModel, settings: Evaluate) -> Iterator[Ids]:
-    wanted = max(settings.tokens, model.max_len)
-    for text in read_documents(settings.data, settings.text_field, CHARACTERS_PER_TOKEN * wanted):
-        ids = model.tokenizer.encode(text)[:wanted]
-        check_vocabulary(model, ids)
-        yield ids
 
 
 def cut_windows(

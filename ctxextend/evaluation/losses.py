@@ -91,22 +91,20 @@ class ReadingMode:
 
     def losses(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: tuple[int, int]) -> list[Losses]:
         """Return the losses in nats of the tokens at each text's targets, rising and inside `scored`, shape (k,)."""
-        pieces = [list(self._pieces(text, places, scored)) for text, places in zip(texts, targets, strict=True)]
-        found = iter(self.scorer.losses([piece for parts in pieces for piece in parts]))
-        return [np.concatenate([next(found) for _ in parts]) for parts in pieces]
-
-    def _pieces(self, text: Ids, targets: Ids, scored: tuple[int, int]) -> Iterator[ScoredWindow]:
-        model = self.scorer.model
-        inputs, shift = text.copy(), len(model.tokenizer.before)
-        if model.kind == MASKED:
-            inputs[targets] = model.tokenizer.tokenizer.mask_token_id
-        else:
-            shift -= 1  # a causal model's prediction stands one place before the token
-        for span in self.spans(scored, len(text)):
-            here = targets[(targets >= span.first) & (targets < span.last)]
-            if len(here):
-                ids = model.tokenizer.add_special_tokens(inputs[span.start : span.stop])
-                yield ScoredWindow(ids, here - span.start + shift, text[here])
+        tokenizer, is_masked = self.scorer.model.tokenizer, self.scorer.model.kind == MASKED
+        shift = len(tokenizer.before) - (not is_masked)  # a causal prediction stands one place before the token
+        windows = []
+        for text, places in zip(texts, targets, strict=True):
+            inputs = text.copy()
+            if is_masked:
+                inputs[places] = tokenizer.tokenizer.mask_token_id
+            for span in self.spans(scored, len(text)):
+                here = places[(places >= span.first) & (places < span.last)]
+                if len(here):
+                    ids = tokenizer.add_special_tokens(inputs[span.start : span.stop])
+                    windows.append(ScoredWindow(ids, here - span.start + shift, text[here]))
+        found = np.concatenate(self.scorer.losses(windows))
+        return np.split(found, np.cumsum([len(places) for places in targets])[:-1])
 
 
 @dataclass
@@ -117,6 +115,7 @@ class LossTask:
     texts: Sequence[Ids]  # the windows without special tokens, each of shape (length - special tokens,)
     length: int  # tokens of a window, special tokens included
     seed: int  # of a masked model's masks
+    measures: Sequence[str]  # ``position``, ``context``, or both
     modes: list[ReadingMode]
     base_length: int | None  # tokens that the base reads; None where that is not known
     # By the key of a mode, the losses of each window's tokens, each of shape (k,).
@@ -125,17 +124,17 @@ class LossTask:
     @property
     def tokens(self) -> int:
         """Tokens that the model reads."""
-        return sum(self._tokens(mode) for mode in self.modes if mode.name == MODEL) * len(self.texts)
+        return self._tokens([mode for mode in self.modes if mode.name == MODEL]) * len(self.texts)
 
     @property
     def base_tokens(self) -> int:
         """Tokens that the base reads."""
-        return sum(self._tokens(mode) for mode in self.modes if mode.name != MODEL) * len(self.texts)
+        return self._tokens([mode for mode in self.modes if mode.name != MODEL]) * len(self.texts)
 
-    def _tokens(self, mode: ReadingMode) -> int:
-        """Return how many tokens of a window a mode reads, in all its pieces."""
-        pieces = mode.spans(self._scored[mode.measure], self.length - mode.scorer.model.tokenizer.num_special)
-        return 0 if self._is_read_already(mode) else sum(span.stop - span.start for span in pieces)
+    def _tokens(self, modes: Sequence[ReadingMode]) -> int:
+        """Return how many tokens of a window some modes read, in all their pieces."""
+        size, scored = self.length - self.scorer.model.tokenizer.num_special, self._scored
+        return sum(span.stop - span.start for mode in modes for span in mode.spans(scored[mode.measure], size))
 
     def read_base(self, advance: Callable[[int], None]) -> None:
         """Let the base read everything, once for however many models."""
@@ -147,22 +146,12 @@ class LossTask:
         self._read([mode for mode in self.modes if mode.key not in self.found], advance)
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
-        per_window = sum(map(self._tokens, modes))
         for batch in batches([self.length] * len(self.texts), self.scorer.batch_size):
             texts, targets = [self.texts[i] for i in batch], [self.targets(i) for i in batch]
             for mode in modes:
-                found, wanted = self.found.setdefault(mode.key, []), [places[mode.measure] for places in targets]
-                if self._is_read_already(mode):  # its targets are the last of those of the whole window
-                    whole = self.found["position", MODEL, self.length][-len(batch) :]
-                    found += [losses[-len(places) :] for losses, places in zip(whole, wanted, strict=True)]
-                else:
-                    found += mode.losses(texts, wanted, self._scored[mode.measure])
-            advance(per_window * len(batch))
-
-    def _is_read_already(self, mode: ReadingMode) -> bool:
-        """Whether a mode gives what reading the whole window gave; a masked model has other tokens masked then."""
-        is_whole = mode.key == ("context", MODEL, self.length) and mode.scorer.model.kind != MASKED
-        return is_whole and any(other.measure == "position" for other in self.modes)
+                wanted = [places[mode.measure] for places in targets]
+                self.found.setdefault(mode.key, []).extend(mode.losses(texts, wanted, self._scored[mode.measure]))
+            advance(self._tokens(modes) * len(batch))
 
     @property
     def _scored(self) -> dict[str, tuple[int, int]]:
@@ -206,19 +195,28 @@ class LossTask:
         is_odd = not all(np.isfinite(window).all() for losses in self.found.values() for window in losses)
         return [few] * (0 < self.windows < FEW_WINDOWS) + [odd] * is_odd
 
+    def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
+        """Return the losses of the windows that were read in every way, by how, with which context; shapes (k,)."""
+        count = self.windows
+        found = {mode.key[1:]: self.found[mode.key][:count] for mode in self.modes if mode.measure == measure}
+        if measure == "context" and (MODEL, self.length) not in found:
+            start, stop = self._scored[measure]
+            whole = self.found["position", MODEL, self.length][:count]
+            found[MODEL, self.length] = [losses[start - stop :] for losses in whole]
+        return found
+
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that were measured."""
-        measured = {mode.measure for mode in self.modes if self.windows}
+        measured = self.measures if self.windows else ()
         return {
             "positions": self._positions() if "position" in measured else None,
             "contexts": self._contexts() if "context" in measured else None,
         }
 
     def _positions(self) -> PositionLosses:
-        count, width = self.windows, -(-self.length // BUCKETS)
-        by_name = {mode.name: self.found[mode.key][:count] for mode in self.modes if mode.measure == "position"}
-        before = len(self.scorer.model.tokenizer.before)
-        positions = [self.targets(i)["position"] + before for i in range(count)]
+        by_name = {name: losses for (name, _), losses in self.losses("position").items()}
+        before, width = len(self.scorer.model.tokenizer.before), -(-self.length // BUCKETS)
+        positions = [self.targets(i)["position"] + before for i in range(self.windows)]
         changes = {name: _difference(by_name[MODEL], found) for name, found in by_name.items() if name != MODEL}
         buckets = []
         for start in range(0, self.length, width):
@@ -231,11 +229,10 @@ class LossTask:
                 }
                 buckets.append(Bucket(start, stop, of_bucket))
         losses = {name: estimate_loss(found) for name, found in by_name.items()}
-        return PositionLosses(self.length, count, losses, changes, tuple(buckets))
+        return PositionLosses(self.length, self.windows, losses, changes, tuple(buckets))
 
     def _contexts(self) -> ContextLosses:
-        count = self.windows
-        found = {mode.key[1:]: self.found[mode.key][:count] for mode in self.modes if mode.measure == "context"}
+        found = self.losses("context")
         by_model = {context: losses for (name, context), losses in found.items() if name == MODEL}
         by_base = {context: losses for (name, context), losses in found.items() if name != MODEL}
         reference = self.base_length if self.base_length in by_model else min(by_model)
@@ -249,7 +246,7 @@ class LossTask:
             )
             for context, losses in by_model.items()
         )
-        return ContextLosses(reference, count, points)
+        return ContextLosses(reference, self.windows, points)
 
 
 def _difference(ones: Sequence[Losses], others: Sequence[Losses]) -> Estimate:
@@ -266,14 +263,17 @@ def plan_losses(
 ) -> LossTask:
     """Return how windows as long as the longest of the lengths are read by a model, and by its base if it is known."""
     length = max(lengths)
+    # A causal model has read the last tokens with everything before them where it has read the whole window.
+    is_read = "position" in measures and scorer.model.kind != MASKED
     modes = [ReadingMode("position", MODEL, scorer, length, 1)]
-    modes += [ReadingMode("context", MODEL, scorer, context, PIECE_SHARE) for context in sorted(lengths)]
+    for context in sorted(lengths)[: -1 if is_read else None]:
+        modes.append(ReadingMode("context", MODEL, scorer, context, PIECE_SHARE))
     if base is not None:
         longest = min(base.model.max_len, length)
-        modes += [ReadingMode("position", TRUNCATED, base, longest, 1)]
-        modes += [ReadingMode("position", SLIDING, base, longest, 0.5)]
+        modes.append(ReadingMode("position", TRUNCATED, base, longest, 1))
+        modes.append(ReadingMode("position", SLIDING, base, longest, 0.5))
         # Its own longest is what every context is compared with, whichever were asked for.
-        read = sorted({longest, *(context for context in lengths if context <= longest)})
-        modes += [ReadingMode("context", SLIDING, base, context, PIECE_SHARE) for context in read]
+        for context in sorted({longest, *(context for context in lengths if context <= longest)}):
+            modes.append(ReadingMode("context", SLIDING, base, context, PIECE_SHARE))
     modes = [mode for mode in modes if mode.measure in measures]
-    return LossTask(scorer, texts, length, seed, modes, base.model.max_len if base else None)
+    return LossTask(scorer, texts, length, seed, measures, modes, base.model.max_len if base else None)

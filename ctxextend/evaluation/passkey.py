@@ -7,6 +7,7 @@ of Zhu et al. (2024, LongEmbed, arXiv:2404.12096): the text that holds the numbe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,8 @@ Ids = NDArray[np.int64]
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-# How many numbers there are to choose from.
-NUMBERS = 10
-# How many numbers of so many digits are tried at most: ten of one token are not rare, or hardly there.
-TRIED = 300
+NUMBERS = 10  # to choose from
+TRIED = 300  # numbers of so many digits, at most: ten of one token are not rare, or hardly there
 # Trials of a cell: with fewer, finding says little, and with ten each number is hidden once. An encoder has one, since
 # it reads a text for each number.
 LEAST_TRIALS, MOST_TRIALS = 4, 10
@@ -36,9 +35,7 @@ QUESTION = "\nWhat is the pass key? The pass key is {}.\n"
 # How a number is written: a small byte-level vocabulary joins some digits with the space in front of them, and not all.
 SPELLINGS = ("{}", '"{}"')
 
-
-# Stands in the ids of a sentence for the token of a number.
-BLANK = -1
+BLANK = -1  # stands in the ids of a sentence for the token of a number
 
 
 @dataclass
@@ -55,46 +52,33 @@ class PasskeyTask:
     seed: int  # of numbers and fillers
     notes: tuple[str, ...]
     cells: dict[tuple[int, float], float] = field(default_factory=dict)  # share that was found, by length and depth
-    base_tokens = 0  # the base reads nothing
 
     @property
     def tokens(self) -> int:
         """Tokens that the model reads."""
         return sum(self.lengths) * len(DEPTHS) * self.texts
 
-    def read_base(self, advance: Callable[[int], None]) -> None:
-        """Do nothing: what is found is compared with nothing."""
-
     def measure(self, advance: Callable[[int], None]) -> None:
         """Look for the number in every cell.
 
         A language model finds it where its loss is less than each other's; an encoder each of ten texts, equal but for
-        their numbers, where it is the nearest to the sentence with its number.
+        their numbers, where it is the nearest to the sentence with its number. Ties and NaN are not found.
         """
         self.cells = {}
         for length in self.lengths:
             for depth in DEPTHS:
                 if isinstance(self.reader, Embedder):
-                    found = self._find_texts(self.reader, length, depth)
+                    sentences = [_fill(self.sentence, token) for token in self.numbers]
+                    room = length - self.reader.model.tokenizer.num_special - len(self.sentence)
+                    before, after = self._around(length, depth, 0, room)
+                    texts = self.reader.vectors([np.concatenate([before, one, after]) for one in sentences])
+                    found = list(ranks(self.reader.vectors(sentences), texts, np.arange(NUMBERS)) == 1)
                 else:
-                    found = self._find_numbers(self.reader, length, depth)
+                    losses = self.reader.losses([self.window(length, depth, trial) for trial in range(self.texts)])
+                    answers = [self.answer(length, depth, trial) for trial in range(self.texts)]
+                    found = [all(row[i] < np.delete(row, i)) for i, row in zip(answers, losses, strict=True)]
                 self.cells[length, depth] = float(np.mean(found))
                 advance(length * self.texts)
-
-    def _find_numbers(self, scorer: Scorer, length: int, depth: float) -> NDArray[np.bool_]:
-        """Return for each trial whether the hidden number has the least loss; ties and NaN are not found."""
-        rows = scorer.losses([self.window(length, depth, trial) for trial in range(self.texts)])
-        answers = [self.answer(length, depth, trial) for trial in range(self.texts)]
-        return np.array([all(row[answer] < np.delete(row, answer)) for row, answer in zip(rows, answers, strict=True)])
-
-    def _find_texts(self, embedder: Embedder, length: int, depth: float) -> NDArray[np.bool_]:
-        """Return for each number whether the text that holds it is the nearest to its sentence, shape (10,)."""
-        sentences = [_fill(self.sentence, token) for token in self.numbers]
-        special = embedder.model.tokenizer.num_special
-        before, after = self._around(length, depth, 0, length - special - len(self.sentence))
-        texts = embedder.vectors([np.concatenate([before, sentence, after]) for sentence in sentences])
-        found: NDArray[np.bool_] = ranks(embedder.vectors(sentences), texts, np.arange(NUMBERS)) == 1
-        return found
 
     def window(self, length: int, depth: float, trial: int) -> ScoredWindow:
         """Return a text with a number and a question, and the ten numbers as labels of the place of the answer."""
@@ -111,10 +95,9 @@ class PasskeyTask:
         return ScoredWindow(ids, np.full(NUMBERS, place), self.numbers)
 
     def answer(self, length: int, depth: float, trial: int) -> int:
-        """Return which of the ten numbers a trial hides.
+        """Return which of the ten numbers a trial hides; in ten trials each has its turn.
 
-        In ten trials each has its turn, and depths begin with different ones: what a model always prefers finds
-        nothing.
+        Depths begin with different ones, so that a number which a model always prefers fills no column.
         """
         order = np.random.default_rng((self.seed, length, trial // NUMBERS)).permutation(NUMBERS)
         return int(order[(trial + DEPTHS.index(depth) * NUMBERS // len(DEPTHS)) % NUMBERS])
@@ -168,10 +151,8 @@ def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) ->
     low = 10 ** (digits - 1) if digits > 1 else 0
     drawn = np.random.default_rng(seed).permutation(np.arange(low, 10**digits))[:TRIED]
     texts = [spelling.format(number) for number in drawn]
-    sentence, hidden = _template([tokenizer.encode(SENTENCE.format(text)) for text in texts])
-    if len(hidden) < NUMBERS:
-        return None
-    question, asked = _template([tokenizer.encode(QUESTION.format(text)) for text in texts])
+    sentence, hidden = _template([tokenizer.encode(SENTENCE.format(text)).tolist() for text in texts])
+    question, asked = _template([tokenizer.encode(QUESTION.format(text)).tolist() for text in texts])
     unknown = tokenizer.tokenizer.unk_token_id
     # What is asked for must be the token that was hidden, and no other number's.
     tokens = sorted({token for i, token in hidden.items() if asked.get(i) == token and token != unknown})
@@ -180,18 +161,18 @@ def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) ->
     return sentence, question, np.random.default_rng(seed).permutation(np.array(tokens, np.int64))[:NUMBERS]
 
 
-def _template(sentences: list[Ids]) -> tuple[Ids, dict[int, int]]:
+def _template(sentences: list[list[int]]) -> tuple[Ids, dict[int, int]]:
     """Return what sentences share that differ in one number, and the tokens between, by sentence, where it is one."""
-    start = _common([list(ids) for ids in sentences])
-    end = _common([list(ids[start:][::-1]) for ids in sentences])
-    between = {i: int(ids[start]) for i, ids in enumerate(sentences) if len(ids) - start - end == 1}
+    start = _common(sentences)
+    end = _common([ids[start:][::-1] for ids in sentences])
+    between = {i: ids[start] for i, ids in enumerate(sentences) if len(ids) - start - end == 1}
     first = sentences[0]
-    return np.concatenate([first[:start], [BLANK], first[len(first) - end :]]), between
+    return np.array([*first[:start], BLANK, *first[len(first) - end :]], np.int64), between
 
 
 def _common(rows: list[list[int]]) -> int:
     """Return how many elements all rows start with."""
-    return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))
 
 
 def _fill(template: Ids, token: int) -> Ids:

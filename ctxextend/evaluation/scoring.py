@@ -1,7 +1,7 @@
 """Losses of tokens, with the logits of few of them in memory at a time."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs, r
 if TYPE_CHECKING:
     import torch
 
-# Logits that are held at once: 128 MiB of float32, 667 tokens of GPT-2's vocabulary of 50,257.
-LOGITS_AT_ONCE = 2**25
+# Logits that are held at once, and as much again for their normalizers: 64 MiB of float32, 333 tokens of GPT-2.
+LOGITS_AT_ONCE = 2**24
 # Tokens that a model reads at once where nothing else is asked for.
 TOKENS_AT_ONCE = 4096
 
@@ -36,48 +36,58 @@ class Scorer:
 
     model: EvalModel
     batch_size: int | None  # windows that are read at once; None is as many as hold 4,096 tokens
-    has_separate_head: bool  # whether the head can run apart from the rest, on the states that are needed only
+    has_separate_head: bool  # whether logits are its head's output, so that it can run on the needed states only
 
     def losses(self, windows: Sequence[ScoredWindow]) -> list[NDArray[np.float64]]:
         """Return the negative log-likelihoods of each window's labels, in nats, each of shape (k,)."""
         import torch
-
-        found: dict[int, NDArray[np.float64]] = {}
-        batch_size = self.batch_size if self.has_separate_head else 1
-        for batch in batches([len(window.input_ids) for window in windows], batch_size):
-            ids = torch.from_numpy(np.stack([windows[i].input_ids for i in batch])).to(self.model.model.device)
-            with torch.inference_mode(), without_head(self.model.model, apart=self.has_separate_head):
-                states = self.model.model(**prepare_inputs(self.model.model, ids)).logits
-            for i, row in zip(batch, states, strict=True):
-                places, labels = (
-                    torch.from_numpy(each).to(row.device) for each in (windows[i].places, windows[i].labels)
-                )
-                found[i] = self._losses_of(row[places], labels)
-        return [found[i] for i in range(len(windows))]
-
-    def _losses_of(self, states: "torch.Tensor", labels: "torch.Tensor") -> NDArray[np.float64]:
-        """Return the losses of labels, (k,), from states before a separate head, (k, d), or from logits."""
-        import torch
         from torch.nn.functional import cross_entropy
 
-        head: Any = self.model.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
-        size = max(LOGITS_AT_ONCE // (head.out_features if self.has_separate_head else states.shape[-1]), 1)
-        with torch.inference_mode():
-            found = [
-                cross_entropy(head(some).float(), wanted, reduction="none")
-                for some, wanted in zip(torch.split(states, size), torch.split(labels, size), strict=True)
-            ]
-        return torch.cat(found).cpu().double().numpy()
+        model, found = self.model.model, dict[int, NDArray[np.float64]]()
+        head: Any = model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
+        batch_size = self.batch_size if self.has_separate_head else 1
+        for batch in batches([len(window.input_ids) for window in windows], batch_size):
+            ids = torch.from_numpy(np.stack([windows[i].input_ids for i in batch])).to(model.device)
+            with torch.inference_mode():
+                with without_head(model, apart=self.has_separate_head):
+                    outputs = model(**prepare_inputs(model, ids)).logits  # hidden states where the head is apart
+                size = max(LOGITS_AT_ONCE // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
+                for i, output in zip(batch, outputs, strict=True):
+                    places, labels = (
+                        torch.from_numpy(each).to(output.device).split(size)
+                        for each in (windows[i].places, windows[i].labels)
+                    )
+                    parts = [
+                        cross_entropy(head(output[some]).float(), wanted, reduction="none")
+                        for some, wanted in zip(places, labels, strict=True)
+                    ]
+                    found[i] = torch.cat(parts).cpu().double().numpy()
+        return [found[i] for i in range(len(windows))]
 
 
 def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
     """Return the scorer of a language model; refuse one that gives no logits of a text alone or sees what follows."""
     import torch
 
-    with reads_only_text(model, "logits"):
-        is_separate = _has_separate_head(model)
-        one, other = (_trial_logits(model, last)[0, :-1].float() for last in (0, 1))
-    if model.kind == CAUSAL and not torch.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True):
+    def logits(last: int = 3) -> "torch.Tensor":
+        """Return what the model gives for a text of four tokens, in float32."""
+        ids = torch.tensor([[0, 1, 2, last]], device=model.model.device)
+        ids += min(getattr(head, "out_features", 200) // 2, 100)  # none of them is padding
+        found: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
+        return found.float()
+
+    with reads_only_text(model, "logits"), torch.inference_mode():
+        head = model.model.get_output_embeddings()
+        whole, other = logits(), logits(last=4)
+        is_separate = False
+        if isinstance(head, torch.nn.Linear):
+            with suppress(RuntimeError):  # what comes after the head does not fit the states, as ESM's bias does not
+                with without_head(model.model):
+                    states = logits()
+                again = head(states.to(head.weight.dtype)).float()
+                is_separate = torch.allclose(again, whole, rtol=1e-3, atol=1e-3)
+    causal = whole[:, :-1], other[:, :-1]
+    if model.kind == CAUSAL and not torch.allclose(*causal, rtol=1e-3, atol=1e-3, equal_nan=True):
         raise UnsupportedModelError(
             f"{model.name} reads the tokens behind a place too: what it is to tell, it sees.",
             "Say is_decoder: true in config.json if it was trained to tell the next token.",
@@ -105,32 +115,3 @@ def without_head(model: Any, *, apart: bool = True) -> Iterator[None]:
         yield
     finally:
         del head.forward
-
-
-def _has_separate_head(model: EvalModel) -> bool:
-    """Whether a model's logits are its head's output at single places, and nothing is done to them afterwards."""
-    import torch
-
-    head = model.model.get_output_embeddings()
-    if not isinstance(head, torch.nn.Linear):
-        return False
-    whole = _trial_logits(model)
-    try:
-        with torch.inference_mode():
-            with without_head(model.model):
-                states = _trial_logits(model)
-            return torch.allclose(head(states).float(), whole.float(), rtol=1e-3, atol=1e-3)
-    except RuntimeError:  # what comes after the head does not fit the states, as the bias of ESM's does not
-        return False
-
-
-def _trial_logits(model: EvalModel, last: int = 0) -> "torch.Tensor":
-    """Return the logits of a text of four tokens, the last another where that is asked for."""
-    import torch
-
-    vocab_size = getattr(model.model.get_output_embeddings(), "out_features", 200)
-    ids = torch.arange(4, dtype=torch.int64, device=model.model.device)[None] + min(vocab_size // 2, 100)
-    ids[0, -1] += last
-    with torch.inference_mode():
-        logits: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
-    return logits

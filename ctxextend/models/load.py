@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.folder import LINKED, Checkpoint
 from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, as_copied
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,8 @@ def load(folder: Path, model_class: str | None, variant: str | None = None, dtyp
         try:
             model, info = loader.from_pretrained(folder, **flags)
         except Exception as error:  # whatever a class of transformers raises on a folder that it cannot load
-            said = " ".join(str(error).split())[:300]
-            raise CheckpointError(f"transformers cannot load {folder}: {type(error).__name__}: {said}") from error
+            said = f"{type(error).__name__}: {one_line(error)}"
+            raise CheckpointError(f"transformers cannot load {folder}: {said}") from error
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
     return Loaded(model.train(False), missing, unexpected, mismatched)

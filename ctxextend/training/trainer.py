@@ -22,7 +22,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
-from ctxextend.errors import OutputError, TrainingError
+from ctxextend.errors import OutputError, TrainingError, one_line
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.models.load import quiet
 from ctxextend.progress import Progress
@@ -192,7 +192,7 @@ def _make_trainer(callback: "RunCallback", micro_batch: int) -> "RunTrainer":
         if settings.report_to == "none":
             raise
         raise TrainingError(
-            f"--report-to {settings.report_to} cannot be used here: {' '.join(str(error).split())[:200]}",
+            f"--report-to {settings.report_to} cannot be used here: {one_line(error)}",
             "Install it, or leave --report-to out.",
         ) from error
     trainer.remove_callback(PrinterCallback)  # it prints to stdout
@@ -259,7 +259,7 @@ class RunTrainer(Trainer):
         kept = f"the save before it, {save}, is whole" if save else "there was none before it"
         _, room = disk_space(saves, {SAVE: self.trainable.save_bytes})
         return OutputError(
-            f"A save in {saves} could not be written ({' '.join(str(error).split())[:200]}); {kept}. A save {room}.",
+            f"A save in {saves} could not be written ({one_line(error)}); {kept}. A save {room}.",
             "Free some space, then go on with --resume.",
         )
 
