@@ -19,8 +19,7 @@ from ctxextend.evaluation.scoring import batches
 if TYPE_CHECKING:
     import torch
 
-# What a folder that says nothing is pooled by.
-DEFAULT = "mean"
+DEFAULT = "mean"  # what a folder that says nothing is pooled by
 
 # The flags of older folders, in the order in which sentence-transformers joins the vectors of those that are set.
 FLAGS = {
@@ -110,16 +109,16 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def read_pooling(root: Path) -> tuple[str, ...]:
     """Return how a folder of sentence-transformers pools, by names of `POOLINGS`; the mean where it is none.
 
-    Both spellings are read: one flag for each way, and since version 5.4 one key with the name of the way, or several.
+    A config has one flag for each way, or, since version 5.4, one key with the name of the way, or several.
     """
     path = root / SENTENCE_MODULES
     if not path.is_file():
         return (DEFAULT,)
     folders, other = [], []
     for module in load_modules(path):
-        kind = str(module.get("type"))
-        # Versions of sentence-transformers have their classes in other places.
-        name = kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
+        name = str(module.get("type"))
+        if name.startswith("sentence_transformers."):  # versions have their classes in other places
+            name = name.rpartition(".")[2]
         folders += [str(module.get("path", ""))] if name == "Pooling" else []
         other += [f"the module {name}"] if name not in KNOWN_MODULES else []
     if other or len(folders) != 1:

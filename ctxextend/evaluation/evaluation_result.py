@@ -38,8 +38,6 @@ class LossEstimate(Estimate):
 def estimate(windows: Sequence[NDArray[np.float64]]) -> Estimate:
     """Return the mean of windows' values, each of shape (k,), k ≥ 0; its error takes windows to be independent.
 
-    Tokens of a window share its text, so their number says little about how sure a mean is.
-
     Source: the ratio estimator of cluster sampling, Cochran 1977, Sampling Techniques, 3rd edition, section 9A.4: with
         sums s and counts c of w windows and r = Σs / Σc, the variance of r is w / (w - 1) · Σ(s - r·c)² / (Σc)².
     """
@@ -69,11 +67,11 @@ def binomial_tail(found: int, trials: int, chance: float) -> float:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Losses of the tokens at positions `start` to `stop` - 1, by how the text was read, `MODEL` first."""
+    """Losses of the tokens at positions `start` to `stop` - 1."""
 
     start: int
     stop: int
-    losses: Mapping[str, LossEstimate]
+    losses: Mapping[str, LossEstimate]  # by how the text was read, `MODEL` first
 
 
 @dataclass(frozen=True)

@@ -121,13 +121,10 @@ class PasskeyTask:
 def plan_passkey(
     reader: Scorer | Embedder, filler: Ids, lengths: Sequence[int], *, tokens: int | None = None, seed: int = 0
 ) -> PasskeyTask:
-    """Find ten numbers that are one token each, and choose the lengths that are long enough.
+    """Find ten numbers that are one token each, with as many digits as ten have, and the lengths that are long enough.
 
-    The numbers have as many digits, up to three, as ten numbers of one token have. `filler` is the user's own text,
-    ids without special tokens, shape (k,), k ≥ 1; `tokens`, those to read in all cells, about; None is the most.
-
-    Raises:
-        DataError: There are no ten such numbers, or no length is long enough.
+    `filler` is the user's own text, ids without special tokens, shape (k,), k ≥ 1; `tokens` are those to read in all
+    cells, about, None is the most. A DataError says that there are no ten such numbers, or no such length.
     """
     tokenizer = reader.model.tokenizer
     spelled = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)

@@ -6,7 +6,7 @@ document is looked for among all by the cosine of their vectors.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,8 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Rec
 
 Ids = NDArray[np.int64]
 
-# Tokens of a query, where the base reads so many at once.
-QUERY_TOKENS = 40
-# Where queries start, in sixths of the way from the base's length to the document's.
-SIXTHS = (2, 3, 4, 5)
+QUERY_TOKENS = 40  # of a query, where the base reads so many at once
+SIXTHS = (2, 3, 4, 5)  # where queries start, of the way from the base's length to the document's
 
 NOT_MEASURED = "Retrieval was not measured: "
 
@@ -93,13 +91,10 @@ class RetrievalTask:
 
 
 def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:
-    """Choose documents that are long enough, and where to cut queries from them.
+    """Choose documents that are long enough, and where to cut queries from them; refuse fewer than two.
 
-    Documents are ids without special tokens, each of shape (k,), counted from their own start; `length` is what the
-    model is to read of each, special tokens included.
-
-    Raises:
-        DataError: There is no base, or no two documents are long enough, or none could be.
+    Documents are ids without special tokens, each of shape (k,); the model reads `length` tokens of each, special
+    tokens included.
     """
     if base is None:
         raise DataError(f"{NOT_MEASURED}queries are cut from what the original cannot read, and that is not known.")
@@ -125,9 +120,9 @@ def recall_of(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> 
     Documents are independent of each other, and not the queries of one: errors are over the means of documents.
     """
     first = (found == 1).astype(np.float64)
-    recall, reciprocal_rank = estimate(list(first)), estimate(list(1 / found))
-    whole = Recall(recall.mean, recall.error, reciprocal_rank.mean, reciprocal_rank.error)
-    if truncated is None:
-        return whole
-    change = estimate(list(first - (truncated == 1)))
-    return replace(whole, change=change.mean, change_error=change.error)
+    recall, rank = estimate(list(first)), estimate(list(1 / found))
+    change = (None, None)
+    if truncated is not None:
+        against = estimate(list(first - (truncated == 1)))
+        change = against.mean, against.error
+    return Recall(recall.mean, recall.error, rank.mean, rank.error, *change)

@@ -54,7 +54,7 @@ class Scorer:
                 size = max(LOGITS_AT_ONCE // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
                 for i, output in zip(batch, outputs, strict=True):
                     places, labels = (
-                        torch.from_numpy(each).to(output.device).split(size)
+                        torch.split(torch.from_numpy(each).to(output.device), size)
                         for each in (windows[i].places, windows[i].labels)
                     )
                     parts = [
