@@ -121,7 +121,7 @@ def recall_of(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> 
     """
     first = (found == 1).astype(np.float64)
     recall, rank = estimate(list(first)), estimate(list(1 / found))
-    change = (None, None)
+    change: tuple[float | None, float | None] = (None, None)
     if truncated is not None:
         against = estimate(list(first - (truncated == 1)))
         change = against.mean, against.error
