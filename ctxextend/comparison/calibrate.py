@@ -19,7 +19,7 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, REF_KEYS, Evaluate, Resize, named_ref
-from ctxextend.tables.bands import BandSplit, choose_split, default_gain, find_repeats
+from ctxextend.tables.bands import choose_split, default_gain, find_repeats
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
@@ -117,6 +117,7 @@ def calibrate_model(
     resized = open_resized(base, plan)
     run = _open_run(resized.model, base, text)
     metric = METRICS[base.kind]
+    mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
 
     def advance(tokens: int) -> None:
         progress(tokens, run.base_tokens + MOST_TRIALS * run.tokens)
@@ -128,22 +129,20 @@ def calibrate_model(
 
     if run.base is not None:
         run.read_base(advance)
-    mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
-    trials = Trials(measure, sign)
     # The numbers are counted in the rows of the first table.
     rows = resized.learned[table.name][table.reserved_rows :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
-    before, after = search(Choices(source, table.rows_after - table.reserved_rows, settings), trials)
-    tried = {
-        choice: Trial(choice.sigma, choice.repeat, choice.gain, mean(scores)) for choice, scores in trials.found.items()
-    }
+    search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
+    best = search.run()
+    tried = {one: Trial(one.sigma, one.repeat, one.gain, mean(scores)) for one, scores in search.found.items()}
+    first = next(iter(tried))
     return Calibration(
         metric=metric,
-        before=tried[before],
-        after=tried[after],
-        better_by=trials.better_by(after, before),
+        before=tried[first],
+        after=tried[best],
+        better_by=search.better_by(best, first),
         tried=tuple(tried.values()),
-        windows=len(trials.found[before]),
+        windows=len(search.found[first]),
         length=resized.model.max_len,
         seconds=round(time.perf_counter() - began, 3),
         notes=(*base.notes, *run.warnings, *run.notes),
@@ -166,90 +165,70 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRu
     return run
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What can be chosen of `bands` for one table; what was typed is no choice."""
+@dataclass
+class Search:
+    """The search for the numbers of `bands` for one table; what was typed stays."""
 
     table: Values  # the learned rows that new ones are made from, shape (n, d)
     rows: int  # wanted
     typed: Resize
+    measure: Callable[[Resize], tuple[Values, ...]]  # the scores of each window or document, each of shape (k,)
+    sign: int = 1  # 1 where less is better, and -1 where more is
+    found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # what was tried and what it gave, in order
 
-    def start(self) -> Resize:
-        """Return what the table alone says."""
-        split = self._split(self.typed.sigma)
-        gain = default_gain(split, len(self.table), self.rows) if self.typed.gain is None else self.typed.gain
-        return self._parted(split, gain)
+    def run(self) -> Resize:
+        """Return the best settings: sigma is chosen first, then the stretch, then the gain; the table's own come first.
 
-    def sigmas(self, now: Resize) -> Iterator[Resize]:
+        Of some twenty trials on little text the best owes a part of its lead to that text. A lead of a standard error
+        or less may be nothing else, so what was chosen before, at first by the table alone, which fits no text, stays.
+        """
+        now = self._part(self.typed.sigma, self.typed.gain)
+        self.found[now] = self.measure(now)
+        for others in (self._sigmas, self._repeats, self._gains):
+            best, lead = now, 0.0
+            for other in others(now):
+                if other not in self.found:
+                    self.found[other] = self.measure(other)
+                by = self.better_by(other, now)
+                if by.error is not None and by.mean > max(by.error, lead):
+                    best, lead = other, by.mean
+            now = best
+        return now
+
+    def better_by(self, one: Resize, other: Resize) -> Estimate:
+        """Return how much better settings are than others, paired by window or document; above 0 is better."""
+        pairs = zip(self.found[other], self.found[one], strict=True)
+        return estimate([self.sign * (before - after) for before, after in pairs])
+
+    def _sigmas(self, now: Resize) -> Iterator[Resize]:
         """Yield other ways to part the table, each with the stretch that the table says for it."""
         if self.typed.sigma is not None:
             return
         if self.typed.repeat is None:  # which has no meaning without a fast band
-            yield self._parted(self._split(0.0), now.gain)
+            yield self._part(0.0, now.gain)
         for sigma in SIGMAS:
             if sigma <= MOST_SHARE * len(self.table) and abs(sigma - (now.sigma or 0.0)) > NEARLY * sigma:
-                yield self._parted(self._split(sigma), now.gain)
+                yield self._part(sigma, now.gain)
 
-    def repeats(self, now: Resize) -> Iterator[Resize]:
+    def _repeats(self, now: Resize) -> Iterator[Resize]:
         """Yield other stretches to repeat."""
         if self.typed.repeat is None and now.sigma:
             for repeat in find_repeats(self.table, now.sigma, REPEATS, keep=self.typed.kept_first):
                 yield replace(now, repeat=repeat)
 
-    def gains(self, now: Resize) -> Iterator[Resize]:
+    def _gains(self, now: Resize) -> Iterator[Resize]:
         """Yield other factors by which rows are moved away from their mean."""
-        if self.typed.gain is None:
-            for gain in GAINS:
-                yield replace(now, gain=gain)
+        for gain in GAINS if self.typed.gain is None else ():
+            yield replace(now, gain=gain)
 
-    def _split(self, sigma: float | None) -> BandSplit:
-        return choose_split(self.table, keep=self.typed.kept_first, sigma=sigma, repeat=self.typed.repeat)
-
-    def _parted(self, split: BandSplit, gain: float | None) -> Resize:
-        """Return settings in numbers; sigma stays open where it would be 0 and a stretch was typed."""
-        found = split.sigma or (None if self.typed.repeat else 0.0)
+    def _part(self, sigma: float | None, gain: float | None) -> Resize:
+        """Return settings in numbers; what is None the table says. Sigma stays None if it would be 0 with a stretch."""
+        typed = self.typed
+        split = choose_split(self.table, keep=typed.kept_first, sigma=sigma, repeat=typed.repeat)
+        found = split.sigma or (None if typed.repeat else 0.0)
         return replace(
-            self.typed,
-            sigma=found if self.typed.sigma is None else self.typed.sigma,
-            repeat=self.typed.repeat or (split.repeat if split.sigma else None),
-            gain=gain,
+            typed,
+            sigma=found if typed.sigma is None else typed.sigma,
+            repeat=typed.repeat or (split.repeat if split.sigma else None),
+            gain=default_gain(split, len(self.table), self.rows) if gain is None else gain,
         )
-
-
-@dataclass
-class Trials:
-    """Settings that were tried, and what each gives."""
-
-    measure: Callable[[Resize], tuple[Values, ...]]  # the scores of each window or document, each of shape (k,)
-    sign: int = 1  # 1 where less is better, and -1 where more is
-    found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # in the order in which they were tried
-
-    def values(self, settings: Resize) -> tuple[Values, ...]:
-        """Return what settings give; nothing is measured twice."""
-        if settings not in self.found:
-            self.found[settings] = self.measure(settings)
-        return self.found[settings]
-
-    def better_by(self, settings: Resize, other: Resize) -> Estimate:
-        """Return how much better settings are than others, paired by window or document; above 0 is better."""
-        pairs = zip(self.values(other), self.values(settings), strict=True)
-        return estimate([self.sign * (before - after) for before, after in pairs])
-
-    def best(self, now: Resize, others: Sequence[Resize]) -> Resize:
-        """Return the best of others that are better than what holds now by more than a standard error, or that.
-
-        Of some twenty trials on little text the best owes a part of its lead to that text. A lead of a standard error
-        or less may be nothing else, so what was chosen before, at first by the table alone, which fits no text, stays.
-        """
-        better = {other: self.better_by(other, now) for other in others}
-        sure = [other for other, by in better.items() if by.error is not None and by.mean > by.error]
-        return max(sure, key=lambda other: better[other].mean, default=now)
-
-
-def search(choices: Choices, trials: Trials) -> tuple[Resize, Resize]:
-    """Return what the table says, and what the text says: sigma first, then the stretch, then the gain."""
-    start = now = choices.start()
-    trials.values(start)
-    for others in (choices.sigmas, choices.repeats, choices.gains):
-        now = trials.best(now, list(others(now)))
-    return start, now

@@ -58,53 +58,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods on one model, one text and one seed.
+    """Methods on one model, one text and one seed."""
 
-    Attributes:
-        source: The model.
-        family: Its model type.
-        kind: ``causal``, ``masked`` or ``encoder``.
-        table: The position table's name.
-        max_len_before: Tokens that it reads at once.
-        max_len_after: Tokens that each row reads at once.
-        metric: `LOSS` or `RECIPROCAL_RANK`.
-        original: The same score of the model as it is, reading the same tokens in pieces that overlap by half, or
-            documents in chunks; None until a method was measured.
-        norms: Norms of the model's own rows, offset rows left out, shape (n,).
-        rows: The methods, the best first, by `Row.final`.
-        left_out: Methods that were asked for and cannot be, with why not.
-        steps: Steps of training; 0 for none.
-        trainable: What was trained.
-        seq_len: Positions that a training sequence reached over; None without training.
-        documents: Documents of the text that were read.
-        tokens: Tokens of the windows that were cut from them.
-        seed: What masks, numbers and the order of training were drawn with.
-        precision: The dtype that models were run in.
-        complete: Whether all that was asked for was measured.
-        seconds: How long it took.
-        warnings: What should not be missed.
-        notes: What should be known.
-    """
-
-    source: str
-    family: str
-    kind: str
-    table: str
-    max_len_before: int
-    max_len_after: int
-    metric: str
+    source: str  # the model, as the user named it
+    family: str  # its model type
+    kind: str  # ``causal``, ``masked`` or ``encoder``
+    table: str  # the position table's name
+    max_len_before: int  # tokens that the model reads at once
+    max_len_after: int  # tokens that each row reads at once
+    metric: str  # `LOSS` or `RECIPROCAL_RANK`
+    # The same score of the base, reading the same tokens in pieces that overlap by half, or documents in chunks; None
+    # until a method was measured.
     original: Estimate | None
-    norms: tuple[float, ...]
-    rows: tuple[Row, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    steps: int = 0
-    trainable: str = "positions"
-    seq_len: int | None = None
-    documents: int = 0
-    tokens: int = 0
-    seed: int = 0
-    precision: str = "float32"
-    complete: bool = True
+    norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
+    rows: tuple[Row, ...]  # the methods, the best first, by `Row.final`
+    left_out: Mapping[str, str] = field(default_factory=dict)  # methods among all that cannot be, with why not
+    steps: int = 0  # of training; 0 for none
+    trainable: str = "positions"  # what was trained
+    seq_len: int | None = None  # positions that a training sequence reached over; None without training
+    documents: int = 0  # documents of the text that were read
+    tokens: int = 0  # of the windows that were cut from them
+    seed: int = 0  # what masks, numbers and the order of training were drawn with
+    precision: str = "float32"  # the dtype that models were run in
+    complete: bool = True  # whether all that was asked for was measured
     seconds: float = 0.0
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
@@ -132,28 +108,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a text says of the numbers of `bands`.
+    """What a text says of the numbers of `bands`."""
 
-    Attributes:
-        metric: `LOSS` or `RECIPROCAL_RANK`.
-        before: What the table alone says.
-        after: What the text says; the same where nothing was better by more than a standard error.
-        better_by: How much better that is on this text, paired by window or document, above 0 or 0. It was chosen on
-            this text: on other text it is a little less.
-        tried: All that was tried, in order; `before` is the first.
-        windows: Windows of a language model, or documents of an encoder.
-        length: Tokens of each, special tokens included.
-        seconds: How long it took.
-        notes: What should be known.
-    """
-
-    metric: str
-    before: Trial
-    after: Trial
+    metric: str  # `LOSS` or `RECIPROCAL_RANK`
+    before: Trial  # what the table alone says
+    after: Trial  # what the text says; the same where nothing was better by more than a standard error
+    # How much better that is, paired by window or document, 0 or more. It was chosen on this text: on other text it is
+    # a little less.
     better_by: Estimate
-    tried: tuple[Trial, ...]
-    windows: int
-    length: int
+    tried: tuple[Trial, ...]  # all that was tried, in order; `before` is the first
+    windows: int  # windows of a language model, or documents of an encoder
+    length: int  # tokens of each, special tokens included
     seconds: float
     notes: tuple[str, ...] = ()
 
