@@ -58,11 +58,7 @@ EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-f
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
-    """Ctrl-C while methods were compared.
-
-    Attributes:
-        comparison: The methods that were measured until then, `complete` false.
-    """
+    """Ctrl-C while methods were compared; `comparison` holds those that were measured, `complete` false."""
 
     def __init__(self, comparison: Comparison) -> None:
         super().__init__("interrupted")
@@ -127,18 +123,12 @@ class MethodSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class Compare:
-    """How methods are compared.
-
-    Raises:
-        ResizeError: A length that no window has, or is longer than the methods give, or a method that there is not.
-    """
+    """How methods are compared."""
 
     to: int  # usable token positions that each method gives
-    # On what text they are measured, and how; where `train` names no text to measure on, that which training leaves out
-    # of its own is taken.
-    evaluate: Evaluate
-    methods: tuple[str, ...] = ()  # as `read_methods` takes them; empty is all
-    train: Train | None = None  # how each is trained then; None is not at all
+    evaluate: Evaluate  # how they are measured; where `train` names no text for it, on what that leaves out of its own
+    methods: tuple[MethodSpec, ...]
+    train: Train | None  # how each is trained then; None is not at all
 
     @classmethod
     def from_flags(
@@ -146,10 +136,8 @@ class Compare:
     ) -> "Compare":
         """Return how methods are compared, from flags: those of `Evaluate` and `Train`, by their fields' names.
 
-        With steps, `data` is trained on and ``eval_data`` measured on. None is a flag's default.
-
-        Raises:
-            ResizeError: A value that nothing could have, or a flag of a training without one.
+        With steps, `data` is trained on and ``eval_data`` measured on. None is a flag's default. A value that nothing
+        could have, and a flag of a training without one, raise ResizeError.
         """
         given = {name: value for name, value in flags.items() if value is not None}
         measuring = {name: given[name] for name in MEASURING if name in given}
@@ -158,17 +146,14 @@ class Compare:
             raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
         training |= {name: measuring[name] for name in COMMON if name in measuring}
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
-        return cls(to, evaluate, tuple(methods), Train(tuple(data), steps, **training) if steps else None)
-
-    def __post_init__(self) -> None:
-        if self.to < LEAST_LENGTH:
+        if to < LEAST_LENGTH:
             raise ResizeError(
-                f"--to {self.to} is shorter than any window that is measured.", f"Give {LEAST_LENGTH} or more."
+                f"--to {to} is shorter than any window that is measured.", f"Give {LEAST_LENGTH} or more."
             )
-        for length in self.evaluate.length:
-            if length > self.to:
-                raise ResizeError(f"--length {length} is more than the {self.to} of --to.", "Give a greater --to.")
-        read_methods(self.methods, self.to)
+        if max(evaluate.length, default=0) > to:
+            raise ResizeError(f"--length {max(evaluate.length)} is more than the {to} of --to.", "Give a greater --to.")
+        train = Train(tuple(data), steps, **training) if steps else None
+        return cls(to, evaluate, read_methods(methods, to), train)
 
     def evaluate_for(self, kind: str) -> Evaluate:
         """Return what is measured of a model of a kind: what was asked for, and what methods are ranked by."""
@@ -186,9 +171,6 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
 
     Each is a name with its flags where it has any, ``stretch:keep-first=5``, or as for `resize`, ``stretch
     --keep-first 5``. ``all`` is every method with its defaults, and so is nothing.
-
-    Raises:
-        ResizeError: There is no such method, or a flag that it does not take.
     """
     found: dict[str, MethodSpec] = {}
     for text in typed or [ALL]:
@@ -266,8 +248,11 @@ class ComparisonRun:
 
     def measure(self, progress: Progress) -> None:
         """Let the base read the text, then measure each candidate untrained, then each once it was trained."""
-        evaluation, learning = self.evaluation, self.trainer.tokens if self.trainer else 0
-        per_candidate = (2 if self.trainer else 1) * evaluation.tokens + learning
+        evaluation = self.evaluation
+        per_candidate = evaluation.tokens
+        if self.trainer is not None:
+            train = self.trainer.task.settings
+            per_candidate += evaluation.tokens + train.steps * train.batch_size * self.trainer.task.length
         total = evaluation.base_tokens + len(self.candidates) * per_candidate
 
         def advance(name: str) -> Callable[[int], None]:
@@ -356,19 +341,15 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
 
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
-    """Return what makes each method's tables, and why there is none of some that were not asked for by their names.
-
-    Raises:
-        ResizeError: The length is none that any method could give, or a method that was named cannot give it.
-    """
-    name, longest = files.ref.source, files.max_len
-    if settings.to <= longest:
+    """Return what makes each method's tables, and why there is none of some that were not asked for by their names."""
+    if settings.to <= files.max_len:
         raise ResizeError(
-            f"{name} reads {longest} tokens already, so that --to {settings.to} asks for no new rows to compare.",
-            f"Compare methods at a greater length: --to {4 * longest}",
+            f"{files.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new rows "
+            "to compare.",
+            f"Compare methods at a greater length: --to {4 * files.max_len}",
         )
     plans, left_out = dict[str, ResizePlan](), dict[str, str]()
-    for spec in read_methods(settings.methods, settings.to):
+    for spec in settings.methods:
         try:
             plans[spec.name] = plan_model(files, spec.resize)
         except ResizeError as error:
@@ -398,34 +379,30 @@ def _base_score(evaluation: Evaluation) -> Estimate | None:
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
-    """Return the candidates that were measured, the best first; those that were not trained yet come last."""
-    stages = (_outcomes([one.measured[stage : stage + 1] for one in candidates], metric) for stage in (0, 1))
-    rows = [
-        Row(one.name, one.plan.keeps_learned_rows, one.recipe, one.norms, before, after, round(one.seconds, 3))
-        for one, before, after in zip(candidates, *stages, strict=True)
-        if before is not None
-    ]
-    return tuple(sorted(rows, key=lambda row: (row.trained is None, _cost(row.final.score, metric))))
+    """Return the candidates that were measured, the best first; those that were not trained yet come last.
 
-
-def _outcomes(measured: Sequence[Sequence[Measurement]], metric: str) -> list[Outcome | None]:
-    """Return what candidates were worth at one stage, each beside the best; None for those not measured at it."""
+    Each is set beside the best of its stage, as it was made or once it was trained.
+    """
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
-    known = [one for found in measured for one in found]
-    best = min(known, key=lambda one: _cost(mean(one.scores), metric), default=None)
 
-    def outcome(one: Measurement) -> Outcome:
+    def cost(score: Estimate) -> float:
+        return sign * score.mean if isfinite(score.mean) else inf  # what is no number comes last
+
+    stages = [[one.measured[stage] for one in candidates if len(one.measured) > stage] for stage in (0, 1)]
+    best = [min(stage, key=lambda one: cost(mean(one.scores)), default=None) for stage in stages]
+
+    def outcome(one: Measurement, other: Measurement | None) -> Outcome:
         evaluation, contexts = one.evaluation, one.evaluation.contexts
-        pairs = zip(one.scores, best.scores if best else (), strict=True)
-        behind = None if one is best else estimate([sign * (own - other) for own, other in pairs])
+        pairs = zip(one.scores, other.scores if other else (), strict=True)
+        behind = None if one is other else estimate([sign * (own - least) for own, least in pairs])
         points = contexts.points if contexts else ()
-        short = [point.against_original for point in points if point.context == evaluation.original_max_len]
-        return Outcome(mean(one.scores), behind, short[0] if short else None, evaluation)
+        short = (point.against_original for point in points if point.context == evaluation.original_max_len)
+        return Outcome(mean(one.scores), behind, next(short, None), evaluation)
 
-    return [outcome(found[0]) if found else None for found in measured]
-
-
-def _cost(score: Estimate, metric: str) -> float:
-    """Return what is less for the better; what is not a number comes last."""
-    cost = score.mean if metric == LOSS else -score.mean
-    return cost if isfinite(score.mean) else inf
+    rows = []
+    for one in candidates:
+        untrained, trained, *_ = (*map(outcome, one.measured, best), None, None)
+        if untrained is not None:
+            seconds, keeps = round(one.seconds, 3), one.plan.keeps_learned_rows
+            rows.append(Row(one.name, keeps, one.recipe, one.norms, untrained, trained, seconds))
+    return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score))))

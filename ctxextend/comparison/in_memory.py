@@ -60,10 +60,6 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     """Return a model at its new length, with the tables that a plan makes.
 
     It may share the base's tensors, but not where all of them are trained while the base is read.
-
-    Raises:
-        CheckpointError: The model does not hold the tables of its files.
-        ResizeError: As `extend_model`.
     """
     names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.tables])
     model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
@@ -83,11 +79,6 @@ class InMemoryTrainer:
     folder: "RunFolder"  # where the text lies; nothing that is learned is written
     teacher: EvalModel  # the base, from which encoders learn
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that are trained on."""
-        return self.task.settings.steps * self.task.settings.batch_size * self.task.length
-
     def held_out_documents(self) -> list[NDArray[np.int64]] | None:
         """Return the documents that training holds out of its text; None where others are measured on."""
         if self.task.settings.eval_data:
@@ -99,12 +90,7 @@ class InMemoryTrainer:
 
     @contextmanager
     def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:
-        """Train a model with a plan's tables for as long as the block runs; then its weights are what they were.
-
-        Raises:
-            CtxextendError: As `ctxextend.train`.
-            KeyboardInterrupt: Ctrl-C between two steps; another signal is passed on to whoever hears it.
-        """
+        """Train a model with a plan's tables for as long as the block runs; then its weights are what they were."""
         import torch
 
         from ctxextend.training.setup import set_up
@@ -124,7 +110,7 @@ class InMemoryTrainer:
         try:
             try:
                 run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
-            except TrainingInterrupted as stop:
+            except TrainingInterrupted as stop:  # passed on to whoever hears it
                 signal.raise_signal(stop.signal)
                 raise
             with torch.no_grad():  # rounded to the dtypes of the files, as it would be written
@@ -144,12 +130,7 @@ class InMemoryTrainer:
 
 
 def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path) -> InMemoryTrainer:
-    """Cut the text into tokens, which go into a folder, and choose how they are trained on; `plan` is any method's.
-
-    Raises:
-        DataError: There is too little text.
-        TrainingError: Lengths that the model will not have, or a device that does not train so.
-    """
+    """Cut the text into tokens, which go into a folder, and choose how they are trained on; `plan` is any method's."""
     from ctxextend.training.memory import open_devices
     from ctxextend.training.run_folder import RunFolder
     from ctxextend.training.setup import open_task
