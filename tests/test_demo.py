@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Comparison:
     few = replace(settings.evaluate, tokens=512, measure=("position",))
-    return compare_model(opened, replace(settings, methods=("linear", "copy"), evaluate=few), *others)
+    return compare_model(opened, replace(settings, methods=settings.methods[:2], evaluate=few), *others)
 
 
 @pytest.fixture
