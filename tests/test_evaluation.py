@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import ctxextend
 from ctxextend.cli import options
 from ctxextend.cli.app import app_of
-from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.losses import LossTask
@@ -126,12 +126,12 @@ def test_evaluate_measures_a_masked_model_with_its_original(make_pico: Make, tmp
 
 
 def test_evaluate_knows_language_models_by_their_heads(tmp_path: Path) -> None:
-    kinds = {}
+    kinds = []
     for name, base in (("gpt2", False), ("gpt2", True), ("bert", False), ("bert", True), ("roberta", False)):
         folder = pico.make(tmp_path / f"{name}{base}", name, base=base).folder
-        kinds[name, base] = open_eval_model(CheckpointRef(str(add_tokenizer(folder, is_framed=name != "gpt2")))).kind
+        kinds.append(open_eval_model(CheckpointRef(str(add_tokenizer(folder, is_framed=name != "gpt2")))).kind)
     # The head of GPT-2 is its word table, so nothing is missing without a head's name.
-    assert list(kinds.values()) == [CAUSAL, CAUSAL, MASKED, ENCODER, MASKED]
+    assert kinds == [CAUSAL, CAUSAL, MASKED, ENCODER, MASKED]
 
 
 def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) -> None:
@@ -139,19 +139,10 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
     config = transformers.MegatronBertConfig(**sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16)
     transformers.MegatronBertForCausalLM(config).save_pretrained(tmp_path)
     add_tokenizer(tmp_path, is_framed=True)
-    reader = open_eval_model(CheckpointRef(str(tmp_path)))
-    assert reader.kind == CAUSAL
     with pytest.raises(UnsupportedModelError, match="reads the tokens behind a place too"):
-        open_scorer(reader)
+        open_scorer(open_eval_model(CheckpointRef(str(tmp_path))))
     pico.edit_json(tmp_path / "config.json", is_decoder=True)
     assert open_scorer(open_eval_model(CheckpointRef(str(tmp_path)))).has_separate_head
-
-
-def test_evaluate_refuses_a_config_of_other_weights(make_pico: Make) -> None:
-    folder = add_tokenizer(make_pico("bert").folder, is_framed=True)
-    pico.edit_json(folder / "config.json", vocab_size=40)
-    with pytest.raises(CheckpointError, match=r"lacks .* tensors of the shapes .*word_embeddings\.weight"):
-        open_eval_model(CheckpointRef(str(folder)))
 
 
 def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make_pico: Make, tmp_path: Path) -> None:
@@ -187,53 +178,41 @@ def test_evaluate_goes_on_without_an_original_that_is_gone_or_another(make_pico:
 def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make, tmp_path: Path) -> None:
     causal = add_tokenizer(make_pico("gpt2").folder, is_framed=False)
     masked = add_tokenizer(make_pico("bert").folder, is_framed=True)
-    text = words(tmp_path, 200)
-    with pytest.raises(CheckpointError, match=r"a masked language model, and .* is a causal"):
-        ctxextend.evaluate(causal, text, original=masked)
-    with pytest.raises(CheckpointError, match="cut the text into different tokens"):
-        ctxextend.evaluate(causal, text, original="tiny-gpt2")
     framed = add_tokenizer(pico.make(tmp_path / "framed", "gpt2").folder, is_framed=True)
-    with pytest.raises(CheckpointError, match="cut the text into different tokens"):
-        ctxextend.evaluate(framed, text, original=causal)
-    bart = add_tokenizer(pico.make_bart(tmp_path / "bart"), is_framed=True)
-    pico.edit_json(bart / "config.json", architectures=["BartForConditionalGeneration"])
-    with pytest.raises(UnsupportedModelError, match="reads one text and writes another"):
-        ctxextend.evaluate(bart, text)
+    text, others = words(tmp_path, 200), "cut the text into different tokens"
+    for model, base, said in (
+        (causal, masked, r"a masked language model, and .* is a causal"),
+        (causal, "tiny-gpt2", others),
+        (framed, causal, others),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            ctxextend.evaluate(model, text, original=base)
 
 
 @pytest.mark.parametrize(
-    ("flags", "error", "message"),
+    ("flags", "message"),
     [
-        ({"length": [256]}, ResizeError, "reads 128 tokens at once, and a context of 256 .*resize tiny-gpt2 --to 256"),
-        ({"length": [4]}, ResizeError, "--length must be a whole number, 8 or more, not 4"),
-        ({"tokens": 0}, ResizeError, "--tokens must be .* not 0"),
-        ({"tokens": True}, ResizeError, "--tokens must be .* not True"),
-        ({"batch_size": -1}, ResizeError, "--batch-size must be .* not -1"),
-        ({"alone": True, "original": "tiny-gpt2"}, ResizeError, "--alone leaves out"),
-        ({"alone": True, "measure": ["retrieval"]}, ResizeError, "--alone leaves out .* --measure retrieval needs"),
-        ({"seed": -1}, ResizeError, "--seed must be .* not -1"),
-        ({"precision": "fp64"}, ResizeError, "no --precision fp64.*auto, fp32"),
-        ({"measure": ["speed"]}, ResizeError, "no --measure speed.*position, context"),
-        ({"measure": ["retrieval"]}, ResizeError, "--measure retrieval has no meaning for tiny-gpt2, a causal"),
+        ({"length": [256]}, "reads 128 tokens at once, and a context of 256 .*resize tiny-gpt2 --to 256"),
+        ({"length": [4]}, "--length must be a whole number, 8 or more, not 4"),
+        ({"tokens": True}, "--tokens must be .* not True"),
+        ({"alone": True, "original": "tiny-gpt2"}, "--alone leaves out"),
+        ({"alone": True, "measure": ["retrieval"]}, "--alone leaves out .* --measure retrieval needs"),
+        ({"measure": ["speed"]}, "no --measure speed.*position, context"),
+        ({"measure": ["retrieval"]}, "--measure retrieval has no meaning for tiny-gpt2, a causal"),
     ],
 )
-def test_evaluate_refuses_values_that_cannot_be(
-    flags: dict[str, Any], error: type[CtxextendError], message: str, reference: Path
-) -> None:
-    with pytest.raises(error, match=message):
+def test_evaluate_refuses_values_that_cannot_be(flags: dict[str, Any], message: str, reference: Path) -> None:
+    with pytest.raises(ResizeError, match=message):
         ctxextend.evaluate("tiny-gpt2", reference, **flags)
 
 
-def test_evaluate_refuses_text_before_it_loads_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.evaluation.evaluate.open_eval_model", None)
-    (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(DataError, match=r"empty\.txt is empty"):
-        ctxextend.evaluate("tiny-gpt2", tmp_path / "empty.txt")
-
-
-def test_evaluate_refuses_too_little_text(tmp_path: Path) -> None:
+def test_evaluate_refuses_text_that_is_empty_or_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "short.txt").write_text("A short text that is not long enough.")
     with pytest.raises(DataError, match=r"one window takes 128.*--data, or measure shorter windows with --length 8"):
+        ctxextend.evaluate("tiny-gpt2", tmp_path / "short.txt")
+    monkeypatch.setattr("ctxextend.evaluation.evaluate.load_eval_model", None)  # an empty one before a model is loaded
+    (tmp_path / "short.txt").write_text("")
+    with pytest.raises(DataError, match=r"short\.txt is empty"):
         ctxextend.evaluate("tiny-gpt2", tmp_path / "short.txt")
 
 
@@ -242,17 +221,18 @@ def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:
     assert get_args(get_args(options.Precision)[0]) == PRECISIONS
 
 
-def test_evaluate_prints_one_json_object(extended: Path, reference: Path) -> None:
+def test_evaluate_prints_the_same_json_again_but_for_the_seconds(extended: Path, reference: Path) -> None:
     arguments = ["evaluate", str(extended), "--data", *map(str, sorted(reference.iterdir())), "--tokens", "1024"]
-    done = CliRunner().invoke(app_of(), [*arguments, "--measure", *LOSSES, "--json"])
-    assert done.exit_code == 0, done.stderr
-    values = json.loads(done.stdout)
-    assert (values["schema_version"], values["command"]) == (1, "evaluate")
-    assert values["complete"] is True
-    assert values["positions"]["losses"]["model"]["perplexity"] == pytest.approx(
-        math.exp(values["positions"]["losses"]["model"]["mean"])
-    )
-    assert values["warnings"] == [line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line]
+    first, again = (CliRunner().invoke(app_of(), [*arguments, "--json"]) for _ in range(2))
+    assert (first.exit_code, again.exit_code) == (0, 0), first.stderr
+    values = json.loads(first.stdout)
+    assert json.loads(again.stdout) | {"seconds": values["seconds"]} == values
+    assert values["passkey"]["lengths"] == [64, 128, 256, 512]
+    loss = values["positions"]["losses"]["model"]
+    assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
+    assert values["warnings"] == [
+        line.removeprefix("Warning: ") for line in first.stderr.splitlines() if "Warn" in line
+    ]
 
 
 def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(

@@ -39,14 +39,10 @@ REFUSED = {
     "resize nothing-here --to 512": 1,
     "resize tiny-gpt2": 2,
     "train tiny-gpt2 --data no-such.txt --steps 1": 1,
-    "inspect nothing-here": 1,
     "verify tiny-gpt2 nothing-here": 1,
-    "evaluate tiny-gpt2 --data no-such.txt": 1,
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
     "families llama": 1,
-    "methods --no-such-flag": 2,
-    "demo --report page.gif": 2,
 }
 
 

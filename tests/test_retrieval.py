@@ -37,25 +37,23 @@ def measure(task: RetrievalTask) -> Retrieval:
     return found
 
 
-def test_queries_start_where_they_should(reader: EvalModel) -> None:
-    documents = [np.arange(5000) for _ in range(3)]
-    task = plan(reader, reader, [*documents, np.arange(2045)], 2048)
-    assert (task.starts, task.query_tokens) == ((1024, 1280, 1536, 1792), 40)
-    assert [len(document) for document in task.documents] == [2046] * 3
-
-
-@pytest.mark.parametrize(("length", "starts"), [(700, (512, 560, 609, 658)), (555, (512, 513)), (554, (512,))])
-def test_queries_of_a_little_longer_length_lie_beyond_the_old_one(
-    length: int, starts: tuple[int, ...], reader: EvalModel
+@pytest.mark.parametrize(
+    ("length", "reads", "starts", "query_tokens"),
+    [
+        (2048, 512, (1024, 1280, 1536, 1792), 40),
+        (700, 512, (512, 560, 609, 658), 40),
+        (555, 512, (512, 513), 40),
+        (554, 512, (512,), 40),
+        (64, 16, (16, 26, 37, 48), 14),
+    ],
+)
+def test_queries_lie_beyond_what_the_original_reads(
+    length: int, reads: int, starts: tuple[int, ...], query_tokens: int, reader: EvalModel
 ) -> None:
-    task = plan(reader, reader, [np.arange(length)] * 2, length)
-    assert (task.starts, task.query_tokens) == (starts, 40)
-
-
-def test_queries_are_no_longer_than_the_original_reads(reader: EvalModel) -> None:
-    task = plan(reader, replace(reader, max_len=16), [np.arange(64)] * 2, 64)
-    assert task.query_tokens == 14
-    assert task.starts == (16, 26, 37, 48)
+    documents = [np.arange(length), np.arange(5000), np.arange(length - 3)]
+    task = plan(reader, replace(reader, max_len=reads), documents, length)
+    assert (task.starts, task.query_tokens) == (starts, query_tokens)
+    assert [len(document) for document in task.documents] == [length - 2] * 2
 
 
 def test_what_cannot_be_measured_says_why(reader: EvalModel) -> None:

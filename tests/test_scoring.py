@@ -42,35 +42,20 @@ def others(tmp_path: Path, name: str) -> EvalModel:
     return saved(model, tmp_path / name)
 
 
-def by_transformers(reader: EvalModel, ids: Any) -> Any:
-    """Return the log-probabilities of every word at every place, by the whole model."""
-    with torch.no_grad():
-        return reader.model(input_ids=torch.from_numpy(ids)[None]).logits[0].log_softmax(-1).numpy()
-
-
-def check(reader: EvalModel) -> None:
+@pytest.mark.parametrize("name", ["gpt2", "bert", "roberta", *OTHERS])
+def test_scorer_losses_equal_transformers_logits(name: str, make_pico: Make, tmp_path: Path) -> None:
+    reader = others(tmp_path, name) if name in OTHERS else reader_of(make_pico(name))
     generator = np.random.default_rng(0)
     windows = [
         ScoredWindow(generator.integers(5, 32, length), np.array([0, length - 1, 3, 3]), generator.integers(5, 32, 4))
         for length in (9, 12, 9, 12, 9)
     ]
-    for window, losses in zip(windows, open_scorer(reader, 2).losses(windows), strict=True):
-        expected = -by_transformers(reader, window.input_ids)[window.places, window.labels]
-        np.testing.assert_allclose(losses, expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])
-def test_scorer_losses_equal_transformers_logits(name: str, make_pico: Make) -> None:
-    reader = reader_of(make_pico(name))
-    assert open_scorer(reader).has_separate_head
-    check(reader)
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_scorer_losses_equal_transformers_logits_of_unusual_heads(name: str, tmp_path: Path) -> None:
-    reader = others(tmp_path, name)
-    assert open_scorer(reader).has_separate_head == (name not in ("mobilebert", "esm"))
-    check(reader)
+    scorer = open_scorer(reader, 2)
+    assert scorer.has_separate_head == (name not in ("mobilebert", "esm"))
+    for window, losses in zip(windows, scorer.losses(windows), strict=True):
+        with torch.no_grad():
+            whole = reader.model(input_ids=torch.from_numpy(window.input_ids)[None]).logits[0].log_softmax(-1).numpy()
+        np.testing.assert_allclose(losses, -whole[window.places, window.labels], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -113,30 +98,26 @@ def test_scorer_reads_each_text_by_the_attention_that_the_config_names(tmp_path:
         assert reader.model.base_model.attention_type == attention
 
 
-def test_models_with_two_texts_are_refused_whatever_their_class(tmp_path: Path) -> None:
+def test_open_eval_model_refuses_what_it_cannot_measure(make_pico: Make, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="BartModel reads one text and writes another"):
         open_eval_model(CheckpointRef(str(add_tokenizer(make_bart(tmp_path), is_framed=True))))
-
-
-def test_a_folder_without_tokenizer_is_refused(make_pico: Make) -> None:
     with pytest.raises(CheckpointError, match="There is no tokenizer in"):
         open_eval_model(CheckpointRef(str(make_pico("bert").folder)))
-
-
-def test_check_vocabulary_refuses_tokens_that_the_model_does_not_know(make_pico: Make) -> None:
     reader = reader_of(make_pico("gpt2", vocab_size=20))
     with pytest.raises(CheckpointError, match="gives the token 31, and the model knows 20 tokens"):
         check_vocabulary(reader, reader.tokenizer.encode("w1 w26"))
 
 
-def test_open_eval_model_refuses_a_file_that_lacks_tensors(make_pico: Make) -> None:
-    pico = make_pico("gpt2")
-    path = pico.folder / "model.safetensors"
-    tensors = load_file(path)
+def test_open_eval_model_refuses_files_of_which_one_lacks_tensors_or_tells_other_shapes(make_pico: Make) -> None:
+    folder, other = make_pico("gpt2").folder, make_pico("bert")
+    tensors = load_file(folder / "model.safetensors")
     del tensors["transformer.h.1.mlp.c_fc.weight"]
-    save_file(tensors, path, metadata={"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match=r"lacks 1 tensors .*h\.1\.mlp\.c_fc\.weight"):
-        reader_of(pico)
+        open_eval_model(CheckpointRef(str(add_tokenizer(folder, is_framed=False))))
+    edit_json(other.folder / "config.json", vocab_size=40)
+    with pytest.raises(CheckpointError, match=r"lacks .* tensors of the shapes .*word_embeddings\.weight"):
+        reader_of(other)
 
 
 def test_open_eval_model_says_that_a_head_is_not_there(make_pico: Make) -> None:
