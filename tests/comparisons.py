@@ -141,13 +141,11 @@ def encoders() -> Comparison:
     rows = []
     for number, method in enumerate(METHODS):
         rank = 0.62 - 0.03 * number
-        found = retrieval()
-        found = replace(
-            found, ways={**found.ways, MODEL: Recall(rank - 0.1, 0.0353, rank, 0.0311, rank - 0.265, 0.0388)}
-        )
-        lossless = {"kind": "encoder", "positions": None, "contexts": None, "retrieval": found}
+        own = Recall(rank - 0.1, 0.0353, rank, 0.0311, rank - 0.265, 0.0388)
+        asked = replace(retrieval(), ways={**retrieval().ways, MODEL: own})
         behind = Estimate(0.03 * number, 0.018, 200) if number else None
-        measured = replace(evaluation(method, 0.1 * number, 0.0), **lossless)
+        measured = evaluation(method, 0.1 * number, 0.0)
+        measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=asked)
         made = Outcome(Estimate(rank, 0.0311, 200), behind, None, measured)
         rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(method), made, None, 2.5))
     other = {"source": "minilm", "family": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}

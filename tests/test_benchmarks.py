@@ -10,7 +10,7 @@ import pytest
 import ctxextend
 from benchmarks import __main__ as benchmarks
 from benchmarks import checkpoints
-from benchmarks.checkpoints import LARGE, SMALL, TABLE, Shape, write
+from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, header_of
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
 
@@ -81,11 +81,6 @@ def test_main_exits_1_where_a_row_misses_or_a_benchmark_fails(monkeypatch: pytes
     assert (status, "**missed**" in page) == (1, True)
     status, page = run_main(monkeypatch, tmp_path, met, fails=True)
     assert (status, "**resize failed**" in page, "| fast |" in page) == (1, True, True)
-
-
-def test_shapes_have_the_sizes_that_they_are_named_after() -> None:
-    assert round(SMALL.bytes / 1e6) == 498
-    assert round(LARGE.bytes / 1e9, 1) == 6.2
 
 
 @pytest.mark.parametrize("size", [100, 10_000_000], ids=["many shards", "one file"])
