@@ -6,11 +6,10 @@ import json
 import os
 import re
 import string
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, one_line
@@ -37,6 +36,7 @@ HUB_NAME = re.compile(
 Paths: TypeAlias = Sequence[str | os.PathLike[str]]
 # A file, or the name of a Hub dataset with its split.
 TextSource: TypeAlias = Path | str
+_T = TypeVar("_T")
 
 
 def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
@@ -62,25 +62,21 @@ def _sources(paths: Paths) -> dict[TextSource, TextSource]:
     """Return the files and datasets that some paths name, by what tells them apart."""
     found: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
-        if name.startswith(HUB):
-            dataset = _hub_name(name)
-            found.setdefault(dataset, dataset)
-        else:
+        if not name.startswith(HUB):
             for file in _files(Path(name)):
                 found.setdefault(file.resolve(), file)
+        elif parts := HUB_NAME.fullmatch(name):
+            before, at, revision = name.partition("@")
+            dataset = name if parts["split"] else f"{before}:train{at}{revision}"
+            found[dataset] = dataset
+        else:
+            raise DataError(f"{name} names no dataset of the Hub.", f"Spell it {SPELLING}.")
     if not found:
         raise DataError("No text was named.", "Name files or folders: --data book.txt, --data articles.jsonl.")
+    for source in found.values():
+        if (isinstance(source, str) or source.suffix.lower() == PARQUET) and find_spec("datasets") is None:
+            raise DataError(f"{source} needs datasets to be read.", "Install it: pip install 'ctxextend[train]'.")
     return found
-
-
-def _hub_name(name: str) -> str:
-    """Return the name of a Hub dataset with its split, by default ``train``."""
-    found = HUB_NAME.fullmatch(name)
-    if found is None:
-        raise DataError(f"{name} names no dataset of the Hub.", f"Spell it {SPELLING}.")
-    _check_datasets_installed(name)
-    before, at, revision = name.partition("@")
-    return name if found["split"] else f"{before}:train{at}{revision}"
 
 
 def _files(path: Path) -> list[Path]:
@@ -119,10 +115,7 @@ def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int =
     `text_field` is the key or column that holds the text; null is skipped. Of each document at most `characters` are
     read.
     """
-    for source in check_paths(paths):
-        with _reading(source):
-            for stream in _streams(source, text_field):
-                yield stream.read(characters)
+    return _read(paths, text_field, lambda stream: [stream.read(characters)])
 
 
 def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
@@ -130,10 +123,7 @@ def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[st
 
     A text file is never held whole; see `cut`.
     """
-    for source in check_paths(paths):
-        with _reading(source):
-            for stream in _streams(source, text_field):
-                yield from cut(stream)
+    return _read(paths, text_field, cut)
 
 
 def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
@@ -154,27 +144,27 @@ def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
 # ---- formats
 
 
-@contextmanager
-def _reading(source: TextSource) -> Iterator[None]:
-    """Turn whatever goes wrong in reading a file or dataset into a DataError that names it."""
-    try:
-        yield
-    except CtxextendError:
-        raise
-    except Exception as error:  # each format and each way to fail has its own
-        words = one_line(error, 400).rstrip(".") or type(error).__name__
-        hint = "Name a file that you may read and that holds UTF-8 text; iconv converts others."
-        if isinstance(source, str):
-            hint = f"Check its name, {SPELLING}, the network, and, for what is private, your login: hf auth login."
-        raise DataError(f"{source} cannot be read: {words}.", hint) from error
+def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]]) -> Iterator[_T]:
+    """Yield what is read of each document; whatever goes wrong is a DataError that names the file or dataset."""
+    for source in check_paths(paths):
+        try:
+            for stream in _streams(source, text_field):
+                yield from read(stream)
+        except CtxextendError:
+            raise
+        except Exception as error:  # each format and each way to fail has its own
+            words = one_line(error, 400).rstrip(".") or type(error).__name__
+            hint = "Name a file that you may read and that holds UTF-8 text; iconv converts others."
+            if isinstance(source, str):
+                hint = f"Check its name, {SPELLING}, the network, and, for what is private, your login: hf auth login."
+            raise DataError(f"{source} cannot be read: {words}.", hint) from error
 
 
 def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     """Yield each document as a stream: a text file is one, and so is each line of JSONL or row that has text."""
-    suffix = source.suffix.lower() if isinstance(source, Path) else ""
-    if isinstance(source, Path) and suffix != PARQUET:
+    if isinstance(source, Path) and source.suffix.lower() != PARQUET:
         with source.open(encoding="utf-8-sig") as stream:  # programs on Windows write a byte order mark
-            if suffix not in JSON_LINES:
+            if source.suffix.lower() not in JSON_LINES:
                 yield stream
                 return
             for number, line in enumerate(stream, start=1):
@@ -185,7 +175,6 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
                     raise DataError(f"{where} is no JSON: {str(error)[:200]}.", "Each must be one object.") from error
                 yield from _text(row, text_field, where)
         return
-    _check_datasets_installed(source)
     from datasets import load_dataset
 
     if isinstance(source, Path):
@@ -213,8 +202,3 @@ def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
     elif text is not None:
         kind = type(text).__name__
         raise DataError(f"{where} has {kind} in the field {text_field!r}, no text.", "Name the text's: --text-field.")
-
-
-def _check_datasets_installed(source: object) -> None:
-    if find_spec("datasets") is None:
-        raise DataError(f"{source} needs datasets to be read.", "Install it: pip install 'ctxextend[train]'.")

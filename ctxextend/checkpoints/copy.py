@@ -123,10 +123,10 @@ def reading(path: Path | str) -> Iterator[None]:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.", hint) from error
 
 
-def file_fingerprint(path: Path) -> Fingerprint | None:
-    """Return what identifies a file's content; None if it does not exist or cannot be looked at."""
+def file_fingerprint(path: Path) -> Fingerprint:
+    """Return what identifies a file's content; zeros if it does not exist or cannot be looked at."""
     try:
         status = path.stat()
     except OSError:
-        return None
+        return 0, 0, 0
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import Any
 
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, open_source, reading
 from ctxextend.checkpoints.filenames import (
@@ -28,7 +28,7 @@ from ctxextend.checkpoints.filenames import (
     with_variant,
 )
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.safetensors_file import TensorFile, open_safetensors
+from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
 from ctxextend.checkpoints.source import OUTSIDE, Source, holds, leads_out, not_a_file
 from ctxextend.errors import CheckpointError
 
@@ -38,7 +38,6 @@ MODULES = "modules.json"
 # What PEFT writes in front of the names of the base model's modules.
 ADAPTER_PREFIX = "base_model.model."
 
-INDICES = ("model.safetensors.index*.json", "pytorch_model.bin.index*.json")
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
 # What other frameworks call their weights, and how transformers 4, the last that could, is told to read them.
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
@@ -55,15 +54,14 @@ class Checkpoint:
     source: Source
     model: PurePosixPath  # the model's own folder; "." but where sentence-transformers has the model in a sub-folder
     config: Mapping[str, Any]  # empty where there is none, as for an adapter
-    weights: tuple[TensorFile, ...]  # in the order of their names
-    outputs: Mapping[Path, str]  # what each of these files is called in an output
+    weights: Mapping[str, TensorFile]  # by the names that an output has them by, in the order of the source's
     index: Mapping[str, Any] | None  # of the shards, as an output has it; None for a single file
     index_file: str  # what that is called
     made: Mapping[str, str]  # texts that the output needs and the source lacks
     copied: tuple[str, ...]  # every file but the weights that belongs to it, config.json included
     omitted: Mapping[str, str]  # files that are left out of an output, each with the reason
     fingerprints: Mapping[str, Fingerprint]  # of its files, from before they were read
-    base: str | None = None  # the name of the base model, for what PEFT puts on top of one
+    base: str | None  # the name of the base model, for what PEFT puts on top of one
 
     @property
     def is_adapter(self) -> bool:
@@ -84,7 +82,7 @@ class Checkpoint:
     @property
     def variant(self) -> str | None:
         """The variant that its output is, such as ``fp16``; None for the plain weights."""
-        found = VARIANT_FILE.fullmatch(PurePosixPath(self.output_name(self.weights[0])).name)
+        found = VARIANT_FILE.fullmatch(PurePosixPath(next(iter(self.weights))).name)
         return found["variant"] if found else None
 
     @property
@@ -95,35 +93,32 @@ class Checkpoint:
             from ctxextend.checkpoints.nanogpt import NOTE
 
             notes.append(NOTE)
-        if in_memory := [file for file in self.weights if file.is_in_memory]:
-            size = sum(self.fingerprints[self.relative(file)][0] for file in in_memory)
+        if in_memory := [file.path for file in self.weights.values() if file.is_in_memory]:
+            size = sum(path.stat().st_size for path in in_memory)
             why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
-            names = ", ".join(file.path.name for file in in_memory)
+            names = ", ".join(path.name for path in in_memory)
             notes.append(f"{names} {why}: reading it takes {size:,} bytes of memory.")
         return tuple(notes)
 
     @cached_property
     def names(self) -> Mapping[str, TensorFile]:
         """Every tensor's name with the file that holds it, in the files' order."""
-        return {name: file for file in self.weights for name in file.entries}
+        return {name: file for file in self.weights.values() for name in file.entries}
 
-    def holder(self, name: str) -> TensorFile:
-        """Return the file that holds the tensor of exactly that name; raise KeyError if none does."""
-        return self.names[name]
+    @cached_property
+    def entries(self) -> Mapping[str, TensorEntry]:
+        """Every tensor as its file's header describes it, by name in the files' order."""
+        return {name: file.entries[name] for name, file in self.names.items()}
 
     def relative(self, file: TensorFile) -> str:
         """Return a weights file's path below the root."""
         return file.path.relative_to(self.root).as_posix()
 
-    def output_name(self, file: TensorFile) -> str:
-        """Return the path of the file that will hold these weights, below the output."""
-        return self.outputs[file.path]
-
     @property
     def files(self) -> frozenset[str]:
         """Every file that belongs to it, under the names that an output has them by."""
         index = [self.index_file] if self.index is not None else []
-        return frozenset((*self.copied, *map(self.output_name, self.weights), *index)) - set(self.made)
+        return frozenset((*self.copied, *self.weights, *index)) - set(self.made)
 
     @property
     def config_file(self) -> str:
@@ -179,31 +174,29 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     )
     listed = [str(source.file)] if is_alone else list(_files_below(root))
     # Taken before any file is read: what changes from here on is noticed.
-    early = {name: file_fingerprint(root / name) for name in listed}
+    fingerprints = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
+    folder = root / model
     config: Mapping[str, Any] | None = None
-    if holds(source, root / model / CONFIG):
-        config = load_object(root / model / CONFIG)
-    elif holds(source, root / ADAPTER_CONFIG):
+    adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else None
+    if holds(source, folder / CONFIG):
+        config = load_object(folder / CONFIG)
+    elif adapter is not None:
         config = {}  # its base model lies outside of the folder, wherever the adapter says
     elif not is_alone and not holds(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
-    folder, made = root / model, dict[str, str]()
     weights_name = _index_of(folder, source) or source.file or first_weights(folder, variant)
     if weights_name is None or not holds(source, folder / weights_name):
         raise _no_weights(folder, config, variant, source)
     inner = [value for value in (config or {}).values() if isinstance(value, Mapping)]
     ties = not any(value.get("tie_word_embeddings") is False for value in (config or {}, *inner))
-    index, index_file = None, ""
+    index, index_file, made = None, "", dict[str, str]()
     if fnmatch(weights_name, "*.index*.json"):
-        index = load_object(folder / weights_name)
+        index, index_file = load_object(folder / weights_name), (model / weights_name).as_posix()
         shards = _open_shards(folder / weights_name, index, source, ties)
-        used = {(model / name).as_posix() for name in (*shards, weights_name)}
-        index_file = (model / weights_name).as_posix()
-        outputs = {file.path: (model / shard_name(name)).as_posix() for name, file in shards.items()}
-        weights = tuple(shards.values())
+        weights = {(model / shard_name(name)).as_posix(): file for name, file in shards.items()}
         if not all(name.endswith(".safetensors") for name in shards):
-            stated, size = index.get("metadata"), sum(file.tensor_bytes for file in weights)
+            stated, size = index.get("metadata"), sum(file.tensor_bytes for file in shards.values())
             weight_map = {tensor: shard_name(name) for name, file in shards.items() for tensor in file.entries}
             index = {
                 "metadata": (stated if isinstance(stated, dict) else {}) | {"total_size": size},
@@ -213,30 +206,26 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
             made[index_file] = json.dumps(index, indent=2) + "\n"
     else:
         file, made_config = _open_weights(folder / weights_name, ties, has_config=config is not None)
-        weights, used = (file,), {(model / weights_name).as_posix()}
-        outputs = {file.path: (model / output_name(weights_name)).as_posix()}
+        weights = {(model / output_name(weights_name)).as_posix(): file}
         if made_config is not None:
             config, made[CONFIG] = made_config, json.dumps(made_config, indent=2) + "\n"
-    reasons = {name: _why_omitted(source, model, name) for name in listed if name not in used}
-    omitted = {name: why for name, why in reasons.items() if why}
-    omitted |= {name: why for name in source.not_fetched if (why := _reason_by_name(PurePosixPath(name), model))}
-    fingerprints = {name: early.get(name) or file_fingerprint(root / name) for name in (*sorted(used), *reasons)}
+    paths = [folder / weights_name, *(file.path for file in weights.values())]
+    used = {path.relative_to(root).as_posix() for path in paths}
+    reasons = {name: _why_omitted(source, model, name) for name in (*listed, *source.not_fetched) if name not in used}
     base = None
     if weights_name.startswith("adapter_model."):
-        adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else {}
-        base = str(adapter.get("base_model_name_or_path") or "its base model")
+        base = str((adapter or {}).get("base_model_name_or_path") or "its base model")
     return Checkpoint(
         source,
         model,
         config or {},
         weights,
-        outputs,
         index,
         index_file,
         made,
-        tuple(name for name, why in reasons.items() if why is None),
-        omitted,
-        {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint},
+        tuple(name for name in listed if name not in used and not reasons[name]),
+        {name: why for name, why in reasons.items() if why},
+        {name: file_fingerprint(root / name) for name in used} | fingerprints,
         base,
     )
 
@@ -281,11 +270,10 @@ def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
 
 def _index_of(folder: Path, source: Source) -> str | None:
     """Return the index that lists the file that was named as one of its shards, or None."""
-    if source.file is not None:
-        for path in sorted(path for pattern in INDICES for path in folder.glob(pattern)):
-            weight_map = load_object(path).get("weight_map") if holds(source, path) else None
-            if isinstance(weight_map, dict) and source.file in weight_map.values():
-                return path.name
+    for path in sorted(folder.glob("*.index*.json")) if source.file is not None else ():
+        weight_map = load_object(path).get("weight_map") if holds(source, path) else None
+        if isinstance(weight_map, dict) and source.file in weight_map.values():
+            return path.name
     return None
 
 
@@ -319,22 +307,24 @@ def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: boo
                 f"{path} says that {tensor!r} is in {shard!r}, which is not inside the folder.",
                 "Do not use this checkpoint before you know who wrote that.",
             )
-    shards = {shard: PurePosixPath(shard).as_posix() for shard in set(weight_map.values())}
+    shards = {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
     names = sorted(set(shards.values()))
     if missing := [shard for shard in names if not holds(source, path.parent / shard)]:
         raise CheckpointError(f"{path} names {missing[0]}, which is missing.", "Fetch or copy that shard too.")
+    if len(set(map(shard_name, names))) < len(names):
+        raise CheckpointError(f"{path} names a shard twice, in two formats.", "Save the checkpoint again.")
     files = {shard: _open_weights(path.parent / shard, ties)[0] for shard in names}
-    for tensor, shard in weight_map.items():
-        # PyTorch files are listed by names that are tied or changed on reading; their index is made anew.
-        if shard.endswith(".safetensors") and tensor not in files[shards[shard]].entries:
-            message = f"{path} says that {tensor!r} is in {shard}, where it is not."
-            raise CheckpointError(message, "Fetch the index again.")
     held: dict[str, str] = {}
     for shard, file in files.items():
         for tensor in file.entries:
             if held.setdefault(tensor, shard) != shard:
                 message = f"{tensor!r} stands in {held[tensor]} and in {shard}."
                 raise CheckpointError(message, "Save the checkpoint again.")
+    for tensor, shard in shards.items():
+        # PyTorch files are listed by names that are tied or changed on reading; their index is made anew.
+        if shard.endswith(".safetensors") and held.get(tensor) != shard:
+            message = f"{path} says that {tensor!r} is in {shard}, where it is not."
+            raise CheckpointError(message, "Fetch the index again.")
     return files
 
 
@@ -380,13 +370,17 @@ def _model_class(config: Mapping[str, Any]) -> str | None:
 
 
 def _why_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
-    """Return why a file that is there is left out of an output; None where it is copied."""
-    root, path = source.folder, PurePosixPath(name)
-    if path.name not in NOT_OURS and (kind := not_a_file(root / path)):
-        return LINKED if (root / path).is_dir() else kind
-    if why := _reason_by_name(path, model):
-        return why
-    if (root / path).is_symlink() and leads_out(root, root / path):
+    """Return why a file is left out of an output; None where it may be a part of it."""
+    path, here = PurePosixPath(name), source.folder / name
+    is_here = name not in source.not_fetched
+    if path.name in NOT_OURS:
+        return f"{NOT_OURS[path.name]}, not part of the checkpoint"
+    if is_here and (kind := not_a_file(here)):
+        return LINKED if here.is_dir() else kind
+    for part in (path, path.relative_to(model)) if model in path.parents else (path,):
+        if pattern := first_match(part, STALE):
+            return STALE[pattern]
+    if is_here and leads_out(source.folder, here):
         return OUTSIDE
     if is_code(path):
         return CODE
@@ -395,23 +389,12 @@ def _why_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
     return "other weights, not rewritten" if is_other and not is_known(path) else None
 
 
-def _reason_by_name(path: PurePosixPath, model: PurePosixPath) -> str | None:
-    """Return why a file of that name is no part of an output; None where it may be one."""
-    if path.name in NOT_OURS:
-        return f"{NOT_OURS[path.name]}, not part of the checkpoint"
-    below = [path, *([path.relative_to(model)] if model in path.parents else [])]
-    return next((STALE[pattern] for part in below if (pattern := first_match(part, STALE))), None)
-
-
 def _files_below(root: Path) -> Iterator[str]:
-    """Yield every file below the root, and every folder that is not walked into, in sorted order."""
-    for folder, folders, files in os.walk(root, onerror=_raise):
-        here = Path(folder)
-        skipped = [name for name in folders if name in NOT_OURS or (here / name).is_symlink()]
-        folders[:] = sorted(set(folders) - set(skipped))
-        for name in sorted([*files, *skipped]):
-            yield (here / name).relative_to(root).as_posix()
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise error
+    """Yield every file below the root, and every folder that is not walked into, sorted in each folder."""
+    folders = [root]
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            if path.is_symlink() or path.name in NOT_OURS or not path.is_dir():
+                yield path.relative_to(root).as_posix()
+            else:
+                folders.append(path)

@@ -79,8 +79,8 @@ def plan_layouts(
     Tensors of new shapes, and dtypes where they change, replace the old ones; `dropped` ones are left out.
     """
     layouts = {}
-    for file in checkpoint.weights:
-        name, new = checkpoint.output_name(file), {one: shapes[one] for one in shapes if one in file.entries}
+    for name, file in checkpoint.weights.items():
+        new = {one: shape for one, shape in shapes.items() if one in file.entries}
         if new or name != checkpoint.relative(file) or any(one in file.entries for one in dropped):
             layouts[name] = plan_layout(file, new, dropped, dtypes or {})
     return layouts
@@ -169,8 +169,7 @@ def write_files(
 
     `tensor_of` gives a new tensor by its name; `written` is called with the bytes written since the last call.
     """
-    for file in checkpoint.weights:
-        name = checkpoint.output_name(file)
+    for name, file in checkpoint.weights.items():
         if name in layouts:
             rewrite(file, layouts[name], tensor_of, folder / name, written)
     for name in sorted(checkpoint.files - layouts.keys() - texts.keys()):

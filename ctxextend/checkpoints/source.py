@@ -54,22 +54,27 @@ def resolve_source(
         raise SourceError(f"--subfolder {subfolder} is no folder below another.", "Name it as the Hub shows it.")
     if variant is not None and not re.fullmatch(r"[\w-]+", variant):
         raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
-    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
-    try:
-        is_folder, is_file = bool(text) and path.is_dir(), bool(text) and path.is_file()
-        is_other = bool(text) and not is_folder and not is_file and path.exists()
-    except OSError as error:
-        raise SourceError(f"{text} cannot be read: {error}.", "Check the path and its permissions.") from error
+    path = os.path.expanduser(text)  # noqa: PTH111 - Path's raises for unknown users, and has a folder for no name
+    is_folder, is_file = os.path.isdir(path), os.path.isfile(path)  # noqa: PTH112, PTH113
     if is_folder or is_file or text in BUNDLED:
-        what = "local folder" if is_folder else "local file" if is_file else "bundled checkpoint"
         for flag, value in {"revision": revision, "subfolder": subfolder, "variant": variant}.items():
             if value is not None and (is_file or flag == "revision"):
+                what = "local file" if is_file else "checkpoint"
                 raise SourceError(f"--{flag} {value} has no meaning for the {what} {text}.", "Leave it out.")
-        return _below(_local(text, path, is_file=is_file) if is_folder or is_file else bundled_source(text), subfolder)
-    if is_other or not HUB_ID.fullmatch(text):
-        what = f"{text} is neither a folder nor a regular file." if is_other else f"There is no folder {text}."
-        raise SourceError(what, "Name a checkpoint's folder, or a model of the Hub (owner/name).")
-    return _download(text, revision, subfolder, variant)
+        source = _local(text, Path(path), is_file=is_file) if is_folder or is_file else bundled_source(text)
+    elif os.path.lexists(path) or not HUB_ID.fullmatch(text):
+        hint = "Name a checkpoint's folder, or a model of the Hub (owner/name)."
+        raise SourceError(f"There is no folder or regular file {text} that can be read.", hint)
+    else:
+        source = _download(text, revision, subfolder, variant)
+    if subfolder is None:
+        return source
+    folder = source.folder / subfolder
+    if not folder.is_dir():
+        raise SourceError(f"{source.reference} has no folder {subfolder}.", "Check --subfolder.")
+    prefix = f"{PurePosixPath(subfolder).as_posix()}/"
+    below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))
+    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_fetched=below)
 
 
 def bundled_source(name: str) -> Source:
@@ -79,16 +84,15 @@ def bundled_source(name: str) -> Source:
 
 def _local(reference: str, path: Path, *, is_file: bool) -> Source:
     """Return the source for a folder, or for one weights file: where that is a link, its neighbours are the link's."""
+    if is_file and path.suffix not in READABLE:
+        raise SourceError(
+            f"{reference} is no weights file that can be read.",
+            f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}.",
+        )
     folder = (path.parent if is_file else path).resolve()
     name, hub_id, revision, notes = folder.name or "model", None, None, tuple[str, ...]()
-    if is_file:
-        if path.suffix not in READABLE:
-            raise SourceError(
-                f"{reference} is no weights file that can be read.",
-                f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}.",
-            )
-        if path.stem not in PLAIN_STEMS and not (folder / "config.json").is_file():
-            name = path.stem
+    if is_file and path.stem not in PLAIN_STEMS and not (folder / "config.json").is_file():
+        name = path.stem
     cached = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     if cached and not cached["below"]:
         hub_id, revision = cached["id"].replace("--", "/"), cached["sha"]
@@ -96,20 +100,8 @@ def _local(reference: str, path: Path, *, is_file: bool) -> Source:
     elif not is_file and HUB_ID.fullmatch(reference):
         other = "the bundled checkpoint" if reference in BUNDLED else "a model of the Hub"
         notes = (f"{reference} is a local folder here, and it wins over {other} of that name.",)
-    file = path.name if is_file else None
-    return Source(reference, "file" if is_file else "folder", folder, name, hub_id, revision, notes, file=file)
-
-
-def _below(source: Source, subfolder: str | None) -> Source:
-    """Return the source with its checkpoint in a folder below."""
-    if subfolder is None:
-        return source
-    folder = source.folder / subfolder
-    if not folder.is_dir():
-        raise SourceError(f"{source.reference} has no folder {subfolder}.", "Check --subfolder.")
-    prefix = f"{PurePosixPath(subfolder).as_posix()}/"
-    below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))
-    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_fetched=below)
+    kind: Literal["file", "folder"] = "file" if is_file else "folder"
+    return Source(reference, kind, folder, name, hub_id, revision, notes, file=path.name if is_file else None)
 
 
 def _download(hub_id: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
@@ -133,8 +125,7 @@ def _download(hub_id: str, revision: str | None, subfolder: str | None, variant:
     snapshot = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
     not_fetched = tuple(file for file in files if not (folder / file).exists())
-    source = Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
-    return _below(source, subfolder)
+    return Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
 
 
 # ---- which files may be opened

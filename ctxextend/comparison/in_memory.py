@@ -63,7 +63,7 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     """
     names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.tables])
     model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
-    learned = {table.name: read_floats(plan.checkpoint.holder(table.name), table.name) for table in plan.tables}
+    learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.tables}
     resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), names, learned)
     stated = {**model.config.to_dict(), "model_type": model.config.model_type}
     edits = config_changes(stated, plan.model.architecture, plan.tables)
@@ -116,7 +116,7 @@ class InMemoryTrainer:
             with torch.no_grad():  # rounded to the dtypes of the files, as it would be written
                 for name, parameter in setup.trainable.names.items():
                     weight = model.get_parameter(parameter)
-                    dtype = numpy_dtype(plan.checkpoint.holder(name).entries[name].dtype)
+                    dtype = numpy_dtype(plan.checkpoint.entries[name].dtype)
                     weight.copy_(to_tensor(weight.detach().float().cpu().numpy().astype(dtype)))
             model.train(False)
             yield

@@ -137,7 +137,7 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
 def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
     """Refuse a checkpoint whose tables do not have the SHA-256 that is known, by their names, of `then`, in words."""
     for name, known in hashes.items():
-        if name not in checkpoint.names or table_hash(read_floats(checkpoint.holder(name), name)) != known:
+        if name not in checkpoint.names or table_hash(read_floats(checkpoint.names[name], name)) != known:
             raise CheckpointError(f"{ref.source} is no longer what it was {then}: its table {name} is another.")
 
 

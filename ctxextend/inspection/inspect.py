@@ -58,8 +58,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         notes.append(error.message)
     parameters = sum(
         math.prod(entry.shape)
-        for file in checkpoint.weights
-        for entry in file.entries.values()
+        for entry in checkpoint.entries.values()
         if not any(location.buffer(entry.name) for location, _ in model.tables)
     )
     tables = {name: _report(checkpoint, location, name, recipe, parameters) for location, name in model.tables}
@@ -103,7 +102,7 @@ def _report(
 ) -> TableReport:
     (rows, hidden_size), dtype, file = describe_table(checkpoint, name)
     check_rows(location, rows, name, has_config=False)
-    values, first = read_floats(checkpoint.holder(name), name), location.reserved_rows
+    values, first = read_floats(checkpoint.names[name], name), location.reserved_rows
     stats, repetition = measure(values[first:]), find_repetition(values[first:])
     # The rows that a resize made and the positions there were before, where the recipe beside it says so.
     new_rows: tuple[RowRange, ...] | None = None

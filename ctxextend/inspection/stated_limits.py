@@ -101,17 +101,16 @@ def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
 def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit]:
     """Yield the tensors that are sized by the length."""
     wanted = table.location.key_value(table.positions)
-    for file in checkpoint.weights:
-        for entry in file.entries.values():
-            buffer = table.location.buffer(entry.name)
-            if buffer is None or not entry.shape:  # old files hold scalars too
-                continue
-            length = entry.shape[0 if buffer.content == "rows" else -1]
-            name = re.sub(r"\.\d+\.", ".*.", entry.name) if "*" in buffer.name else entry.name
-            tokens = length - (wanted - table.positions)
-            client = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
-            why = "" if length == wanted else f"{table.name} has {table.rows} rows"
-            yield Limit(checkpoint.relative(file), name, length, tokens, client, table.name, why)
+    for name, file in checkpoint.names.items():
+        buffer, shape = table.location.buffer(name), file.entries[name].shape
+        if buffer is None or not shape:  # old files hold scalars too
+            continue
+        length = shape[0 if buffer.content == "rows" else -1]
+        shown = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
+        tokens = length - (wanted - table.positions)
+        client = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
+        why = "" if length == wanted else f"{table.name} has {table.rows} rows"
+        yield Limit(checkpoint.relative(file), shown, length, tokens, client, table.name, why)
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableReport) -> Limit:

@@ -77,7 +77,7 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
     parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     found: dict[str, str] = {}
-    for name, entry in ((name, file.entries[name]) for file in checkpoint.weights for name in file.entries):
+    for name, entry in checkpoint.entries.items():
         stem, _, last = name.rpartition(".")
         for known in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
             # Models with and without a head name the rest differently.

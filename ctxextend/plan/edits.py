@@ -237,7 +237,7 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
         if not buffer.is_kept:
             dropped.append(name)
             continue
-        entry = checkpoint.holder(name).entries[name]
+        entry = checkpoint.entries[name]
         axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
         shape = list(entry.shape)
         if len(shape) < len(axes) or entry.dtype not in NUMPY_DTYPES:

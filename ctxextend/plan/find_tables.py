@@ -82,7 +82,7 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[st
         return _described(checkpoint, ref, typed)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
-        what, then = checkpoint.weights[0].path, ""
+        what, then = next(iter(checkpoint.weights.values())).path, ""
         message = f"There is no config.json beside {what} that says what it is."
         if checkpoint.is_adapter:
             message = f"{what} is an adapter of {checkpoint.base}, whose config is not read."
@@ -142,7 +142,7 @@ def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
 
 def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
     """Return shape, dtype and file of a table."""
-    file = checkpoint.holder(name)
+    file = checkpoint.names[name]
     entry, _ = file.entries[name], float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
         message = f"{file.path}: {name} has shape {list(entry.shape)}, not rows by hidden size."
@@ -194,7 +194,7 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
 def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
     """Return the architecture of a model whose table the user describes."""
     table, key, reserved = str(ref.table), ref.config_key, ref.reserved_rows
-    shape = checkpoint.holder(table).entries[table].shape if table in checkpoint.names else ()
+    shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
     rows = shape[0] if shape else 0
     stated = nested(checkpoint.config, tuple((key or "").split(".")))
     if len(shape) != 2:
@@ -218,7 +218,7 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str])
 def _suggestions(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], table: str | None = None) -> str:
     """List the tensors that may be the table, and the command for the likeliest; empty where there is none."""
     found = []
-    for entry in (entry for file in checkpoint.weights for entry in file.entries.values()):
+    for entry in checkpoint.entries.values():
         if len(entry.shape) != 2 or entry.dtype not in FLOATS or table not in (None, entry.name):
             continue
         rows, width = entry.shape

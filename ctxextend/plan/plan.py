@@ -185,7 +185,7 @@ class ResizePlan:
             )
         if self.ref.table is not None and self.is_changed:
             lengths_now = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
-            for entry in (entry for file in checkpoint.weights for entry in file.entries.values()):
+            for entry in checkpoint.entries.values():
                 if entry.name != self.ref.table and "pos" in entry.name and lengths_now & set(entry.shape):
                     yield f"{entry.name} {list(entry.shape)} may follow the length too, and is left as it is."
 
@@ -233,7 +233,7 @@ class ResizePlan:
         checkpoint = self.checkpoint
         text, metadata = checkpoint.text(checkpoint.index_file), index.get("metadata")
         if isinstance(metadata, dict):
-            sizes = {checkpoint.output_name(file): file.tensor_bytes for file in checkpoint.weights}
+            sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
             sizes |= {name: layout.tensor_bytes for name, layout in self.layouts.items()}
             totals = {"total_size": sum(sizes.values())}
             if isinstance(metadata.get("total_parameters"), int | float):
@@ -365,7 +365,7 @@ class ResizePlan:
 
         with atomic_folder(folder, checkpoint.guarded, self.file_sizes, force=force) as staged:
             for table in self.tables:
-                before = read_floats(checkpoint.holder(table.name), table.name)
+                before = read_floats(checkpoint.names[table.name], table.name)
                 after = tensors[table.name] = self.resized(table, before)
                 hashes[table.name] = (table_hash(before), table_hash(after))
                 warnings += _nonfinite_warnings(table, before, after)
@@ -381,7 +381,7 @@ class ResizePlan:
         """Say what a method that goes by a table's own figures makes of them; for others no table is read."""
         if not self.makes_rows or METHODS[self.method].explain is None:
             return ()
-        files = [(table, self.checkpoint.holder(table.name)) for table in self.tables]
+        files = [(table, self.checkpoint.names[table.name]) for table in self.tables]
         return tuple(said for table, file in files for said in self._choice(table, read_floats(file, table.name)))
 
     def _choice(self, table: TablePlan, before: NDArray[Any]) -> list[str]:

@@ -153,7 +153,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref, typed=("train",))
             check_tables(opened.checkpoint, base.ref, base.hashes)
-            before = read_floats(opened.checkpoint.holder(opened.tables[0].name), opened.tables[0].name)
+            before = read_floats(opened.checkpoint.names[opened.tables[0].name], opened.tables[0].name)
             if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
                 raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")
             learned = learned_rows(before[reserved:], table[reserved:])

@@ -210,7 +210,7 @@ def _output(recipe: Recipe, output: str | os.PathLike[str] | None, source: Opene
 def _read_table(opened: OpenedModel) -> NDArray[Any]:
     """Return the position table of a checkpoint, shape (rows, hidden_size)."""
     name = opened.tables[0].name
-    return read_floats(opened.checkpoint.holder(name), name)
+    return read_floats(opened.checkpoint.names[name], name)
 
 
 def _asked(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class TrainedWeights:
 
     def tensor(self, name: str) -> NDArray[Any]:
         """Return a tensor; frozen rows are the source's own, unless they get another dtype."""
-        file = self.checkpoint.holder(name)
+        file = self.checkpoint.names[name]
         dtype = numpy_dtype(self._dtype(file, name))
         if name not in self.trainable.names:
             return read_floats(file, name).astype(dtype)
@@ -287,8 +287,8 @@ class TrainedWeights:
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The layout of every weights file that changes or gets another name."""
-        before = {name: entry for file in self.checkpoint.weights for name, entry in file.entries.items()}
-        dtypes = {name: self._dtype(self.checkpoint.holder(name), name) for name in before}
+        before = self.checkpoint.entries
+        dtypes = {name: self._dtype(self.checkpoint.names[name], name) for name in before}
         names = [name for name in before if name in self.trainable.names or dtypes[name] != before[name].dtype]
         return plan_layouts(self.checkpoint, {name: before[name].shape for name in names}, dtypes=dtypes)
 
@@ -301,7 +301,7 @@ class TrainedWeights:
             found[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
         metadata = (checkpoint.index or {}).get("metadata")
         if self.dtype is not None and isinstance(metadata, Mapping) and "total_size" in metadata:
-            sizes = {checkpoint.output_name(file): file.tensor_bytes for file in checkpoint.weights}
+            sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
             sizes |= {name: layout.tensor_bytes for name, layout in self.layouts.items()}
             new: dict[tuple[str, ...], Any] = {("metadata", "total_size"): sum(sizes.values())}
             found[checkpoint.index_file] = edit(checkpoint.text(checkpoint.index_file), new)

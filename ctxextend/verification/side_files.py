@@ -37,8 +37,8 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
         CheckpointError: A file of the base checkpoint cannot be read.
     """
     base = plan.checkpoint
-    not_compared = {base.output_name(file) for file in base.weights}
-    if {resized.relative(file) for file in resized.weights} != not_compared:
+    not_compared = set(base.weights)
+    if {resized.relative(file) for file in resized.weights.values()} != not_compared:
         not_compared.add(base.index_file)  # saved in other shards, it has an index of its own
     kept = set(base.code) & set(resized.code)  # which an output may hold, and need not
     files = {*plan.texts, *plan.files["copied"], *kept} - not_compared

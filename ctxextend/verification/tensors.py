@@ -26,8 +26,7 @@ Mask = NDArray[np.bool_]
 def unchanged_tensors(plan: ResizePlan) -> list[tuple[TensorEntry, TensorFile]]:
     """Return the tensors that a resize leaves as they are, each with the file of the base that holds it."""
     changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.remade)}
-    weights = plan.checkpoint.weights
-    return [(entry, file) for file in weights for entry in file.entries.values() if entry.name not in changed]
+    return [(file.entries[name], file) for name, file in plan.checkpoint.names.items() if name not in changed]
 
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
@@ -42,7 +41,7 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
         if entry.name not in resized.names:
             wrong.append(f"{entry.name} is missing")
             continue
-        other = resized.holder(entry.name)
+        other = resized.names[entry.name]
         found = other.entries[entry.name]
         if (found.dtype, found.shape) == (entry.dtype, entry.shape):
             same.append((entry, file, other))
@@ -52,9 +51,8 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
             )
     wrong += [f"{name} is not in the original" for name in resized.names if name not in plan.checkpoint.names]
     wrong += _wrong_buffers(plan, resized)
-    metadata = {resized.relative(file): file.metadata for file in resized.weights}
-    for file in plan.checkpoint.weights:  # transformers reads from it whose tensors they are
-        name = plan.checkpoint.output_name(file)
+    metadata = {resized.relative(file): file.metadata for file in resized.weights.values()}
+    for name, file in plan.checkpoint.weights.items():  # transformers reads from it whose tensors they are
         if metadata.get(name, file.metadata) != file.metadata:
             wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {file.metadata}")
     total = sum(entry.size for entry, _, _ in same)
@@ -87,7 +85,7 @@ def _wrong_buffers(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
         if buffer.name not in resized.names:
             yield f"{buffer.name} is missing"
             continue
-        file = resized.holder(buffer.name)
+        file = resized.names[buffer.name]
         entry = file.entries[buffer.name]
         is_alike = (entry.dtype, entry.shape) == (buffer.dtype, buffer.shape)
         if not is_alike or file.read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
@@ -110,8 +108,8 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
         CheckpointError: A table cannot be read.
         ResizeError: The flags leave no row to make new ones from, or the table does not fit in memory.
     """
-    before = read_floats(plan.checkpoint.holder(table.name), table.name)
-    after = read_floats(resized.holder(table.name), table.name)
+    before = read_floats(plan.checkpoint.names[table.name], table.name)
+    after = read_floats(resized.names[table.name], table.name)
     expected = plan.resized(table, before)
     matches = _equal_rows(expected, after)
     if plan.makes_rows and (tolerance := METHODS[plan.method].tolerance):
@@ -137,7 +135,7 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
         if table.name not in resized.names:
             wrong.append(f"{table.name} is missing")
             continue
-        entry = resized.holder(table.name).entries[table.name]
+        entry = resized.entries[table.name]
         shape = (table.rows_after, table.hidden_size)
         if (entry.dtype, entry.shape) == (table.dtype, shape):
             compared = compare_table(expected.plan, table, resized)

@@ -156,8 +156,8 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
     """Return the first method whose defaults make exactly the tables that are there, or the one that comes nearest."""
-    before = {name: model.checkpoint.holder(name).entries[name] for _, name in model.tables}
-    after = {name: resized.holder(name).entries[name] for name in before if name in resized.names}
+    before = {name: model.checkpoint.entries[name] for _, name in model.tables}
+    after = {name: resized.entries[name] for name in before if name in resized.names}
     shapes = {name: (entry.dtype, entry.shape) for name, entry in after.items()}
     lengths = {
         place.positions(after[name].shape[0]): None
