@@ -90,3 +90,13 @@ def one_line(error: object, most: int = 300) -> str:
 def without_tokens(text: str) -> str:
     """Return a text to be shown, with ``***`` in the place of any token of the Hub."""
     return TOKEN.sub("***", text)
+
+
+def printable(text: str) -> str:
+    """Return a text as one line without tokens of the Hub; what is not shown where it stands is written out.
+
+    Names in a checkpoint may hold control characters, which move the cursor or recolour the terminal, others that turn
+    the order of letters, and bytes that are no text.
+    """
+    shown = without_tokens(text)
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in shown)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
 from ctxextend.cli.app import COMMANDS, app_of
-from ctxextend.cli.output import printable
+from ctxextend.errors import printable
 from ctxextend.tables.methods import METHODS, list_methods
 from tests import pico
 from tests.terminal import on_terminal
@@ -259,7 +259,7 @@ def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
 
 
 def test_printable_writes_control_characters_out() -> None:
-    assert printable("a\x1b[31mb\x00\x9b\r\n\tc") == "a\\x1b[31mb\\x00\\x9b\\x0d\\n\\tc"
+    assert printable("a\x1b[31mb\x00\x9b\r\n\tc") == "a\\x1b[31mb\\x00\\x9b\\r\\n\\tc"
 
 
 def shell(command: str) -> "subprocess.CompletedProcess[str]":

@@ -315,7 +315,7 @@ def test_evaluation_figure_writes_the_shares_into_the_cells() -> None:
 
 
 def test_evaluation_figure_draws_bars_with_their_errors() -> None:
-    _, recalls, ranks = axes_of(ENCODER)
+    _, ranks, recalls = axes_of(ENCODER)
     assert [label.get_text() for label in recalls.get_yticklabels()] == ["truncated", "chunks", "model"]
     assert [bar.get_width() for bar in recalls.patches] == [0.165, 0.415, 0.47]
     assert [bar.get_width() for bar in ranks.patches] == [0.242, 0.522, 0.571]
@@ -350,8 +350,8 @@ def test_training_figure_draws_both_losses(tmp_path: Path) -> None:
 def test_panels_of_a_comparison_show_its_numbers() -> None:
     costs, by_position, by_context, norms, passkeys = comparison_panels(comparison())
     assert [panel.is_small for panel in (costs, by_position, by_context, norms, passkeys)] == [False] * 3 + [True] * 2
-    draws = [plot.draw for panel in (costs, by_position, by_context) for plot in panel.plots]
-    axes: list[Any] = panel_figure([("", draws)], (4, 3)).axes
+    plots = [plot for panel in (costs, by_position, by_context) for plot in panel.plots]
+    axes: list[Any] = panel_figure([("", plots)], (4, 3)).axes
     assert [label.get_text() for label in axes[0].get_yticklabels()] == list(METHODS)
     assert [bar.get_width() for bar in axes[0].patches][1] == pytest.approx(0.05175)
     curves = [line.get_label() for line in axes[2].lines if not line.get_label().startswith("_")]

@@ -14,7 +14,6 @@ from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
-WHAT_IS_TRAINED = {"new": "the new rows", "positions": "the position table", "all": "everything"}
 
 
 def compare(
@@ -117,7 +116,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         ("run", f"in {comparison.precision}, seed {comparison.seed}"),
     ]
     if comparison.steps:
-        what, steps = WHAT_IS_TRAINED.get(comparison.trainable, comparison.trainable), counted(comparison.steps, "step")
+        what, steps = comparison.trained_part, counted(comparison.steps, "step")
         items.insert(2, ("trained", f"{what}, {steps}, over {comparison.seq_len} positions"))
     page.values(items)
     if not comparison.complete:

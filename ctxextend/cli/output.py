@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from ctxextend.errors import OutputError, RecipeError, without_tokens
+from ctxextend.errors import OutputError, RecipeError, printable, without_tokens
 from ctxextend.json_output import to_json
 from ctxextend.progress import Progress, no_progress
 
@@ -43,12 +43,6 @@ STYLES: dict[str, dict[str, Any]] = {
     "new": {"fg": "yellow"},
     "offset": {"fg": "magenta"},
 }
-
-# Control characters could move the cursor or recolour the terminal, and others turn the order of letters; names in a
-# checkpoint may hold any.
-TURNING = (0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-ESCAPES |= {code: f"\\u{code:04x}" for code in TURNING} | {ord("\n"): "\\n", ord("\t"): "\\t"}
 
 
 @dataclass(frozen=True)
@@ -170,11 +164,6 @@ def _say(*lines: str) -> None:
 def nowhere() -> TextIO:
     """Return a stream that takes everything and keeps nothing."""
     return Path(os.devnull).open("w")
-
-
-def printable(text: str) -> str:
-    """Return a text as one line without secrets; what is not shown where it stands is written out."""
-    return without_tokens(text).translate(ESCAPES)
 
 
 def in_colour() -> bool:

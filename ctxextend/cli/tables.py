@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ctxextend.cli.output import Pieces, printable
+from ctxextend.cli.output import Pieces
+from ctxextend.errors import printable
 
 if TYPE_CHECKING:
     from ctxextend.report.numbers import NumberFormat

@@ -12,6 +12,7 @@ from ctxextend.json_output import not_in_json
 # the document that a query was cut from, more being better.
 LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
+TRAINED_PARTS = {"new": "the new rows", "positions": "the position table", "all": "everything"}
 
 # Standard errors within which two methods are not told apart.
 ERRORS = 2.0
@@ -89,6 +90,11 @@ class Comparison:
     def is_loss(self) -> bool:
         """Whether scores are losses, of which less is better."""
         return self.metric == LOSS
+
+    @property
+    def trained_part(self) -> str:
+        """What was trained, in words."""
+        return TRAINED_PARTS.get(self.trainable, self.trainable)
 
 
 @dataclass(frozen=True)

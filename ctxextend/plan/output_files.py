@@ -32,11 +32,6 @@ MAPPED = ("config.json", "tokenizer_config.json", "processor_config.json", "prep
 NAMES_SHOWN = 5
 
 
-def printable(name: str) -> str:
-    """Return a name on one line, bytes that are no text written out."""
-    return " ".join(name.encode("utf-8", UNDECODED).decode("utf-8", "backslashreplace").split())
-
-
 def model_card(card: str | None, base_model: str, *, is_hub_id: bool, title: str, section: str) -> str:
     """Return a card with `base_model` in its front matter and a section of Markdown added at its end.
 

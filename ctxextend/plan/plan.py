@@ -17,7 +17,7 @@ from ctxextend.checkpoints.json_edit import delete, edit, read_bytes
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
-from ctxextend.errors import ResizeError
+from ctxextend.errors import ResizeError, printable
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.edits import BufferPlan, TablePlan, make_buffer, plan_buffers, plan_edits, plan_tables
 from ctxextend.plan.find_tables import OpenedModel, describe_table, open_model
@@ -28,7 +28,6 @@ from ctxextend.plan.output_files import (
     UNTRAINED,
     file_warnings,
     model_card,
-    printable,
 )
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRUNCATE, CheckpointRef, Recipe, Resize, named_ref

@@ -1,7 +1,4 @@
-"""Figures, drawn by matplotlib: each panel once, for ``--plot`` of every command and for the report of `compare`.
-
-A panel is a function that draws into axes it is given; a figure is panels side by side.
-"""
+"""Figures, drawn by matplotlib: each panel once, for ``--plot`` of every command and for the report of `compare`."""
 
 import io
 import math
@@ -10,12 +7,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey
+from ctxextend.errors import printable
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import twice
 from ctxextend.report.saving import FIGURE, check_file, save
@@ -26,12 +24,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
-Draw = Callable[["Axes"], None]
 Look = Mapping[str, Any]  # of a line or a bar, in matplotlib's terms
+Losses = Mapping[tuple[int, ...], Estimate]  # by first position and the one behind the last, or by (context,)
+Bar = tuple[str, Estimate, Look]
 
 DOTS_PER_INCH = 144
 # The height of a line of a title or a legend, in inches, and the characters that an inch of a title holds.
 TITLE_LINE, TITLE_CHARACTERS = 0.2, 11
+# Sizes in inches: of a panel that takes half the page of a report, and of the room of a bar.
+LARGE, BAR = (4.8, 2.8), 0.23
 # Characters of a name in a legend or beside a bar.
 NAME = 32
 
@@ -85,8 +86,18 @@ def write_figure(path: Path, make: "Callable[[], Figure]") -> None:
     save(path, render(make, path.suffix.lower()))
 
 
+class Plot(NamedTuple):
+    """One panel."""
+
+    title: str
+    draw: Callable[["Axes"], None]
+    size: tuple[float, float] = LARGE  # in inches, where it stands alone
+    number: int | None = None  # of the method that it is of alone
+    is_cut: bool = False  # whether values reach beyond its edge
+
+
 def panel_figure(
-    blocks: Sequence[tuple[str, Sequence[Draw]]], panel: tuple[float, float], columns: int = 2, lines: int = 0
+    blocks: Sequence[tuple[str, Sequence[Plot]]], panel: tuple[float, float], columns: int = 2, lines: int = 0
 ) -> "Figure":
     """Return a figure of blocks below each other: a title, and panels in rows of at most so many columns.
 
@@ -94,29 +105,29 @@ def panel_figure(
     """
     from matplotlib.figure import Figure
 
-    columns = min(max(1, *(len(draws) for _, draws in blocks)), columns)
-    width, heights, filled = columns * panel[0], list[float](), list[tuple[str, int, Sequence[Draw]]]()
-    for title, draws in blocks:
-        names = [textwrap.fill(printable(line), int(width * TITLE_CHARACTERS)) for line in title.split("\n")]
-        filled.append(("\n".join(names), -(-len(draws) // columns) or 1, draws))
-        heights.append(filled[-1][1] * panel[1] + (filled[-1][0].count("\n") + 1 + lines) * TITLE_LINE)
+    columns = min(max(1, *(len(plots) for _, plots in blocks)), columns)
+    width, rows = columns * panel[0], [-(-len(plots) // columns) or 1 for _, plots in blocks]
+    titles = [
+        "\n".join(textwrap.fill(printable(line), int(width * TITLE_CHARACTERS)) for line in title.split("\n"))
+        for title, _ in blocks
+    ]
+    heights = [
+        count * panel[1] + (title.count("\n") + 1 + lines) * TITLE_LINE
+        for count, title in zip(rows, titles, strict=True)
+    ]
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(blocks), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for part, (title, rows, draws) in zip(parts, filled, strict=True):
+    for part, title, count, (_, plots) in zip(parts, titles, rows, blocks, strict=True):
         part.suptitle(title, fontsize=10)
-        axes = part.subplots(rows, columns, squeeze=False).ravel()
-        for draw, ax in zip(draws, axes, strict=False):
-            draw(ax)
+        axes = part.subplots(count, columns, squeeze=False).ravel()
+        for plot, ax in zip(plots, axes, strict=False):
+            plot.draw(ax)
+            ax.set_title(plot.title)
         if maps := [ax for ax in axes if ax.images]:
             part.colorbar(maps[0].images[0], ax=maps, label="cosine similarity", shrink=0.7)
-        for ax in axes[len(draws) :]:
+        for ax in axes[len(plots) :]:
             ax.remove()
     return figure
-
-
-def printable(text: str) -> str:
-    """Return a text with question marks for what cannot be shown, such as control characters."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def short_name(text: str) -> str:
@@ -146,16 +157,14 @@ class LossCurve(NamedTuple):
     """Losses of one model, or of one way to read."""
 
     name: str
-    losses: Mapping[tuple[int, ...], Estimate]  # by first position and the one behind the last, or by (context,)
+    losses: Losses
     look: Look
+    is_whole: bool = True  # not cut off by the panel's edge
     shows_errors: bool = True  # two standard errors on either side
 
 
 def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
-    """Return the losses of one way to read by ``position`` or ``context``, keyed as `LossCurve.losses`.
-
-    By context the original has one curve: `SLIDING`.
-    """
+    """Return the losses of one way to read by ``position`` or ``context``, where the original has only `SLIDING`."""
     if by == "position":
         buckets = evaluation.positions.buckets if evaluation.positions else ()
         return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
@@ -164,50 +173,49 @@ def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...]
     return {(context,): loss for context, loss in found if loss is not None}
 
 
-def loss_title(by: str, kind: str) -> str:
-    """Return the title of losses of models of a kind."""
-    return f"Loss of {'the same ' * (by == 'context')}{'masked ' * (kind == 'masked')}tokens by {by}"
+def loss_plot(
+    by: str, kind: str, curves: Sequence[LossCurve], learned: int | None, *, has_legend: bool = False
+) -> Plot:
+    """Return losses of models of a kind by ``position`` as steps, or by ``context`` as points, the last one on top.
 
-
-def draw_losses(
-    axes: "Axes",
-    curves: Sequence[LossCurve],
-    by: str,
-    kind: str,
-    learned: int | None,
-    limit: float | None = None,
-    has_legend: bool = False,
-) -> None:
-    """Draw losses by ``position`` as steps, or by ``context`` as points, the lowest layer first.
-
-    A broken line stands where the learned length ends; losses above `limit` are cut off.
+    A broken line stands where the learned length ends.
     """
-    axes.set(title=loss_title(by, kind), xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
-    axes.grid(visible=False, axis="x")
-    points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
-    for name, losses, look, shows_errors in curves:
-        places = np.array([place for places in losses for place in places], np.float64)
-        values = [loss for places, loss in losses.items() for _ in places]
-        means, errors = finite([loss.mean for loss in values]), np.array([twice(loss.error) for loss in values])
-        (line,) = axes.plot(places, means, label=short_name(name), **{**points, **look})
-        if shows_errors:
-            band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(places, means - errors, means + errors, **band)
-    ends = sorted({place for curve in curves for places in curve.losses for place in places})
-    longest = ends[-1] if ends else 0
-    if by == "context":
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(ends, [str(place) for place in ends])
-        axes.minorticks_off()
-    else:
-        axes.set_xticks(range(0, longest + 1, 2 ** max(math.ceil(math.log2(max(longest, 1) / 8)), 0)))
-        axes.set_xlim(0, max(longest, 1))
-    if limit is not None:
-        axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
-    if learned is not None and learned <= longest:
-        _mark_learned(axes, learned, f"learned: {learned:,}")
-    if has_legend:
-        add_legend(axes, "bands: ± 2 standard errors")
+
+    def means(curves: Iterable[LossCurve]) -> list[float]:
+        return [loss.mean for curve in curves for loss in curve.losses.values()]
+
+    limit = upper_limit(means(curves), means(curve for curve in curves if curve.is_whole))
+
+    def draw(axes: "Axes") -> None:
+        axes.set(xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
+        axes.grid(visible=False, axis="x")
+        points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
+        for name, losses, look, _, shows_errors in curves:
+            places = np.array([place for places in losses for place in places], np.float64)
+            values = [loss for places, loss in losses.items() for _ in places]
+            means, errors = finite([loss.mean for loss in values]), np.array([twice(loss.error) for loss in values])
+            (line,) = axes.plot(places, means, label=short_name(name), **{**points, **look})
+            if shows_errors:
+                band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
+                axes.fill_between(places, means - errors, means + errors, **band)
+        ends = sorted({place for curve in curves for places in curve.losses for place in places})
+        longest = ends[-1] if ends else 0
+        if by == "context":
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ends, [str(place) for place in ends])
+            axes.minorticks_off()
+        else:
+            axes.set_xticks(range(0, longest + 1, 2 ** max(math.ceil(math.log2(max(longest, 1) / 8)), 0)))
+            axes.set_xlim(0, max(longest, 1))
+        if limit is not None:
+            axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
+        if learned is not None and learned <= longest:
+            _mark_learned(axes, learned, f"learned: {learned:,}")
+        if has_legend:
+            add_legend(axes, "bands: ± 2 standard errors")
+
+    title = f"Loss of {'the same ' * (by == 'context')}{'masked ' * (kind == 'masked')}tokens by {by}"
+    return Plot(title, draw, is_cut=limit is not None)
 
 
 def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
@@ -232,29 +240,37 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
     return most if max(found) > most else None
 
 
-class Bar(NamedTuple):
-    """A bar: its name, its value with one standard error, and its look."""
+def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
+    """Return bars from left to right, the first on top, with lines of two standard errors.
 
-    name: str
-    value: float
-    error: float | None
-    look: Look
+    Those of the last fourth that are far longer than all others are cut off.
+    """
+    ends = [one.mean + sign * twice(one.error) for _, one, _ in bars for sign in (-1, 1)]
+    limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
+
+    def draw(axes: "Axes") -> None:
+        axes.set(xlabel=label)
+        axes.grid(visible=False, axis="y")
+        for place, (_, one, look) in enumerate(bars):
+            if math.isfinite(one.mean):
+                axes.barh(place, one.mean, 0.55, **look)
+                if error := twice(one.error):
+                    axes.errorbar(one.mean, place, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+        axes.set_yticks(range(len(bars)), [short_name(name) for name, _, _ in bars])
+        axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
+        axes.axvline(0, color=SOFT, linewidth=0.7)
+        if limit is not None:
+            axes.set_xlim(right=limit)
+
+    return Plot(title, draw, (LARGE[0], len(bars) * BAR + 0.6), is_cut=limit is not None)
 
 
-def draw_bars(axes: "Axes", bars: Sequence[Bar], title: str, label: str, limit: float | None = None) -> None:
-    """Draw bars from left to right, the first on top, with lines of two standard errors, cut off at a limit."""
-    axes.set(title=title, xlabel=label)
-    axes.grid(visible=False, axis="y")
-    for place, bar in enumerate(bars):
-        if math.isfinite(bar.value):
-            axes.barh(place, bar.value, 0.55, **bar.look)
-            if error := twice(bar.error):
-                axes.errorbar(bar.value, place, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
-    axes.set_yticks(range(len(bars)), [short_name(bar.name) for bar in bars])
-    axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
-    axes.axvline(0, color=SOFT, linewidth=0.7)
-    if limit is not None:
-        axes.set_xlim(right=limit)
+def retrieval_plots(ways: Sequence[tuple[str, Recall, Look]], asked: str = "") -> list[Plot]:
+    """Return the reciprocal ranks and the recalls of ways to read; `asked` says below what was asked of them."""
+    ranks = [(name, Estimate(way.reciprocal_rank, way.reciprocal_rank_error, 0), look) for name, way, look in ways]
+    recalls = [(name, Estimate(way.recall, way.recall_error, 0), look) for name, way, look in ways]
+    found = (("mean reciprocal rank", ranks), ("recall@1", recalls))
+    return [bar_plot(f"Retrieval: {measure}", f"{measure}{asked}", bars) for measure, bars in found]
 
 
 def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None) -> None:
@@ -264,14 +280,15 @@ def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None
     """
     from matplotlib.patches import Rectangle
 
-    axes.set(title="Passkey: numbers found again (%)", ylabel="depth in the text (%)", xlabel=label)
+    axes.set(ylabel="depth in the text (%)", xlabel=label)
     axes.grid(visible=False)
     for column, shares in enumerate(passkey.found):
         for row, share in enumerate(shares):
-            known = share is not None and math.isfinite(share)
-            colours = {"facecolor": HEAT, "alpha": share} if known else {"facecolor": "none", "edgecolor": HAIR}
+            text, colours = "-", {"facecolor": "none", "edgecolor": HAIR}
+            if share is not None and math.isfinite(share):
+                text, colours = f"{100 * share:.0f}", {"facecolor": HEAT, "alpha": share}
             axes.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, **colours))
-            axes.text(column, row, percent(share), ha="center", va="center")
+            axes.text(column, row, text, ha="center", va="center")
     axes.tick_params(length=0)
     axes.spines["bottom"].set_visible(False)
     axes.set_xticks(range(len(passkey.lengths)), [str(length) for length in passkey.lengths])
@@ -281,11 +298,6 @@ def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None
     within = sum(length <= learned for length in passkey.lengths) if learned is not None else 0
     if 0 < within < len(passkey.lengths):
         _mark_learned(axes, within - 0.5)
-
-
-def percent(share: float | None) -> str:
-    """Return a share in percent, ``-`` for what was not measured."""
-    return "-" if share is None or not math.isfinite(share) else f"{100 * share:.0f}"
 
 
 def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float], colour: str, top: float) -> None:
@@ -310,7 +322,7 @@ WAYS: Mapping[str, tuple[str, Look]] = {
 
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
     """Return a figure of losses by position and by context, passkeys and retrieval, as far as they were measured."""
-    made, learned, draws = "", evaluation.original_max_len, list[Draw]()
+    made, learned, plots = "", evaluation.original_max_len, list[Plot]()
     if evaluation.original is not None:
         made = f", made of {evaluation.original} ({learned})"
     text = f"{evaluation.documents:,} document{'s' * (evaluation.documents != 1)}, {evaluation.tokens:,} tokens"
@@ -320,20 +332,17 @@ def evaluation_figure(evaluation: Evaluation) -> "Figure":
         if by == "context":
             found = [one._replace(name=one.name.partition(",")[0]) for one in found]
         if curves := [curve for curve in found if curve.losses]:
-            draw = partial(draw_losses, curves=curves, by=by, kind=evaluation.kind, learned=learned, has_legend=True)
-            draws.append(draw)
+            plots.append(loss_plot(by, evaluation.kind, curves, learned, has_legend=True))
     if (passkey := evaluation.passkey) is not None:
         label = f"text (tokens)\n{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
-        draws.append(partial(draw_passkey, passkey=passkey, label=label, learned=learned))
+        draw = partial(draw_passkey, passkey=passkey, label=label, learned=learned)
+        plots.append(Plot("Passkey: numbers found again (%)", draw))
     if (asked := evaluation.retrieval) is not None:
-        label = f"{asked.queries} queries of {asked.query_tokens} tokens, {asked.documents} documents\n"
+        label = f"\n{asked.queries} queries of {asked.query_tokens} tokens, {asked.documents} documents\n"
         label += f"of {asked.length} tokens; {asked.pooling} pooling; lines: ± 2 standard errors"
         look = {"color": COLOURS[0], "alpha": 0.55}
-        recalls = [Bar(name, way.recall, way.recall_error, look) for name, way in asked.ways.items()]
-        ranks = [Bar(name, way.reciprocal_rank, way.reciprocal_rank_error, look) for name, way in asked.ways.items()]
-        draws.append(partial(draw_bars, bars=recalls, title="Retrieval: recall@1", label=label))
-        draws.append(partial(draw_bars, bars=ranks, title="Retrieval: mean reciprocal rank", label=label))
-    return panel_figure([(what if evaluation.complete else f"{what}; incomplete", draws)], (4.6, 3.6))
+        plots += retrieval_plots([(name, way, look) for name, way in asked.ways.items()], label)
+    return panel_figure([(what if evaluation.complete else f"{what}; incomplete", plots)], (4.6, 3.6))
 
 
 def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
@@ -348,7 +357,7 @@ def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
         axes.set(xlabel="step", ylabel="loss")
         add_legend(axes)
 
-    return panel_figure([(title, [draw])], (6.4, 3.6))
+    return panel_figure([(title, [Plot("", draw)])], (6.4, 3.6))
 
 
 # The figure of inspect
@@ -364,12 +373,8 @@ PERIODS = "behind names: periods of components 1 to 4\n(-: no sinusoid explains 
 BAND = 0.045
 
 
-class TableCurves(NamedTuple):
-    """A table as it is drawn: its name in legends, and how its curves look."""
-
-    table: TableReport
-    name: str
-    look: Look
+# A table, its name in legends, and how its curves look.
+TableCurves = tuple[TableReport, str, Look]
 
 
 def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
@@ -377,61 +382,51 @@ def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
 
     Tables of the same part of several models share their panels and have a heat map each; other parts stand below.
     """
-    names, groups, blocks = short_names(inspections), tables_by_part(inspections), list[tuple[str, list[Draw]]]()
+    names, groups, blocks = short_names(inspections), tables_by_part(inspections), list[tuple[str, list[Plot]]]()
     most = max(map(len, groups))
     for group in groups:
         tables, titles = list[TableCurves](), list[str]()
         for number, (inspection, table) in enumerate(group):
             look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
             look |= {"markerfacecolor": "white", "linewidth": WIDE if number == 0 and len(group) > 1 else THIN}
-            tables.append(TableCurves(table, short_name(names[id(inspection)]), look))
+            name = short_name(names[id(inspection)])
+            tables.append((table, name, look))
             part = f" ({table.part})" if table.part else ""
             size = f"{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
             reserved = f"{table.reserved_rows} offset rows + " if table.reserved_rows else ""
-            titles.append(f"{tables[-1].name.strip()}{part}: {printable(table.name)}, {reserved}{size}")
-        draws: list[Draw] = [partial(draw, tables=tables) for draw in (_draw_norms, _draw_cosines, _draw_spectra)]
-        draws += [partial(_draw_map, table=one.table, whose=f": {one.name}" if most > 1 else "") for one in tables]
-        blocks.append(("\n".join(dict.fromkeys(titles)), draws))
+            titles.append(f"{name.strip()}{part}: {printable(table.name)}, {reserved}{size}")
+        plots = [
+            Plot("Norm of each row", partial(_draw_by_position, tables=tables, what="norms")),
+            Plot("Cosine of each position to the next", partial(_draw_by_position, tables=tables, what="cosines")),
+            Plot("Spectrum", partial(_draw_spectra, tables=tables)),
+        ]
+        for table, name, _ in tables:
+            title = f"Cosine between positions{f': {name}' if most > 1 else ''}"
+            plots.append(Plot(title, partial(_draw_map, table=table)))
+        blocks.append(("\n".join(dict.fromkeys(titles)), plots))
     # The map of a single table stands behind the other panels; those of several below them.
     return panel_figure(blocks, (3.7, 3.3), 4 if most == 1 else 3, lines=2 + 2 * most)
 
 
-def _draw_norms(axes: "Axes", tables: Sequence[TableCurves]) -> None:
-    """Draw the norm of every row, those of reserved rows before position 0."""
-    for table, name, look in tables:
-        if table.reserved_rows:
-            stars: dict[str, Any] = {"color": look["color"], "linestyle": "", "marker": "*"}
-            axes.plot(
-                range(-table.reserved_rows, 0),
-                finite(table.norms[: table.reserved_rows]),
-                label=f"offset rows of {name}",
-                **stars,
-            )
-    _draw_by_position(axes, tables, [one.table.stats.norms for one in tables])
-    axes.set(title="Norm of each row", ylabel="Euclidean norm")
-    reserved_norms = np.concatenate([one.table.norms[: one.table.reserved_rows] for one in tables])
-    if needs_log_scale(reserved_norms, np.concatenate([one.table.stats.norms for one in tables])):
-        _scale_by_factors(axes)
+def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal["norms", "cosines"]) -> None:
+    """Draw curves over the positions, with rings around what stands out, and marks for new and for empty rows.
 
-
-def _draw_cosines(axes: "Axes", tables: Sequence[TableCurves]) -> None:
-    _draw_by_position(axes, tables, [one.table.stats.cosines for one in tables])
-    axes.set(title="Cosine of each position to the next", ylabel="cosine similarity")
-
-
-def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], curves: Sequence[Floats]) -> None:
-    """Draw curves over the positions, with rings around what stands out, and marks for new and for empty rows."""
-    rings: list[tuple[int, float]] = []
-    bands = 0
-    for number, ((table, name, look), values) in enumerate(zip(tables, map(finite, curves), strict=True)):
-        every, colour = max(len(values) // 8, 1), {"color": look["color"]}
+    Norms of reserved rows stand before position 0.
+    """
+    rings, bands = list[tuple[int, float]](), 0
+    for number, (table, name, look) in enumerate(tables):
+        first, values, colour = table.reserved_rows, finite(getattr(table.stats, what)), {"color": look["color"]}
+        if what == "norms" and first:
+            stars: dict[str, Any] = {"label": f"offset rows of {name}", "linestyle": "", "marker": "*", **colour}
+            axes.plot(range(-first, 0), finite(table.norms[:first]), **stars)
+        every = max(len(values) // 8, 1)
         axes.plot(values, label=name, markevery=(every * (number % 4) // 4, every), **look)
         rings += [(position, values[position]) for position in table.outliers if position < len(values)]
         # Along the bottom a hatched band over the positions that a resize made.
         for start, stop in table.new_rows or ():
             band: dict[str, Any] = {"facecolor": "none", "edgecolor": look["color"], "hatch": "/////"}
             band |= {"ymin": BAND * bands, "ymax": BAND * (bands + 0.8), "label": f"new rows of {name}"}
-            axes.axvspan(start - table.reserved_rows - 0.5, stop - table.reserved_rows - 0.5, **band)
+            axes.axvspan(start - first - 0.5, stop - first - 0.5, **band)
         bands += bool(table.new_rows)
         # Along the top crosses at positions whose rows are zero or hold no numbers.
         if empty := sorted({*table.stats.zeros, *table.stats.nonfinite}):
@@ -441,9 +436,13 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], curves: Seque
     if rings:
         ring: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.7}
         axes.plot(*zip(*rings, strict=True), "o", color="black", label="stands out", **ring)
-    axes.set_xlabel("position")
+    axes.set(xlabel="position", ylabel="Euclidean norm" if what == "norms" else "cosine similarity")
     axes.margins(y=0.05 + BAND * bands)
     add_legend(axes)
+    if what == "norms":
+        reserved_norms = np.concatenate([table.norms[: table.reserved_rows] for table, _, _ in tables])
+        if needs_log_scale(reserved_norms, np.concatenate([table.stats.norms for table, _, _ in tables])):
+            _scale_by_factors(axes)
 
 
 def _scale_by_factors(axes: "Axes") -> None:
@@ -458,10 +457,10 @@ def _scale_by_factors(axes: "Axes") -> None:
 
 def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
     """Draw how much of the variance each of the leading components holds; legends name the components' periods."""
-    axes.set(title="Spectrum", xlabel="principal component", ylabel="share of the variance (%)")
+    axes.set(xlabel="principal component", ylabel="share of the variance (%)")
     lowest = 10.0
-    for one in tables:
-        stats = one.table.stats
+    for table, name, look in tables:
+        stats = table.stats
         shares = 100 * stats.eigenvalues[:SPECTRUM] / (stats.eigenvalues.sum() or 1)
         shares = shares[shares > LEAST_SHARE]
         lowest = min([lowest, *(shares / 2)])
@@ -469,21 +468,21 @@ def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
             f"{found.period:.0f}{'*' * (found.period > len(stats.norms))}" if found.fit >= FITTING else "-"
             for found in stats.components
         )
-        axes.plot(range(1, len(shares) + 1), shares, label=f"{one.name}: {periods}", **one.look)
+        axes.plot(range(1, len(shares) + 1), shares, label=f"{name}: {periods}", **look)
     axes.set_ylim(lowest, 100)
     axes.locator_params(axis="x", integer=True)
     _scale_by_factors(axes)
     add_legend(axes, PERIODS)
 
 
-def _draw_map(axes: "Axes", table: TableReport, whose: str) -> None:
+def _draw_map(axes: "Axes", table: TableReport) -> None:
     """Draw the cosines between a table's positions, evenly spaced ones where there are many, as a heat map."""
     cosines, step = sampled_cosines(table.values[table.reserved_rows :])
     # The middle of a square is at the position that it stands for.
     low, high = -step / 2, len(cosines) * step - step / 2
     axes.imshow(cosines, cmap="cividis", vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
     label = "position" if step == 1 else f"position (1 in {step} drawn)"
-    axes.set(title=f"Cosine between positions{whose}", xlabel=label, ylabel=label)
+    axes.set(xlabel=label, ylabel=label)
     axes.grid(visible=False)
     # What has no cosine is left out of the map, and shows what is behind it.
     axes.patch.set(facecolor="white", hatch="xxxx")

@@ -6,24 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ctxextend.comparison.comparison_result import LOSS, Comparison, Outcome
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Passkey, Recall, Retrieval
+from ctxextend.comparison.comparison_result import Comparison, Outcome
+from ctxextend.errors import printable
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report import figures
-from ctxextend.report.figures import (
-    COLOURS,
-    DASHES,
-    INK,
-    ORIGINAL_LOOK,
-    Bar,
-    Draw,
-    Look,
-    LossCurve,
-    printable,
-    upper_limit,
-)
-from ctxextend.report.numbers import NumberFormat, significant_sign, twice
+from ctxextend.report.figures import COLOURS, DASHES, INK, ORIGINAL_LOOK, Look, LossCurve, Plot
+from ctxextend.report.numbers import NumberFormat, significant_sign
 from ctxextend.report.saving import REPORT, check_file, save
 from ctxextend.version import __version__
 
@@ -34,13 +24,12 @@ if TYPE_CHECKING:
 NUMBERS = NumberFormat(unicode=True, errors=2.0)
 EN_DASH = "\N{EN DASH}"
 ORIGINAL = "the original, in pieces"
-TRAINABLE = {"new": "the new rows", "positions": "the position table", "all": "everything"}
 # At least and at most so many methods stand in front in panels of all of them.
 LEAST, MOST = 3, 6
 # The share of norms that are shown whole.
 USUAL = 0.98
-# Sizes in inches: of a panel that takes half the page, of a small one for one method, and of the room of a bar.
-LARGE, SMALL, BAR = (4.8, 2.8), (2.0, 1.25), 0.23
+# The size of a small panel for one method, in inches.
+SMALL = (2.0, 1.25)
 # What matplotlib's SVG loses inside HTML: its size, its style (the page has its own), what no reader sees, and digits.
 SVG_IN_HTML = (
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
@@ -58,8 +47,8 @@ def comparison_figure(comparison: Comparison) -> "Figure":
     what = f"{comparison.source} ({comparison.family}), {before} -> {after} tokens"
     text = f"{comparison.documents:,} document{'s' * (comparison.documents != 1)}, {comparison.tokens:,} tokens"
     parts = (what, _trained(comparison).rstrip(", ").lower(), text, "" if comparison.complete else "incomplete")
-    draws = [plot.draw for panel in comparison_panels(comparison) if not panel.is_small for plot in panel.plots]
-    figure = figures.panel_figure([("; ".join(filter(None, parts)), draws)], (4.6, 4.2))
+    plots = [plot for panel in comparison_panels(comparison) if not panel.is_small for plot in panel.plots]
+    figure = figures.panel_figure([("; ".join(filter(None, parts)), plots)], (4.6, 4.2))
     # Bars name their methods themselves; one legend serves all curves.
     for axes in figure.axes[::-1]:
         lines, names = axes.get_legend_handles_labels()
@@ -89,11 +78,11 @@ def write_report(comparison: Comparison, path: Path) -> None:
     page = environment.get_template("report.html").render(
         comparison=comparison,
         verdict=verdict(comparison).split("`"),
-        trainable=_trainable(comparison),
         numbers=NUMBERS,
         panels=comparison_panels(comparison),
         svg=_svg,
         line_class=_line_class,
+        original=ORIGINAL,
         lead_count=_lead_count(comparison),
         version=__version__,
     )
@@ -101,7 +90,7 @@ def write_report(comparison: Comparison, path: Path) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value of the template with question marks for what cannot be shown, lines kept; markup as it is."""
+    """Return a value of the template with what cannot be shown written out, lines kept; markup as it is."""
     return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
 
 
@@ -125,16 +114,6 @@ def _change(difference: Estimate | None) -> str:
 # The panels: pictures, with the same as a table
 
 
-class Plot(NamedTuple):
-    """One picture of a panel."""
-
-    title: str
-    draw: Draw
-    size: tuple[float, float] = LARGE  # in inches
-    number: int | None = None  # of the method that it is of alone
-    is_cut: bool = False  # whether values reach beyond its edge
-
-
 @dataclass(frozen=True)
 class Panel:
     """Pictures of one kind: one for each method, or one or two of all of them, with the same as a table."""
@@ -142,19 +121,13 @@ class Panel:
     key: str  # a name of its own on the page
     title: str
     plots: Sequence[Plot]
-    heads: Sequence[str] = ()  # over the table's columns
-    # Each with its name in front; none where the pictures or the ranking hold all numbers.
+    # The same as a table, its head first; none where the pictures or the ranking hold all numbers.
     rows: Sequence[Sequence[str]] = ()
-    asked: Retrieval | Passkey | None = None  # what was asked of the methods
-    names_original: bool | None = None  # whether the original has a curve; None where there are no curves
 
     @property
     def is_small(self) -> bool:
         """Whether each method has a small picture of its own."""
         return self.plots[0].number is not None
-
-
-Losses = dict[tuple[int, ...], Estimate]
 
 
 def comparison_panels(comparison: Comparison) -> list[Panel]:
@@ -176,98 +149,63 @@ def _look(number: int) -> Look:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": dash}
 
 
+def _bar_look(number: int) -> Look:
+    return {"color": COLOURS[number % len(COLOURS)], "alpha": 0.55}
+
+
 def _costs(comparison: Comparison) -> Panel | None:
     """How far each method is behind the best, and what short texts pay."""
-    rows, before = comparison.rows, comparison.max_len_before
-    if len(rows) < 2:
+    finals = [(row.method, row.final, _bar_look(number)) for number, row in enumerate(comparison.rows)]
+    if len(finals) < 2:
         return None
-    unit = "nats per token" if comparison.metric == LOSS else "mean reciprocal rank"
-    behind = [row.final.behind or Estimate(0.0, None, 0) for row in rows]
-    bars = [_bar(number, row.method, behind[number].mean, behind[number].error) for number, row in enumerate(rows)]
-    plots = [_bars("Behind the best", f"behind the best ({unit})", bars)]
-    short = [(number, row.method, row.final.short) for number, row in enumerate(rows) if row.final.short]
-    if short:
-        bars = [_bar(number, method, one.mean, one.error) for number, method, one in short]
-        plots.append(_bars(f"Cost for texts of {before:,} tokens", "cost for short texts (nats per token)", bars))
+    unit = "nats per token" if comparison.is_loss else "mean reciprocal rank"
+    behind = [(method, final.behind or Estimate(0.0, None, 0), look) for method, final, look in finals]
+    plots = [figures.bar_plot("Behind the best", f"behind the best ({unit})", behind)]
+    if short := [(method, final.short, look) for method, final, look in finals if final.short]:
+        title = f"Cost for texts of {comparison.max_len_before:,} tokens"
+        plots.append(figures.bar_plot(title, "cost for short texts (nats per token)", short))
     return Panel("cost", "What each costs" if short else "Behind the best", plots)
-
-
-def _bar(number: int | None, name: str, value: float, error: float | None) -> Bar:
-    """Return the bar of a method, by its place in the ranking from 0, or that of the original."""
-    look = {"color": INK, "alpha": 0.25} if number is None else {"color": _look(number)["color"], "alpha": 0.55}
-    return Bar(name, value, error, look)
-
-
-def _bars(title: str, label: str, bars: Sequence[Bar]) -> Plot:
-    """Return a picture of bars; those of the last fourth that are far longer than all others are cut off."""
-    ends = [bar.value + sign * twice(bar.error) for bar in bars for sign in (-1, 1)]
-    limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
-    draw = partial(figures.draw_bars, bars=bars, title=title, label=label, limit=limit)
-    return Plot(title, draw, (LARGE[0], len(bars) * BAR + 0.6), is_cut=limit is not None)
 
 
 def _losses(comparison: Comparison, by: str) -> Panel | None:
     """Losses by position or by context of each method, and of the original."""
     read = partial(figures.losses_by, by)
-    found = [(number, row.method, read(row.final.evaluation, MODEL)) for number, row in enumerate(comparison.rows)]
-    if not any(losses for *_, losses in found):
+    found = [(row.method, read(row.final.evaluation, MODEL)) for row in comparison.rows]
+    if not any(losses for _, losses in found):
         return None
-    originals = (read(row.final.evaluation, SLIDING) for row in comparison.rows)
-    original = next(filter(None, originals), {})
-    tables = [(name, losses) for _, name, losses in found] + [(ORIGINAL, original)] * bool(original)
+    original = next(filter(None, (read(row.final.evaluation, SLIDING) for row in comparison.rows)), {})
     # The better half of the methods is shown whole.
-    better = [losses for *_, losses in found[: -(-len(found) // 2)]]
-    limit = upper_limit(_means([losses for _, losses in tables]), _means([*better, original]))
-    # What is drawn last is on top: the best, on those that lead, on the original, on the others.
-    leads, curves = _lead_count(comparison), list[LossCurve]()
-    for number, name, losses in found[::-1]:
+    leads, better, curves = _lead_count(comparison), -(-len(found) // 2), list[LossCurve]()
+    for number, (name, losses) in enumerate(found):
         width = 2.4 if number == 0 else 1.4 if number < leads else 0.7
         look = {**_look(number), "linewidth": width, "alpha": 1.0 if number < leads else 0.5}
-        curves.append(LossCurve(name, losses, look, shows_errors=number == 0))
+        curves.append(LossCurve(name, losses, look, is_whole=number < better, shows_errors=number == 0))
     if original:
-        curves.insert(max(len(found) - leads, 0), LossCurve(ORIGINAL, original, ORIGINAL_LOOK, shows_errors=False))
-    kind, learned = comparison.kind, comparison.max_len_before
-    draw = partial(figures.draw_losses, curves=curves, by=by, kind=kind, learned=learned, limit=limit)
-    places = sorted({place for _, losses in tables for place in losses})
+        curves.insert(leads, LossCurve(ORIGINAL, original, ORIGINAL_LOOK, shows_errors=False))
+        found.append((ORIGINAL, original))
+    # What is drawn last is on top: the best, on those that lead, on the original, on the others.
+    plot = figures.loss_plot(by, comparison.kind, curves[::-1], comparison.max_len_before)
+    places = sorted({place for _, losses in found for place in losses})
     spans = [(place[0], place[-1] - 1) if by == "position" else place for place in places]
-    heads = ["method", *(EN_DASH.join(f"{end:,}" for end in span) for span in spans)]
-    cells = [
-        [name, *(NUMBERS.estimate(losses[place]) if place in losses else "-" for place in places)]
-        for name, losses in tables
-    ]
-    title = figures.loss_title(by, kind)
-    plot = Plot(title, draw, is_cut=limit is not None)
-    return Panel(by, title, [plot], heads, cells, names_original=bool(original))
-
-
-def _means(found: Sequence[Losses]) -> list[float]:
-    return [loss.mean for losses in found for loss in losses.values()]
+    head = ["method", *(EN_DASH.join(f"{end:,}" for end in span) for span in spans)]
+    cells = [[name, *(NUMBERS.estimate(losses.get(place)) for place in places)] for name, losses in found]
+    return Panel(by, plot.title, [plot], [head, *cells])
 
 
 def _retrieval(comparison: Comparison) -> Panel | None:
     """Recall and reciprocal rank of each method and of the original."""
-    asked = [
-        (number, row.method, row.final.evaluation.retrieval)
-        for number, row in enumerate(comparison.rows)
-        if row.final.evaluation.retrieval is not None
-    ]
+    rows = [(row.method, row.final.evaluation.retrieval) for row in comparison.rows]
+    asked = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
     if not asked:
         return None
-    first = asked[0][2]
-    ways: list[tuple[int | None, str, Recall]] = []
-    ways += [(number, method, read.ways[MODEL]) for number, method, read in asked if MODEL in read.ways]
-    ways += [(None, f"original, {name}", way) for name, way in first.ways.items() if name != MODEL]
-    ranks = [_bar(number, name, way.reciprocal_rank, way.reciprocal_rank_error) for number, name, way in ways]
-    recalls = [_bar(number, name, way.recall, way.recall_error) for number, name, way in ways]
-    plots = [
-        _bars("Retrieval: mean reciprocal rank", "mean reciprocal rank", ranks),
-        _bars("Retrieval: recall@1", "recall@1", recalls),
-    ]
-    cells = [
-        [bar.name, *(NUMBERS.number(one.value, one.error) for one in (bar, other))]
-        for bar, other in zip(ranks, recalls, strict=True)
-    ]
-    return Panel("retrieval", "Retrieval", plots, ["method", "reciprocal rank", "recall@1"], cells, first)
+    ways = [(name, found.ways[MODEL], _bar_look(number)) for number, name, found in asked if MODEL in found.ways]
+    others = [(f"original, {name}", way) for name, way in asked[0][2].ways.items() if name != MODEL]
+    ways += [(name, way, {"color": INK, "alpha": 0.25}) for name, way in others]
+    cells = [["method", "reciprocal rank", "recall@1"]]
+    for name, way, _ in ways:
+        rank = NUMBERS.number(way.reciprocal_rank, way.reciprocal_rank_error)
+        cells.append([name, rank, NUMBERS.number(way.recall, way.recall_error)])
+    return Panel("retrieval", "Retrieval", figures.retrieval_plots(ways), cells)
 
 
 def _norms(comparison: Comparison) -> Panel | None:
@@ -277,10 +215,10 @@ def _norms(comparison: Comparison) -> Panel | None:
         return None
     tables = (comparison.norms, *(norms for *_, norms in drawn))
     norms = sorted(norm for table in tables for norm in table if math.isfinite(norm)) or [1.0]
-    limit = upper_limit([0.0, *norms], [0.0, *norms[: int(USUAL * (len(norms) - 1)) + 1]])
+    limit = figures.upper_limit([0.0, *norms], [0.0, *norms[: int(USUAL * (len(norms) - 1)) + 1]])
     top, plots = limit or 1.1 * norms[-1] or 1.0, []
     for number, method, after in drawn:
-        colour = _look(number)["color"]
+        colour = COLOURS[number % len(COLOURS)]
         draw = partial(figures.draw_row_norms, before=comparison.norms, after=after, colour=colour, top=top)
         plots.append(Plot(method, draw, SMALL, number, is_cut=limit is not None))
     return Panel("norms", "Norms of the table's rows, before and after", plots)
@@ -288,16 +226,12 @@ def _norms(comparison: Comparison) -> Panel | None:
 
 def _passkeys(comparison: Comparison) -> Panel | None:
     """A heat map of what each method found."""
-    found = [(number, row.method, row.final.evaluation.passkey) for number, row in enumerate(comparison.rows)]
-    asked = [(number, method, passkey) for number, method, passkey in found if passkey is not None and passkey.lengths]
-    if not asked:
-        return None
-    learned = comparison.max_len_before
-    plots = [
-        Plot(method, partial(figures.draw_passkey, passkey=passkey, label="", learned=learned), SMALL, number)
-        for number, method, passkey in asked
-    ]
-    return Panel("passkey", "Passkeys", plots, asked=asked[0][2])
+    plots = []
+    for number, row in enumerate(comparison.rows):
+        if (passkey := row.final.evaluation.passkey) is not None and passkey.lengths:
+            draw = partial(figures.draw_passkey, passkey=passkey, label="", learned=comparison.max_len_before)
+            plots.append(Plot(row.method, draw, SMALL, number))
+    return Panel("passkey", "Passkeys", plots) if plots else None
 
 
 def _svg(plot: Plot, key: str) -> Any:
@@ -312,7 +246,6 @@ def _svg(plot: Plot, key: str) -> Any:
         figure = Figure(figsize=plot.size, layout="constrained", facecolor="none")
         axes = figure.subplots()
         plot.draw(axes)
-        axes.set_title("")
         if plot.number is not None:
             axes.set(xlabel="", ylabel="")
         return figure
@@ -344,7 +277,7 @@ def verdict(comparison: Comparison) -> str:
     rows, after = comparison.rows, comparison.max_len_after
     if not rows:
         return "No method was measured."
-    best, is_loss = rows[0].final, comparison.metric == LOSS
+    best, is_loss = rows[0].final, comparison.is_loss
     if not math.isfinite(best.score.mean):
         return f"No method has a finite loss at {after:,} tokens."
     names = ["`{}`".format(row.method.replace("`", "'")) for row in rows]
@@ -379,8 +312,4 @@ def _trained(comparison: Comparison) -> str:
     """Return after what the ranking is, as the beginning of a sentence; nothing where nothing was trained."""
     if not comparison.steps:
         return ""
-    return f"After {comparison.steps:,} step{'s' * (comparison.steps != 1)} of training {_trainable(comparison)}, "
-
-
-def _trainable(comparison: Comparison) -> str:
-    return TRAINABLE.get(comparison.trainable, comparison.trainable)
+    return f"After {comparison.steps:,} step{'s' * (comparison.steps != 1)} of training {comparison.trained_part}, "

@@ -18,7 +18,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, read_bytes
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
-from ctxextend.errors import RecipeError, TrainingError
+from ctxextend.errors import RecipeError, TrainingError, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.models.load import match_parameters
@@ -30,7 +30,6 @@ from ctxextend.plan.output_files import (
     UNTRAINED,
     file_warnings,
     model_card,
-    printable,
 )
 from ctxextend.plan.plan import ResizePlan, plan_recipe, table_hash
 from ctxextend.progress import Progress, no_progress

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import app_of
-from ctxextend.cli.output import printable
+from ctxextend.errors import printable
 from tests.faults.weights import entry, model, pack
 
 NAMES = {
