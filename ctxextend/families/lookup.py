@@ -1,9 +1,8 @@
 """From a config to the position tables that the registry knows of its model, or to the reason why it has none."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
@@ -86,13 +85,8 @@ class TableLocation:
         stated = (key for key in reversed(self.table.aliases) if self.stated(key) is not None)
         return next(stated, self.table.config_key)
 
-    @property
-    def obeyed_path(self) -> Keys:
-        """The keys that lead to the length that transformers obeys."""
-        return (*self._obeyed_config, *self.obeyed_key.split("."))
-
     def paths_of(self, key: str) -> tuple[Keys, ...]:
-        """Return where a key must state a new value: in its own config, and in the one that overrides it."""
+        """Return where a key must state a new value: in its own config, and last in the one that transformers obeys."""
         return tuple(dict.fromkeys((*path, *key.split(".")) for path in (self.path, self._obeyed_config)))
 
     @property
@@ -117,14 +111,9 @@ class TableLocation:
 
     def buffer(self, name: str) -> Buffer | None:
         """Return the buffer of exactly that name, with or without a prefix, or None."""
-        return next((buffer for buffer, pattern in self._buffers if pattern.fullmatch(name)), None)
-
-    @cached_property
-    def _buffers(self) -> list[tuple[Buffer, re.Pattern[str]]]:
-        """Each buffer of the table and a pattern of its possible names."""
-        prefixes = "|".join(map(re.escape, self.prefixes))
-        names = ((buffer, re.escape(buffer.name).replace(r"\*", "[0-9]+")) for buffer in self.table.buffers)
-        return [(buffer, re.compile(f"(?:{prefixes}){name}")) for buffer, name in names]
+        names = (name, re.sub(r"\b[0-9]+\b", "*", name))
+        of_name = (one for one in self.table.buffers if any(before + one.name in names for before in self.prefixes))
+        return next(of_name, None)
 
 
 @dataclass(frozen=True)
@@ -154,11 +143,6 @@ def nested(config: Mapping[str, Any], path: Keys) -> Any:
     return value
 
 
-def is_known(model_type: str) -> bool:
-    """Whether a model type is in the registry, or known to have no learned table."""
-    return model_type in FAMILIES or model_type in POSITION_SCHEMES
-
-
 def find_architecture(
     config: Mapping[str, Any], where: str = "config.json", model_type: str | None = None
 ) -> Architecture:
@@ -172,21 +156,20 @@ def find_architecture(
             f"{where} names no model_type.", "Say what it is with --family, for example --family gpt2."
         )
     nowhere = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
-    found = list(_search(model_type, nowhere))
-    unsupported = tuple(item for item in found if isinstance(item, UnsupportedPart))
-    locations = list[TableLocation]()
-    has_reader = False  # a part that reads the model's texts and has no table
-    for item in found:
-        if isinstance(item, UnsupportedPart):
-            has_reader |= item.reads_tokens
+    locations, unsupported = list[TableLocation](), list[UnsupportedPart]()
+    for found in _search(model_type, nowhere):
+        if isinstance(found, UnsupportedPart):
+            unsupported.append(found)
+        elif not found.tokenizer and any(part.reads_tokens for part in unsupported):  # that part reads its texts
+            locations.append(replace(found, tokenizer=None))
         else:
-            locations.append(replace(item, tokenizer=None) if has_reader and not item.tokenizer else item)
+            locations.append(found)
     if not locations:
         raise unsupported_error(model_type, unsupported)
-    return Architecture(FAMILIES[model_type], tuple(locations), unsupported)
+    return Architecture(FAMILIES[model_type], tuple(locations), tuple(unsupported))
 
 
-def unsupported_error(model_type: str, parts: tuple[UnsupportedPart, ...]) -> UnsupportedModelError:
+def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> UnsupportedModelError:
     """Return the error for a model of which no part has a learned table."""
     advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
     hint = f"{advice} {FAMILIES_HINT}".strip()
@@ -236,14 +219,11 @@ def _search(
         if only and table.part not in ("", only):
             continue
         found = replace(here, table=table, part=here.part if only else _joined(here.part, table.part))
-        requirements = (*family.requires, ABSOLUTE)
-        unmet = next((need for need in requirements if found.stated(need.key) not in (None, need.value)), None)
-        if unmet:
-            message = (
-                f"This {model_type} model with {unmet.key} {found.stated(unmet.key)!r} reads no learned position "
-                f"table; it uses {unmet.instead.uses}."
-            )
-            yield UnsupportedPart(found.part, message, unmet.instead.advice, reads_tokens=True)
+        needs = (*family.requires, ABSOLUTE)
+        if unmet := [need for need in needs if found.stated(need.key) not in (None, need.value)]:
+            key, instead = unmet[0].key, unmet[0].instead
+            what = f"This {model_type} model with {key} {found.stated(key)!r} reads no learned position table"
+            yield UnsupportedPart(found.part, f"{what}; it uses {instead.uses}.", instead.advice, reads_tokens=True)
             break
         yield found
     for part in family.parts:
@@ -267,24 +247,16 @@ def _joined(*parts: str) -> str:
 
 @dataclass(frozen=True)
 class FamilyTable:
-    """One position table of one model type.
+    """One position table of one model type."""
 
-    Attributes:
-        model_type: As in config.json.
-        part: What the table is called where there are several: encoder, decoder, text, …; else empty.
-        table: Its tensor; a model with a head has another prefix, and a part that may be of any family is shown as the
-            one that transformers takes by default.
-        config_key: The key that states its length, with dots where configs are nested.
-        reserved_rows: The rule for its rows before position 0.
-        notes: What else is particular about it, in words.
-    """
-
-    model_type: str
-    part: str
+    model_type: str  # as in config.json
+    part: str  # what the table is called where there are several: encoder, decoder, text, …; else empty
+    # Its tensor; a model with a head has another prefix, and a part that may be of any family is shown as the one that
+    # transformers takes by default.
     table: str
-    config_key: str
-    reserved_rows: str = field(metadata=json_key("offset"))
-    notes: tuple[str, ...]
+    config_key: str  # states its length, with dots where configs are nested
+    reserved_rows: str = field(metadata=json_key("offset"))  # the rule for its rows before position 0
+    notes: tuple[str, ...]  # what else is particular about it, in words
 
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:

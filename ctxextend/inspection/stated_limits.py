@@ -84,10 +84,11 @@ def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
         why = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if client != NOBODY else "nothing reads it"
         return Limit(file, key, value, tokens, client, table.name, "" if rows == table.rows else why)
 
+    obeyed = place.paths_of(place.obeyed_key)[-1]
     for path in place.length_paths:
         value = nested(config, path)
         if value is not None:
-            yield limit_of(".".join(path), value, TRANSFORMERS if path == place.obeyed_path else NOBODY)
+            yield limit_of(".".join(path), value, TRANSFORMERS if path == obeyed else NOBODY)
     default = place.family.defaults.get(place.table.config_key)
     if place.stated(place.obeyed_key) is None and default is not None:
         limit = limit_of(f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)

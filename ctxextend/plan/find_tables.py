@@ -17,11 +17,11 @@ from ctxextend.families.lookup import (
     TableLocation,
     by_hand,
     find_architecture,
-    is_known,
     nested,
     unsupported_error,
 )
 from ctxextend.families.registry import FAMILIES
+from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.recipe import CheckpointRef, flag_words
 
 # What is suggested for a model type that the registry does not know: tables with at most so many reserved rows, so many
@@ -91,7 +91,7 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[st
     # A model that is itself unsupported may hold a part of any type, where transformers lets it.
     types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
     parts = [name for name in types if isinstance(name, str) and name in FAMILIES]
-    if isinstance(model_type, str) and (not is_known(model_type) or (parts and model_type not in FAMILIES)):
+    if isinstance(model_type, str) and model_type not in FAMILIES and (parts or model_type not in POSITION_SCHEMES):
         if ref.model_type is not None:
             near = get_close_matches(model_type.lower(), FAMILIES, 1)
             hint = f"Did you mean --family {near[0]}? " if near else ""
