@@ -284,7 +284,7 @@ def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None
     axes.grid(visible=False)
     for column, shares in enumerate(passkey.found):
         for row, share in enumerate(shares):
-            text, colours = "-", {"facecolor": "none", "edgecolor": HAIR}
+            text, colours = "-", dict[str, Any](facecolor="none", edgecolor=HAIR)
             if share is not None and math.isfinite(share):
                 text, colours = f"{100 * share:.0f}", {"facecolor": HEAT, "alpha": share}
             axes.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, **colours))
