@@ -245,7 +245,7 @@ def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(
 
     targets = LossTask.targets
     monkeypatch.setattr(LossTask, "targets", stopped)
-    monkeypatch.setattr("ctxextend.cli.evaluate.ignore_ctrl_c", lambda: None)  # this process goes on
+    monkeypatch.setattr("ctxextend.cli.output.ignore_ctrl_c", lambda: None)  # this process goes on
     arguments = ["evaluate", str(extended), "--data", str(reference), "--batch-size", "2", "--json"]
     done = CliRunner().invoke(app_of(), arguments)
     assert done.exit_code == 130, done.stderr
@@ -254,7 +254,6 @@ def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(
     assert values["positions"]["windows"] == 4
     assert values["tokens"] == 4 * 512
     assert values["passkey"] is None
-    assert "measured until then" in done.stderr
 
 
 def test_evaluate_refuses_a_model_that_reads_less_than_the_shortest_context(make_pico: Make, tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from ctxextend.evaluation.evaluation_result import (
     Retrieval,
 )
 from ctxextend.report.numbers import NumberFormat
-from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, LONE, NAMES, screen_of, shown
+from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, NAMES, screen_of, shown
 from tests.test_screens import SCREENS
 
 
-def lines_of(evaluation: Evaluation, chart_height: int = 8) -> list[Pieces]:
-    add_evaluation(page := Page(80, chart_height), evaluation)
+def lines_of(evaluation: Evaluation) -> list[Pieces]:
+    add_evaluation(page := Page(80), evaluation)
     return page.lines
 
 
@@ -36,9 +36,8 @@ def test_evaluation_screen_is_as_it_was(name: str) -> None:
     assert "-ascii-" not in name or text.isascii()
 
 
-def test_evaluation_screen_has_known_styles_and_a_low_chart_on_a_low_screen() -> None:
+def test_evaluation_screen_has_known_styles() -> None:
     assert {style for one in EVALUATIONS.values() for line in lines_of(one) for _, style in line} <= set(STYLES)
-    assert len(lines_of(LONE, 8)) - len(lines_of(LONE, 4)) == 4
 
 
 def words(evaluation: Evaluation, width: int = 300) -> str:

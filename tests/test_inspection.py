@@ -394,7 +394,7 @@ def test_inspect_json_stands_alone_on_stdout_of_a_process() -> None:
     command = [sys.executable, "-m", "ctxextend", "inspect", "tiny-gpt2", "--json", "--plot", "figure.svg"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert errors(json.loads(done.stdout)) == []
-    assert done.stderr.endswith("The figure is in figure.svg.\n")
+    assert Path("figure.svg").is_file()
 
 
 # Errors

@@ -236,7 +236,7 @@ def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.Mo
     done = invoke(recipe)
     assert done.exit_code == 130
     assert done.stdout.startswith("tiny-gpt2-160\n")
-    assert done.stderr.endswith("Stopped: what is shown was measured until then.\n")
+    assert "Incomplete: it ended before all was measured." in done.stdout
     with pytest.raises(ctxextend.RunInterrupted) as caught:
         ctxextend.run(recipe, "other")
     assert (caught.value.result.output, caught.value.result.evaluation) == (Path("other"), INTERRUPTED)

@@ -131,7 +131,7 @@ def in_terminal(*arguments: str, **environment: str) -> str:
 def test_inspect_in_a_terminal_is_coloured_and_says_the_same() -> None:
     make_models()
     arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
-    coloured = in_terminal(*arguments, LINES="60")  # a low screen gets a low chart
+    coloured = in_terminal(*arguments)
     plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]
     assert plain == inspect(*arguments).splitlines()
     (key,) = (line for line in coloured.splitlines() if "Norm of each row" in line)

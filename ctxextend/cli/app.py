@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ctxextend.cli.command import Command, write_help
-from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, is_other_process, nowhere
+from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, nowhere
 from ctxextend.errors import CtxextendError, VerificationError
 from ctxextend.version import __version__
 
@@ -29,32 +29,24 @@ class Stopped(SystemExit):
 class App(TyperGroup):
     """Shows known errors as one message; a bug passes through and keeps its traceback."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Remember whether JSON is asked for: errors need to know before the command's own flags are parsed."""
-        ctx.meta["as_json"] = "--json" in args
-        return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help as commands do."""
-        write_help(self, ctx, formatter)
+    format_help = write_help
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit 1 for a known error, 2 for usage, 3 for a failed check, 130 for Ctrl-C."""
-        is_other = is_other_process()
-        as_json = ctx.meta["as_json"] and not is_other  # stdout is the first process's
+        sink = Output("--json" in ctx.args)
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
-            Output(as_json).failure(type(error).__name__, error.message, error.hint)
+            sink.failure(type(error).__name__, error.message, error.hint)
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
         except typer.TyperException as error:
-            if not as_json:
+            if not sink.as_json:
                 raise
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-            Output(as_json).failure("UsageError", error.format_message(), f"See {command} --help.")
+            sink.failure("UsageError", error.format_message(), f"See {command} --help.")
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Stopped) as stop:
-            Output(as_json, silent=is_other).failure("Interrupted", "Stopped; nothing was left half-made.", None)
+            sink.failure("Interrupted", "Stopped; nothing was left half-made.", None)
             raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
 
 

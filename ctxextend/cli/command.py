@@ -17,8 +17,32 @@ from ctxextend.cli.tables import Page
 WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
 
 
+def write_help(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the help of a command or of the app: what it does, examples, then arguments and options by group."""
+
+    def coloured(text: str, **style: Any) -> str:
+        return typer.style(text, **style) if in_colour() else text
+
+    formatter.width = Page.of_stdout().width
+    command.format_usage(ctx, formatter)
+    for paragraph in _paragraphs(command):
+        first, *lines = paragraph.splitlines()
+        if lines and lines[0].startswith(" "):  # examples, which stay lines of their own
+            with formatter.section(coloured(first.removesuffix(":"), bold=True)):
+                formatter.write("".join(f"  {line.strip()}\n" for line in lines))
+        else:
+            formatter.write_paragraph()
+            formatter.write_text(paragraph)
+    for group, rows in sections(command, ctx).items():
+        with formatter.section(coloured(group, bold=True)):
+            # A third leaves room for the text even in a narrow window.
+            formatter.write_dl([(coloured(name, fg="cyan"), text) for name, text in rows], formatter.width // 3)
+
+
 class Command(TyperCommand):
     """A command of the app."""
+
+    format_help = write_help
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; ``--data one two``, as a shell writes ``--data *.txt``, is ``--data one --data two``.
@@ -43,32 +67,6 @@ class Command(TyperCommand):
                 has_argument = True
             words.append(word)
         return super().parse_args(ctx, words)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help."""
-        write_help(self, ctx, formatter)
-
-
-def write_help(command: Any, context: Any, formatter: Any) -> None:
-    """Write the help of a command or of the app: what it does, examples, then arguments and options by group."""
-
-    def coloured(text: str, **style: Any) -> str:
-        return typer.style(text, **style) if in_colour() else text
-
-    formatter.width = Page.of_stdout().width
-    command.format_usage(context, formatter)
-    for paragraph in _paragraphs(command):
-        first, *lines = paragraph.splitlines()
-        if lines and lines[0].startswith(" "):  # examples, which stay lines of their own
-            with formatter.section(coloured(first.removesuffix(":"), bold=True)):
-                formatter.write("".join(f"  {line.strip()}\n" for line in lines))
-        else:
-            formatter.write_paragraph()
-            formatter.write_text(paragraph)
-    for group, rows in sections(command, context).items():
-        with formatter.section(coloured(group, bold=True)):
-            # A third leaves room for the text even in a narrow window.
-            formatter.write_dl([(coloured(name, fg="cyan"), text) for name, text in rows], formatter.width // 3)
 
 
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:

@@ -1,14 +1,13 @@
 """`ctxextend compare`."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, ignore_ctrl_c
+from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Cell, Page, counted
 from ctxextend.tables.method_facts import METHOD_NAMES
 
@@ -26,7 +25,7 @@ def compare(
             "--methods NAME,...",
             "Methods, with flags where needed: stretch:keep-first=5.",
             "all",
-            autocompletion=options.complete_names(("all", *METHOD_NAMES)),
+            autocompletion=options.completing(lambda: ("all", *METHOD_NAMES)),
         ),
     ] = None,
     length: options.Length = None,
@@ -83,27 +82,21 @@ def compare(
         with sink.progress("Comparing", of="tokens") as progress:
             found = compare_model(open_model(ref, typed=("compare",)), settings, progress)
     except ComparisonInterrupted as stop:
-        ignore_ctrl_c()
         found = stop.comparison
-    failures = present_comparison(sink, found, report, plot)
-    sink.measured("compare", found, failures)
+    show_comparison(sink, "compare", found, report, plot)
 
 
-def present_comparison(sink: Output, found: "Comparison", report: Path | None, plot: Path | None = None) -> list[str]:
-    """Write the report and the figure, and print what was found; return why a file could not be written."""
+def show_comparison(
+    sink: Output, command: str, found: "Comparison", report: Path | None, plot: Path | None = None, value: Any = None
+) -> None:
+    """Write the report and the figure, and print what was found."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
 
-    failures: list[str] = []
-    if found.rows:  # files first: a reader of stdout may go away
-        failures += sink.saved("report", report, lambda path: write_report(found, path))
-        failures += sink.saved("figure", plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
-    sink.note(*found.notes)
-    sink.warning(*found.warnings)
     add_comparison(page := Page.of_stdout(), found)
-    sink.screen(page.lines)
-    sink.note(f"Compared in {found.seconds:.0f} s.")
-    return failures
+    figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
+    files = [(report, lambda path: write_report(found, path)), figure] if found.rows else []
+    sink.measured(command, found, page.lines, files, value)
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
@@ -165,15 +158,10 @@ def _reading(page: Page, comparison: "Comparison") -> Iterator[str]:
     elif original is not None:
         yield f"The original by the mean vector of pieces of {length} tokens: MRR {page.numbers.estimate(original)}."
     by = "window" if comparison.is_loss else "document"
-    behind = [(row.final, row.final.behind) for row in comparison.rows if row.final.behind is not None]
-    if any(outcome.is_level for outcome, _ in behind):
-        yield f"Level: behind the best by no more than two standard errors of the difference, paired by {by}."
-    elif any(change.error is None for _, change in behind):
+    if any(row.final.behind is not None and row.final.behind.error is None for row in comparison.rows):
         yield f"One {by} was read: nothing says how sure the differences are."
-    elif any(not math.isfinite(change.mean) for _, change in behind):
-        yield "Losses that are no finite numbers cannot be ranked."
-    elif len(comparison.rows) > 1:
-        yield f"Every other is more than two standard errors behind the best, paired by {by}."
+    elif any(row.final.is_level for row in comparison.rows[1:]):
+        yield f"Level: behind the best by no more than two standard errors of the difference, paired by {by}."
     if comparison.rows:
         yield "Errors are single standard errors."
     if any(row.final.short is not None for row in comparison.rows):

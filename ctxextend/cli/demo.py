@@ -5,8 +5,8 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.compare import present_comparison
-from ctxextend.cli.output import Output, ignore_ctrl_c
+from ctxextend.cli.compare import show_comparison
+from ctxextend.cli.output import Output
 from ctxextend.json_output import to_json
 
 REPORT = "ctxextend-demo.html"
@@ -54,9 +54,7 @@ def demo(
         with sink.progress("Comparing", of="tokens") as progress:
             found = compare_demo(progress)
     except ComparisonInterrupted as stop:
-        ignore_ctrl_c()
         found = stop.comparison
-    failures = present_comparison(sink, found, page)
     values = to_json(shown) | {"output": str(output) if output else None, "comparison": to_json(found)}
-    sink.measured("demo", found, failures, values)
+    show_comparison(sink, "demo", found, page, value=values)
     sink.note(f"Open {page} in a browser." if page else "For a page of this: pip install 'ctxextend[plot]'")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, Pieces, ignore_ctrl_c
+from ctxextend.cli.output import Output, Pieces
 from ctxextend.cli.tables import Cell, Page, counted
 
 if TYPE_CHECKING:
@@ -76,22 +76,12 @@ def evaluate(
         with sink.progress("Reading", of="tokens") as progress:
             found = evaluate_checkpoint(ref, settings, progress)
     except EvaluationInterrupted as stop:
-        ignore_ctrl_c()
         found = stop.evaluation
-    # Before the figure: if that cannot be written, what took hours to measure was at least seen.
-    show_evaluation(sink, found)
     from ctxextend.report.figures import evaluation_figure, write_figure
 
-    failures = sink.saved("figure", plot, lambda path: write_figure(path, lambda: evaluation_figure(found)))
-    sink.measured("evaluate", found, failures)
-
-
-def show_evaluation(sink: Output, found: "Evaluation") -> None:
-    """Print what was measured for people to read."""
-    sink.note(*found.notes)
-    sink.warning(*found.warnings)
     add_evaluation(page := Page.of_stdout(), found)
-    sink.screen(page.lines)
+    figure = (plot, lambda path: write_figure(path, lambda: evaluation_figure(found)))
+    sink.measured("evaluate", found, page.lines, [figure])
 
 
 def add_evaluation(page: Page, evaluation: "Evaluation") -> None:

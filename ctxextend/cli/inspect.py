@@ -60,7 +60,8 @@ def inspect(
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
-    sink, chosen, page = Output(as_json, quiet), _read_rows(rows), Page.of_stdout(width)
+    sink, page = Output(as_json, quiet), Page.of_stdout(width)
+    ends = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
     options.check_files(plot)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     found = [inspect_model(open_model(ref), part) for ref in refs]
@@ -69,23 +70,15 @@ def inspect(
         from ctxextend.report.figures import tables_figure, write_figure
 
         write_figure(plot, lambda: tables_figure(found))
-        sink.note(f"The figure is in {plot}.")
     values = [to_json(inspection) for inspection in found]
-    if chosen is None:
+    if ends is None:
         add_inspections(page, found)
     else:
+        chosen = slice(*ends)
         for value, inspection in zip(values, found, strict=True):
             value["rows"] = {shown.name: _add_rows(page, inspection, shown, chosen) for shown in inspection.tables}
     sink.screen(page.lines)
     sink.result("inspect", {"models": values})
-
-
-def _read_rows(text: str | None) -> slice | None:
-    """Read A:B, A:, :B, : or A as Python reads a slice, or one row."""
-    if text is not None and text.isdecimal():
-        return slice(int(text), int(text) + 1)
-    ends = options.read_range(text)
-    return ends and slice(*ends)
 
 
 def add_inspections(page: Page, inspections: Sequence["Inspection"]) -> None:

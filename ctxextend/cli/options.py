@@ -1,9 +1,10 @@
 """Options that several commands share, each described once, and how they become settings."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -33,28 +34,18 @@ measures, running, files = map(heading, ("What to measure", "Running", "Files"))
 show, printing = map(heading, ("What to show", "Printing"))
 
 
-def complete_model(incomplete: str) -> list[str]:
-    """Return the bundled checkpoints that begin so; where none does, shells offer files and folders."""
-    from ctxextend.checkpoints.source import BUNDLED
-
-    return [name for name in BUNDLED if name.startswith(incomplete)]
-
-
-def complete_model_type(incomplete: str) -> list[str]:
-    """Return the model types with a learned position table that begin so."""
-    from ctxextend.families.registry import FAMILIES
-
-    return sorted(name for name in FAMILIES if name.startswith(incomplete))
-
-
-def complete_names(names: tuple[str, ...]) -> Any:
-    """Return what completes the last name of a list with commas."""
+def completing(names: Callable[[], Iterable[str]]) -> Any:
+    """Return what completes a name, of several with commas the last; where none begins so, shells offer files."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+        return [f"{before}{comma}{name}" for name in names() if name.startswith(last)]
 
     return complete
+
+
+complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
+complete_model_type = completing(lambda: sorted(import_module("ctxextend.families.registry").FAMILIES))
 
 
 def model(does: str, metavar: str = "MODEL") -> Any:
@@ -103,7 +94,7 @@ Measure = Annotated[
         "--measure NAME...",
         f"Measure these alone: {', '.join(MEASURES)}.",
         "all that fit",
-        autocompletion=complete_names(MEASURES),
+        autocompletion=completing(lambda: MEASURES),
     ),
 ]
 

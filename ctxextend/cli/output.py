@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -29,6 +29,9 @@ FAILED_CHECK = 3
 # A line as pieces of text, each with the name of its style.
 Pieces = list[tuple[str, str]]
 
+# Figures and reports, where they were asked for, and what writes each.
+Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
+
 # Styles as `typer.style` takes them.
 STYLES: dict[str, dict[str, Any]] = {
     "": {},
@@ -45,13 +48,18 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
+def is_other_process() -> bool:
+    """Whether torchrun or accelerate started this process beside the one that prints."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+
+
 @dataclass(frozen=True)
 class Output:
     """Where a command says what it has to say."""
 
     as_json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # nothing on stderr but errors
-    silent: bool = False  # nothing at all: another process of the same run prints
+    silent: bool = field(default_factory=is_other_process)  # nothing but errors on stderr: another process prints
 
     def __post_init__(self) -> None:
         if self.quiet:  # the Hub's client draws bars of its own
@@ -84,32 +92,33 @@ class Output:
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
         """Print a failure and what to do next; nothing else is ever printed for it."""
-        if self.silent:
+        if self.silent and kind == "Interrupted":
             return
-        if self.as_json:
+        if self.as_json and not self.silent:
             print(without_tokens(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2)))
         else:
             lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
             _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
 
-    def saved(self, what: str, path: Path | None, write: Callable[[Path], None]) -> list[str]:
-        """Write a figure or a report, if asked for; return why that failed: results are printed all the same."""
-        if path is not None:
-            try:
-                write(path)
-            except OutputError as error:
-                return [str(error)]
-            self.note(f"The {what} is in {path}.")
-        return []
-
     def measured(
-        self, command: str, found: "Evaluation | Comparison", failures: Sequence[str], value: Any = None
+        self, command: str, found: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
     ) -> None:
-        """Print what was measured as JSON; exit where not all of it could be, or a file could not be written."""
+        """Write and print what was measured; exit where not all of it could be, or a file could not be written."""
+        if not found.complete:
+            ignore_ctrl_c()
+        failures = []
+        for path, write in files:  # files first: a reader of stdout may go away
+            try:
+                if path is not None:
+                    write(path)
+            except OutputError as error:  # what took hours to measure is shown all the same
+                failures.append(str(error))
+        self.note(*found.notes)
+        self.warning(*found.warnings)
+        self.screen(lines)
         self.result(command, value or found, [*found.warnings, *failures])
         self.note(*(f"Error: {failure}" for failure in failures))
         if not found.complete:
-            self.note("Stopped: what is shown was measured until then.")
             raise typer.Exit(INTERRUPTED)
         if failures:
             raise typer.Exit(1)
@@ -173,10 +182,5 @@ def in_colour() -> bool:
 
 
 def ignore_ctrl_c() -> None:
-    """Ignore further Ctrl-C while what was measured so far is printed."""
+    """Ignore further Ctrl-C while what was done so far is printed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def is_other_process() -> bool:
-    """Whether torchrun or accelerate started this process beside the one that prints."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"

@@ -17,6 +17,7 @@ from ctxextend.cli.output import Pieces
 from ctxextend.cli.tables import Page
 from ctxextend.tables.stats import needs_log_scale
 
+HEIGHT = 8  # lines of a chart
 # Of a line, the part that reserved rows may take at most: a fourth.
 FRONT = 4
 
@@ -55,7 +56,7 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> N
     if len(curves) > 1:
         parts.append([(f"  {SHARED[page.unicode]} {shared}", "faint")])
     page.flow(parts)
-    page.lines += draw(curves, page.width, page.chart_height, unicode=page.unicode)
+    page.lines += draw(curves, page.width, HEIGHT, unicode=page.unicode)
 
 
 def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = True) -> list[Pieces]:

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -11,7 +12,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.options import files, learning, new_rows
-from ctxextend.cli.output import Output, is_other_process
+from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.errors import OutputError
 from ctxextend.json_output import to_json
@@ -96,7 +97,7 @@ def resize(
         raise typer.BadParameter(f"{given[0]} belongs to a training: add --train PATH, or leave it out.")
     if train and (steps is None or verify):
         raise typer.BadParameter("--train needs --steps" if steps is None else "--verify proves a resize alone.")
-    sink = Output(as_json, quiet, silent=is_other_process())
+    sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags, repeat=options.read_range(repeat))
         training = options.from_flags(Train, flags, data=train, seed=None, keep_code=None) if train else None
@@ -132,17 +133,13 @@ def resize(
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
         sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, trained.warnings)
     else:
+        checked: dict[str, Any] = {}
+        if verify:
+            from ctxextend.verification.verify import check_output
 
-        def check(folder: Path) -> None:
-            if verify:
-                from ctxextend.verification.verify import check_output
-
-                check_output(plan, folder)
-                sink.note("verified: every claim of `ctxextend verify` held before the folder took its name")
-
+            checked["check"] = partial(check_output, plan)
         with sink.progress("Writing") as progress:
-            result = plan.execute(output, force=force, progress=progress, check=check)
-        result = replace(result, verified=verify)
+            result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=verify)
         _show_result(sink, result)
         sink.result("resize", to_json(result) | also, result.warnings)
         sink.note(_next_steps(result))
@@ -154,15 +151,13 @@ def calibration_text(found: "Calibration") -> str:
     def shown(value: Any) -> str:
         return "{}:{}".format(*value) if isinstance(value, tuple) else "none" if value is None else f"{value:.3g}"
 
-    what, unit, measure = ("windows", " nats a token", "perplexity") if found.is_loss else ("documents", "", "MRR")
-    scores = [found.before.score, found.after.score]
-    before, after = (f"{score.perplexity:.4g}" if found.is_loss else f"{score.mean:.3f}" for score in scores)
-    began = f"calibrated on {found.windows} {what} of {found.length:,} tokens in {found.seconds:.1f} s"
+    what, measure = ("windows", "nats a token") if found.is_loss else ("documents", "MRR")
     chosen = ", ".join(f"{name} {shown(value)}" for name, value in found.flags.items())
+    gained = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.error or 0.0:.1g} {measure}"
     if found.after == found.before:
-        return f"{began}: {chosen}, as the table says; nothing was better by more than a standard error"
-    by = f"{found.better_by.mean:.2g} \u00b1 {found.better_by.error or 0.0:.1g}{unit}"
-    return f"{began}: {chosen}; {measure} {before} -> {after}, better by {by} on this text"
+        gained = "nothing was better by more than a standard error"
+    read = f"{found.windows} {what} of {found.length:,} tokens in {found.seconds:.1f} s"
+    return f"calibrated on {read}: {chosen}; {gained}"
 
 
 def show_plan(
@@ -238,6 +233,8 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     """Print what became of a plan, and the new folder."""
     plan, omitted = result.plan, result.plan.checkpoint.omitted
     sink.warning(*result.warnings[len(plan.warnings) :])
+    if result.verified:
+        sink.note("verified: every claim of `ctxextend verify` holds")
     for table in plan.tables:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.evaluate import show_evaluation
-from ctxextend.cli.output import INTERRUPTED, Output, is_other_process
+from ctxextend.cli.evaluate import add_evaluation
+from ctxextend.cli.output import Output
 from ctxextend.cli.resize import show_plan
+from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute
 from ctxextend.json_output import to_json
 
@@ -44,7 +45,7 @@ def run(
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
 
-    sink = Output(as_json, quiet, silent=is_other_process())
+    sink = Output(as_json, quiet)
     plan = plan_run(read_recipe(recipe, changes or ()))
     sink.note(*(plan.resize.notes if plan.resize else ()))
     sink.warning(*plan.warnings)
@@ -53,9 +54,9 @@ def run(
         sink.result("run", *show_plan(sink, plan.recipe, plan.resize, folder, force=force))
         return
     result = execute(sink, plan, output, force=force, resume=resume)
-    if result.evaluation is not None:
-        show_evaluation(sink, result.evaluation)
-    sink.result("run", to_json(result) | {"dry_run": False}, result.warnings)
-    if result.evaluation is not None and not result.evaluation.complete:
-        sink.note("Stopped: what is shown was measured until then.")
-        raise typer.Exit(INTERRUPTED)
+    values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
+    if result.evaluation is None:
+        sink.result("run", values)
+    else:
+        add_evaluation(page := Page.of_stdout(), result.evaluation)
+        sink.measured("run", result.evaluation, page.lines, [], values)

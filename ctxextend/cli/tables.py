@@ -23,8 +23,6 @@ Cell = str | tuple[str, str]
 MARGIN, GAP = 12, 2
 LEAST_WIDTH = 40  # texts cannot be wrapped any narrower and still be read
 NARROWEST_VALUE = 18
-WHOLE_SCREEN = 46  # lines of a screen on which a chart has all of its lines
-CHART_LINES, FEWEST_CHART_LINES = 8, 4
 
 
 @dataclass
@@ -32,21 +30,18 @@ class Page:
     """Lines, and what they are made for."""
 
     width: int = sys.maxsize  # characters of a line
-    chart_height: int = CHART_LINES  # lines of a chart
     unicode: bool = True  # whether charts and figures may use more than ASCII
     lines: list[Pieces] = field(default_factory=list)
 
     @classmethod
     def of_stdout(cls, width: int | None = None) -> "Page":
         """Return an empty page as wide as was asked for, as the terminal, or of 80 columns in a pipe."""
-        columns, lines = shutil.get_terminal_size((80, 24))
-        missing = max(WHOLE_SCREEN - lines, 0) if sys.stdout.isatty() else 0  # nobody scrolls in a pipe
         try:
             "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii")
             unicode = True
         except (UnicodeEncodeError, LookupError):
             unicode = False
-        return cls(max(width or columns, LEAST_WIDTH), max(CHART_LINES - missing, FEWEST_CHART_LINES), unicode)
+        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH), unicode)
 
     @cached_property
     def numbers(self) -> "NumberFormat":

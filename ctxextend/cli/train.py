@@ -11,7 +11,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.options import files, learning, running
-from ctxextend.cli.output import Output, ignore_ctrl_c, is_other_process
+from ctxextend.cli.output import Output, ignore_ctrl_c
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunPlan, RunResult
@@ -72,7 +72,7 @@ def train(
     from ctxextend.pipeline import RunPlan
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
-    sink = Output(as_json, quiet, silent=is_other_process())
+    sink = Output(as_json, quiet)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
     result = execute(sink, RunPlan(recipe, None), output, force=force, resume=resume)
     sink.result("train", result.training, result.warnings)
@@ -93,7 +93,6 @@ def execute(sink: Output, plan: "RunPlan", output: Path | None, *, force: bool, 
         sink.failure("Interrupted", f"Stopped after step {stop.step}, which is saved in {stop.folder}.", hint)
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
-        ignore_ctrl_c()
         result = stop.result
     made = result.resize or result.training
     sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in plan.warnings))
