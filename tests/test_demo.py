@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
 from ctxextend.cli.app import app_of
-from ctxextend.comparison.compare import Compare, compare_model
+from ctxextend.comparison.compare import Compare, compare_model, read_methods
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.demo import compare_demo, held_out_documents
 from ctxextend.models import load as running
@@ -33,7 +33,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Comparison:
     few = replace(settings.evaluate, tokens=512, measure=("position",))
-    return compare_model(opened, replace(settings, methods=settings.methods[:2], evaluate=few), *others)
+    return compare_model(
+        opened, replace(settings, methods=read_methods(("linear", "copy"), settings.to), evaluate=few), *others
+    )
 
 
 @pytest.fixture
