@@ -127,7 +127,7 @@ def test_compare_demo_asks_for_every_method_on_text_that_was_held_out(monkeypatc
     monkeypatch.setattr(demonstration, "compare_model", remember)
     compare_demo()
     ((source, settings),) = asked
-    assert (source, settings.to, settings.methods, settings.train) == ("tiny-gpt2", 512, (), None)
+    assert (source, settings.to, settings.methods, settings.train) == ("tiny-gpt2", 512, read_methods((), 512), None)
     assert settings.evaluate.measure == settings.evaluate.length == ()
     assert texts == list(held_out_documents())
 

@@ -326,7 +326,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ("tensors", "has the __metadata__ {'format': 'tf'}", saves(lambda tensors: tensors, "tf")),
     ("tensors", f"{OTHER} is missing", missing),
     ("tensors", "extra is not in the original", saves(lambda tensors: {**tensors, "extra": torch.ones(2)})),
-    ("tensors", f"{OTHER} is F16 [128, 512], and was F32 [128, 512]", changes(OTHER, torch.Tensor.half)),
+    ("tensors", f"{OTHER} is F16 [128, 512], and should be F32 [128, 512]", changes(OTHER, torch.Tensor.half)),
     ("tensors", f"{OTHER} differs, first in its byte 4,00", changes(OTHER, number)),
     ("table", f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]", changes(TABLE, lambda table: table[:511])),
     (

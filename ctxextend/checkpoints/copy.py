@@ -95,16 +95,6 @@ def read_range(path: Path, start: int, length: int) -> bytearray:
     return data
 
 
-def first_difference(one: tuple[Path, int], other: tuple[Path, int], length: int) -> int | None:
-    """Return the first byte in which two files differ from an offset in each on; None if `length` bytes are equal."""
-    for start in range(0, length, BUFFER):
-        size = min(BUFFER, length - start)
-        left, right = (read_range(path, offset + start, size) for path, offset in (one, other))
-        if left != right:
-            return start + next(i for i, byte in enumerate(left) if byte != right[i])
-    return None
-
-
 def open_source(path: Path) -> FileIO:
     """Open a source file for reading, unbuffered."""
     with reading(path):

@@ -19,50 +19,31 @@ class TableReport:
     """One position table and its figures.
 
     Rows count from the tensor's first, reserved rows included; positions from the first row behind those.
-
-    Attributes:
-        name: Its tensor in the checkpoint.
-        part: What it is called where there are several: encoder, decoder, text, …; else empty.
-        file: The file that holds it, below the checkpoint's root.
-        config_key: The key of config.json that states its length, with dots where configs are nested.
-        rows: Its rows: reserved + positions, and in few families some behind the last position.
-        positions: Usable positions.
-        reserved_rows: Rows before position 0.
-        hidden_size: Columns.
-        dtype: As safetensors spells it.
-        bytes: Its size in the file.
-        share: Its share of all parameters of the checkpoint, 0 to 1.
-        new_rows: The rows that a resize made, where the checkpoint says so; None where it does not.
-        norms: The norm of every row, reserved rows included, shape (rows,), float64.
-        stats: Figures of the rows after the reserved ones.
-        outliers: Positions that stand out, each with what stands out; see `find_outliers`.
-        repetition: Rows that are there more than once, by their positions.
-        seams: Positions at which it jumps, by the older length whose multiples they are; see `find_seams`.
-        untrained: Positions that look as an initialiser left them, each with its standard deviation.
-        values: The rows themselves, reserved rows included, shape (rows, hidden_size), in the file's dtype.
-        location: Where the registry has it.
     """
 
-    name: str
-    part: str
-    file: str
-    config_key: str
-    rows: int
-    positions: int
-    reserved_rows: int = field(metadata=json_key("offset"))
+    name: str  # its tensor in the checkpoint
+    part: str  # what it is called where there are several: encoder, decoder, text, …; else empty
+    file: str  # that holds it, below the checkpoint's root
+    config_key: str  # of config.json, that states its length, with dots where configs are nested
+    rows: int  # reserved + positions, and in few families some behind the last position
+    positions: int  # usable ones
+    reserved_rows: int = field(metadata=json_key("offset"))  # before position 0
     hidden_size: int
-    dtype: str
-    bytes: int
-    share: float
-    new_rows: tuple[RowRange, ...] | None
-    norms: NDArray[np.float64]
-    stats: TableStats = field(metadata=not_in_json)
-    outliers: dict[int, str] = field(metadata=not_in_json)
-    repetition: Repetition = field(metadata=not_in_json)
+    dtype: str  # as safetensors spells it
+    bytes: int  # its size in the file
+    share: float  # of all parameters of the checkpoint, 0 to 1
+    new_rows: tuple[RowRange, ...] | None  # that a resize made; None where the checkpoint does not say
+    norms: NDArray[np.float64]  # of every row, reserved rows included, shape (rows,)
+    stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
+    outliers: dict[int, str] = field(metadata=not_in_json)  # positions that stand out, each with what does
+    repetition: Repetition = field(metadata=not_in_json)  # rows that are there more than once, by their positions
+    # Positions at which it jumps, by the older length whose multiples they are; see `find_seams`.
     seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
+    # Positions that look as an initialiser left them, each with its standard deviation.
     untrained: dict[int, float] = field(metadata=not_in_json)
+    # The rows themselves, reserved rows included, shape (rows, hidden_size), in the file's dtype.
     values: NDArray[Any] = field(metadata=not_in_json)
-    location: TableLocation = field(metadata=not_in_json)
+    location: TableLocation = field(metadata=not_in_json)  # where the registry has it
 
     json_properties: ClassVar = {
         "neighbour_cosines": "stats.cosines",
@@ -128,28 +109,17 @@ class TableReport:
 
 @dataclass(frozen=True)
 class Limit:
-    """One place that states a length.
+    """One place that states a length."""
 
-    Attributes:
-        file: Path below the checkpoint's root.
-        key: The path of keys with dots, or a tensor's name.
-        value: What stands there: a number, a tensor's length, a padding strategy, or other values as text; None where
-            nothing does.
-        tokens: How many token positions that means; None where it sets no limit.
-        client: Who obeys it.
-        table: The table that it is about.
-        why: What follows where it does not agree with that table; else empty.
-        mend: The command that mends it; None where nothing needs to be.
-    """
-
-    file: str
-    key: str
+    file: str  # below the checkpoint's root
+    key: str  # the path of keys with dots, or a tensor's name
+    # A number, a tensor's length, a padding strategy, or other values as text; None where nothing stands there.
     value: Any
-    tokens: int | None
-    client: str
-    table: str
-    why: str = ""
-    mend: str | None = None
+    tokens: int | None  # how many token positions that means; None where it sets no limit
+    client: str  # who obeys it
+    table: str  # the table that it is about
+    why: str = ""  # what follows where it does not agree with that table
+    mend: str | None = None  # the command that mends it; None where nothing needs to be
 
     json_properties: ClassVar = ("agrees",)
 
@@ -166,49 +136,30 @@ class Limit:
 
 @dataclass(frozen=True)
 class ClientLimit:
-    """What a user of one client gets.
+    """What a user of one client gets."""
 
-    Attributes:
-        client: ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone.
-        tokens: How many tokens of a text it reads; None where it cuts nowhere, 0 where the model does not load.
-        decided_by: The place that decides it.
-        beyond: What becomes of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares
-            that), ``not cut``, or ``not loaded``.
-    """
-
-    client: str
-    tokens: int | None
-    decided_by: str
+    client: str  # ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone
+    tokens: int | None  # that it reads of a text; None where it cuts nowhere, 0 where the model does not load
+    decided_by: str  # the place that decides it
+    # Of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares that), ``not cut``, or
+    # ``not loaded``.
     beyond: str
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in a checkpoint.
+    """What was found in a checkpoint."""
 
-    Attributes:
-        source: As the user named it.
-        folder: Where it is on this machine.
-        family: The model type.
-        parameters: How many numbers all of its tensors hold, position buffers left out.
-        method: What made the table's rows, where the checkpoint says so; else None.
-        trainable: What was then trained, where it says so: ``new`` rows, ``positions`` or ``all``; else None.
-        tables: Its position tables.
-        limits: Every place that states a length.
-        clients: What a user of each client gets.
-        notes: What needs saying of how the reference was understood.
-    """
-
-    source: str
-    folder: str
-    family: str
-    parameters: int
-    method: str | None
-    trainable: str | None
+    source: str  # as the user named it
+    folder: str  # where it is on this machine
+    family: str  # the model type
+    parameters: int  # numbers that all of its tensors hold, position buffers left out
+    method: str | None  # what made the table's rows, where the checkpoint says so
+    trainable: str | None  # what was then trained, where it says so: ``new`` rows, ``positions`` or ``all``
     tables: tuple[TableReport, ...]
-    limits: tuple[Limit, ...]
-    clients: tuple[ClientLimit, ...]
-    notes: tuple[str, ...]
+    limits: tuple[Limit, ...]  # every place that states a length
+    clients: tuple[ClientLimit, ...]  # what a user of each client gets
+    notes: tuple[str, ...]  # on how the reference was understood
 
 
 # A table of one model, and the model.

@@ -23,39 +23,25 @@ class ExpectedResize:
 
 @dataclass(frozen=True)
 class Check:
-    """One check and its evidence.
+    """One check and its evidence."""
 
-    Attributes:
-        name: ``readable``, ``tensors``, ``table``, ``files``, or with ``--deep`` also ``loads``, ``runs``, ``outputs``.
-        passed: Whether it passed.
-        evidence: What was found, in sentences; failures first.
-    """
-
+    # ``readable``, ``tensors``, ``table``, ``files``, or with ``--deep`` also ``loads``, ``runs``, ``outputs``.
     name: str = field(metadata=json_key("claim"))
     passed: bool = field(metadata=json_key("holds"))
-    evidence: tuple[str, ...]
+    evidence: tuple[str, ...]  # what was found, in sentences; failures first
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of two checkpoints.
+    """What was found of two checkpoints."""
 
-    Attributes:
-        base: The base checkpoint, as the user named it.
-        resized: The resized one, as the user named it.
-        method: What made its rows: a method's name, ``truncate``, or None where none is found.
-        trainable: What was trained after the resize, by its recipe: ``new``, ``positions`` or ``all``; else None.
-        checks: Every check, in the order in which they were made.
-        notes: What else should be known, such as how the rows' method was found.
-        what: Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
-    """
-
-    base: str
-    resized: str = field(metadata=json_key("extended"))
-    method: str | None
-    trainable: str | None
-    checks: tuple[Check, ...] = field(metadata=json_key("claims"))
-    notes: tuple[str, ...] = ()
+    base: str  # as the user named it
+    resized: str = field(metadata=json_key("extended"))  # as the user named it
+    method: str | None  # what made its rows: a method's name, ``truncate``, or None where none is found
+    trainable: str | None  # what was then trained, by its recipe: ``new``, ``positions`` or ``all``; else None
+    checks: tuple[Check, ...] = field(metadata=json_key("claims"))  # in the order in which they were made
+    notes: tuple[str, ...] = ()  # such as how the rows' method was found
+    # Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
     what: str = field(default="resized", metadata=not_in_json)
 
     json_properties: ClassVar = {"proved": "passed", "conclusion": "conclusion"}

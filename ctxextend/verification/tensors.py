@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import first_difference
+from ctxextend.checkpoints.copy import read_range
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, read_floats
 from ctxextend.plan.edits import TablePlan, make_buffer
@@ -22,42 +22,35 @@ from ctxextend.verification.checks import Check, ExpectedResize
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 
-
-def unchanged_tensors(plan: ResizePlan) -> list[tuple[TensorEntry, TensorFile]]:
-    """Return the tensors that a resize leaves as they are, each with the file of the base that holds it."""
-    changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.remade)}
-    return [(file.entries[name], file) for name, file in plan.checkpoint.names.items() if name not in changed]
+# Bytes of a tensor that are read at once.
+BLOCK = 1 << 20
 
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
-    """Compare name, dtype, shape and every byte of all tensors but the tables and the position buffers.
-
-    Raises:
-        CheckpointError: A file cannot be read, or shrank meanwhile.
-    """
-    wrong: list[str] = []
-    same: list[tuple[TensorEntry, TensorFile, TensorFile]] = []
-    for entry, file in unchanged_tensors(plan):
-        if entry.name not in resized.names:
-            wrong.append(f"{entry.name} is missing")
-            continue
-        other = resized.names[entry.name]
-        found = other.entries[entry.name]
-        if (found.dtype, found.shape) == (entry.dtype, entry.shape):
-            same.append((entry, file, other))
-        else:
-            wrong.append(
-                f"{entry.name} is {found.dtype} {list(found.shape)}, and was {entry.dtype} {list(entry.shape)}"
-            )
-    wrong += [f"{name} is not in the original" for name in resized.names if name not in plan.checkpoint.names]
-    wrong += _wrong_buffers(plan, resized)
+    """Compare name, dtype, shape and every byte of all tensors but the tables, and the position buffers."""
+    base = plan.checkpoint
+    changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.remade)}
+    kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
+    misfits = {entry.name: _misfit(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
+    wrong = [misfit for misfit in misfits.values() if misfit]
+    wrong += [f"{name} is not in the original" for name in resized.names if name not in base.names]
+    wrong += [
+        f"{name} is a position buffer of the old file and should be gone"
+        for name in plan.dropped
+        if name in resized.names
+    ]
+    for buffer in plan.remade:
+        misfit = _misfit(resized, buffer.name, buffer.dtype, buffer.shape)
+        if misfit or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
+            wrong.append(misfit or f"{buffer.name} is not the position buffer of the new length")
     metadata = {resized.relative(file): file.metadata for file in resized.weights.values()}
-    for name, file in plan.checkpoint.weights.items():  # transformers reads from it whose tensors they are
+    for name, file in base.weights.items():  # transformers reads from it whose tensors they are
         if metadata.get(name, file.metadata) != file.metadata:
             wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {file.metadata}")
-    total = sum(entry.size for entry, _, _ in same)
-    for entry, ours, theirs in same:
-        byte = _first_difference(entry.name, entry.size, ours, theirs)
+    same = [(entry, file) for entry, file in kept if not misfits[entry.name]]
+    total = sum(entry.size for entry, _ in same)
+    for entry, file in same:
+        byte = _first_difference(entry, file, resized.names[entry.name])
         progress(entry.size, total)
         if byte is not None:
             number = byte * math.prod(entry.shape) // entry.size
@@ -67,29 +60,31 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     return Check("tensors", not wrong, (*wrong, read) if wrong else (fine,))
 
 
-def _first_difference(name: str, size: int, ours: TensorFile, theirs: TensorFile) -> int | None:
+def _misfit(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str:
+    """Say how a tensor is not there in a dtype and shape; empty where it is."""
+    if name not in resized.names:
+        return f"{name} is missing"
+    found = resized.entries[name]
+    if (found.dtype, found.shape) == (dtype, shape):
+        return ""
+    return f"{name} is {found.dtype} {list(found.shape)}, and should be {dtype} {list(shape)}"
+
+
+def _first_difference(entry: TensorEntry, ours: TensorFile, theirs: TensorFile) -> int | None:
     """Return the first byte in which a tensor differs between two files; None where it is equal."""
-    our_offset, their_offset = ours.offset(name), theirs.offset(name)
-    if our_offset is not None and their_offset is not None:
-        return first_difference((ours.path, our_offset), (theirs.path, their_offset), size)
-    one, other = ours.read_bytes(name), theirs.read_bytes(name)
-    return None if np.array_equal(one, other) else int((one != other).argmax())
-
-
-def _wrong_buffers(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
-    """Yield the position buffers that are not those of the new length."""
-    for name in plan.dropped:
-        if name in resized.names:
-            yield f"{name} is a position buffer of the old file and should be gone"
-    for buffer in plan.remade:
-        if buffer.name not in resized.names:
-            yield f"{buffer.name} is missing"
-            continue
-        file = resized.names[buffer.name]
-        entry = file.entries[buffer.name]
-        is_alike = (entry.dtype, entry.shape) == (buffer.dtype, buffer.shape)
-        if not is_alike or file.read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
-            yield f"{buffer.name} is not the position buffer of the new length"
+    our_offset, their_offset = ours.offset(entry.name), theirs.offset(entry.name)
+    if our_offset is None or their_offset is None:  # torch files may hold it in other strides
+        one, other = ours.read_bytes(entry.name), theirs.read_bytes(entry.name)
+        return None if np.array_equal(one, other) else int((one != other).argmax())
+    for start in range(0, entry.size, BLOCK):
+        size = min(BLOCK, entry.size - start)
+        left, right = (
+            read_range(ours.path, our_offset + start, size),
+            read_range(theirs.path, their_offset + start, size),
+        )
+        if left != right:
+            return start + next(i for i, byte in enumerate(left) if byte != right[i])
+    return None
 
 
 class TableComparison(NamedTuple):
@@ -102,12 +97,7 @@ class TableComparison(NamedTuple):
 
 
 def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> TableComparison:
-    """Make a table again, and compare: bit for bit, or within its method's tolerance where a row is new.
-
-    Raises:
-        CheckpointError: A table cannot be read.
-        ResizeError: The flags leave no row to make new ones from, or the table does not fit in memory.
-    """
+    """Make a table again, and compare: bit for bit, or within its method's tolerance where a row is new."""
     before = read_floats(plan.checkpoint.names[table.name], table.name)
     after = read_floats(resized.names[table.name], table.name)
     expected = plan.resized(table, before)
@@ -123,27 +113,16 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
 
 
 def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
-    """Make the tables again and compare: their rows, their dtype, and what became of the learned rows.
-
-    Raises:
-        CheckpointError: A table cannot be read.
-        ResizeError: It does not fit in memory.
-    """
+    """Make the tables again and compare: their rows, their dtype, and what became of the learned rows."""
     wrong: list[str] = []
     found: list[str] = []
     for table in expected.plan.tables:
-        if table.name not in resized.names:
-            wrong.append(f"{table.name} is missing")
-            continue
-        entry = resized.entries[table.name]
-        shape = (table.rows_after, table.hidden_size)
-        if (entry.dtype, entry.shape) == (table.dtype, shape):
+        if misfit := _misfit(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
+            wrong.append(misfit)
+        else:
             compared = compare_table(expected.plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
             found += [_rows_made(expected, table, compared), _rows_learned(compared)]
-        else:
-            is_now = f"{entry.dtype} {list(entry.shape)}"
-            wrong.append(f"{table.name} is {is_now}, and should be {table.dtype} {list(shape)}")
     return Check("table", not wrong, (*wrong, *found))
 
 

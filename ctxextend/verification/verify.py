@@ -25,7 +25,6 @@ from ctxextend.verification.tensors import check_tables, check_tensors, compare_
 
 NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
 TRAINED = "That it was trained, and what, is its recipe's word alone."
-PURE = "its recipe says that everything was trained, so it is not a pure resize"
 # Said of a method that does not make all rows, where none does.
 NEAREST = "the nearest of all methods"
 
@@ -74,7 +73,7 @@ def verify_resized(
 
         checks += check_loading(expected, resized)
     plan, trainable = expected.plan, expected.trainable
-    method = plan.method if expected.how != NEAREST or checks[1].passed else None
+    method = None if expected.how == NEAREST else plan.method
     notes = (*expected.notes, TRAINED) if trainable else expected.notes
     what = "resized" if plan.is_changed else "mended" if plan.edits else "same"
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
@@ -86,11 +85,7 @@ def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError
 
 
 def check_output(plan: ResizePlan, folder: Path) -> None:
-    """Verify the finished folder that a plan has written, before it takes its name.
-
-    Raises:
-        VerificationError: It is not what was planned.
-    """
+    """Verify the finished folder that a plan has written, before it takes its name."""
     try:
         resized = _open_resized(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
         checks = _run_checks(ExpectedResize(plan, None, "as planned"), resized, no_progress)
@@ -104,7 +99,8 @@ def check_output(plan: ResizePlan, folder: Path) -> None:
 def _run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
     tensors = check_tensors(expected.plan, resized, progress)
     if expected.trainable == "all":
-        tensors = Check("tensors", False, (PURE, *tensors.evidence))
+        impure = "its recipe says that everything was trained, so it is not a pure resize"
+        tensors = Check("tensors", False, (impure, *tensors.evidence))
     return [tensors, check_tables(expected, resized), check_files(expected.plan, resized)]
 
 
@@ -128,9 +124,6 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
 
     What the base is, is for the user to say: a recipe could choose what is compared, and so prove anything. That a
     table was trained is the recipe's word alone, which is then noted.
-
-    Raises:
-        ResizeError: The base cannot be resized to any length that the other has.
     """
     recipe, reasons = None, list[str]()
     try:
@@ -156,23 +149,19 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
     """Return the first method whose defaults make exactly the tables that are there, or the one that comes nearest."""
-    before = {name: model.checkpoint.entries[name] for _, name in model.tables}
-    after = {name: resized.entries[name] for name in before if name in resized.names}
-    shapes = {name: (entry.dtype, entry.shape) for name, entry in after.items()}
+    names = [name for _, name in model.tables]
+    before, after = _entries(model.checkpoint, names), _entries(resized, names)
     lengths = {
-        place.positions(after[name].shape[0]): None
-        for place, name in model.tables
-        if name in after and after[name].shape
+        place.positions(after[name][1][0]): None for place, name in model.tables if name in after and after[name][1]
     }
     parts = dict.fromkeys((None, *(place.part or None for place, _ in model.tables)))
     plans: list[ResizePlan] = []  # that give every table the shape and dtype that it has now
     for to, part in product(lengths, parts):
         with suppress(ResizeError):
             plan = plan_model(model, Resize(to, part=part))
-            planned = {name: (entry.dtype, entry.shape) for name, entry in before.items()}
-            planned |= {table.name: (table.dtype, (table.rows_after, table.hidden_size)) for table in plan.tables}
-            methods = METHODS if plan.makes_rows else (None,)
-            if planned == shapes:
+            planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.tables}
+            if before | planned == after:
+                methods = METHODS if plan.makes_rows else (None,)
                 plans += (replace(plan, settings=replace(plan.settings, method=method)) for method in methods)
     best, most = None, -1
     for plan in plans:
@@ -185,10 +174,12 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
                 best, most = plan, matches.sum()
     if best is not None:
         return ExpectedResize(best, None, NEAREST, notes)
-    described = "; ".join(
-        f"{name} was {entry.dtype} {list(entry.shape)} and is "
-        + (f"{after[name].dtype} {list(after[name].shape)}" if name in after else "missing")
-        for name, entry in before.items()
-    )
-    message = f"No resize of {model.ref.source} gives these tables: {described}."
-    raise ResizeError(message, "Compare both with inspect.")
+    was, now = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
+    shown = "; ".join(f"{name} was {was[name]} and is {now.get(name, 'missing')}" for name in names)
+    raise ResizeError(f"No resize of {model.ref.source} gives these tables: {shown}.", "Compare both with inspect.")
+
+
+def _entries(checkpoint: Checkpoint, names: list[str]) -> dict[str, tuple[str, list[int]]]:
+    """Return dtype and shape of those tensors that a checkpoint holds."""
+    held = (checkpoint.entries[name] for name in names if name in checkpoint.names)
+    return {entry.name: (entry.dtype, list(entry.shape)) for entry in held}
