@@ -46,11 +46,7 @@ LEFT_OUT = " (left out)"
 
 
 def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limit, ...]:
-    """Return every place that states a length, those in the config first.
-
-    Raises:
-        CheckpointError: A file is not valid JSON.
-    """
+    """Return every place that states a length, those in the config first."""
     checkpoint = model.checkpoint
     by_key: dict[str, Limit] = {}
     for table in tables if checkpoint.has_config else ():

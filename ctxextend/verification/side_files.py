@@ -32,9 +32,6 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
 
     JSON files are compared by their content, so that another formatting is no fault, and all others byte for byte;
     the card, licences and logs may be anything.
-
-    Raises:
-        CheckpointError: A file of the base checkpoint cannot be read.
     """
     base = plan.checkpoint
     not_compared = set(base.weights)

@@ -122,7 +122,7 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
         else:
             compared = compare_table(expected.plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
-            found += [_rows_made(expected, table, compared), _rows_learned(compared)]
+            found += _describe_rows(expected, table, compared)
     return Check("table", not wrong, (*wrong, *found))
 
 
@@ -148,31 +148,27 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
         yield f"{table.name}: {len(nonfinite)} rows hold NaN or infinity: {describe_rows(nonfinite)}"
 
 
-def _rows_made(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> str:
-    """Say how many rows are those that the method makes."""
+def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
+    """Say how many rows are those that the method makes, and what became of the learned ones."""
     plan, count = expected.plan, int(compared.matches.sum())
     tolerance = METHODS[plan.method].tolerance if plan.makes_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
     what = f"what {plan.method} makes" if plan.is_changed else "what they were"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
     trained = "; then it was trained" if expected.trainable else ""
-    return f"{size}; {count} of {table.rows_after} rows are {what} ({expected.how}), {exact}{trained}"
-
-
-def _rows_learned(compared: TableComparison) -> str:
-    """Say what became of the learned rows: equal, or moved and by how much."""
+    yield f"{size}; {count} of {table.rows_after} rows are {what} ({expected.how}), {exact}{trained}"
     shared = min(len(compared.before), len(compared.after))
     old, new = compared.before[:shared], compared.after[:shared]
     moved = ~_equal_rows(old, new)
     text = f"{int((~moved).sum())} of {shared} learned rows are bit-equal"
-    if not moved.any():
-        return text
-    with np.errstate(invalid="ignore", over="ignore"):
-        old, new = old.astype(np.float64), new.astype(np.float64)
-        distance = np.linalg.norm(new[moved] - old[moved], axis=1).max()
-        norm = np.median(np.linalg.norm(old, axis=1))
-    where = describe_rows(np.flatnonzero(moved).tolist())
-    return f"{text}; {where} moved by up to {distance:.3g} (their median norm was {norm:.3g})"
+    if moved.any():
+        with np.errstate(invalid="ignore", over="ignore"):
+            old, new = old.astype(np.float64), new.astype(np.float64)
+            distance = np.linalg.norm(new[moved] - old[moved], axis=1).max()
+            norm = np.median(np.linalg.norm(old, axis=1))
+        text += f"; {describe_rows(np.flatnonzero(moved).tolist())} moved by up to {distance:.3g}"
+        text += f" (their median norm was {norm:.3g})"
+    yield text
 
 
 def _equal_rows(one: Table, other: Table) -> Mask:
