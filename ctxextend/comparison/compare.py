@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,19 +187,17 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
 
 def _read_method(text: str, to: int) -> MethodSpec:
     name, *words = BETWEEN.sub(" ", text).split() or [""]
-    if len(words) % 2:
-        raise ResizeError(f"{text!r}: a flag stands there without its value.", EXAMPLE)
-    typed = {word.lstrip("-").replace("_", "-"): value for word, value in zip(words[::2], words[1::2], strict=True)}
+    pairs = zip_longest(words[::2], words[1::2], fillvalue="")
+    typed = {word.lstrip("-").replace("_", "-"): value for word, value in pairs}
     given: dict[str, Any] = {}
     for flag, value in typed.items():
         field = flag.replace("-", "_")
-        if field not in FLAGS:
-            known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
-            raise ResizeError(f"No method has a flag --{flag}.", f"There are {known}. {EXAMPLE}")
         try:
             given[field] = FLAGS[field](value)
-        except ValueError:
-            raise ResizeError(f"--{flag} {value} is no number.", EXAMPLE) from None
+        except (KeyError, ValueError):
+            known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
+            told = f"{text!r}: --{flag} {value} is no flag of a method and its value."
+            raise ResizeError(told, f"There are {known}. {EXAMPLE}") from None
     return MethodSpec(" ".join([name, *flag_words(typed)]), Resize(to, method=name, **given), is_named=True)
 
 
