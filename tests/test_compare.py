@@ -254,7 +254,7 @@ def test_compare_interrupted_holds_what_was_measured(stop_at: str, stage: str, t
     [
         ({"to": 16}, ResizeError, "--to 64"),
         ({"methods": ["linear:alpha=0.4"]}, ResizeError, "--alpha has no meaning for --method linear"),
-        ({"methods": ["linear:keep-first=x"]}, ResizeError, "no number"),
+        ({"methods": ["linear:keep-first=x"]}, ResizeError, "is no flag of a method and its value"),
         ({"methods": ["linear:steps=3"]}, ResizeError, "--steps 3 is no flag of a method"),
         ({"eval_data": "texts.jsonl"}, ResizeError, "--eval-data belongs to a training"),
         ({"data": "none.txt"}, DataError, "no file or folder"),
