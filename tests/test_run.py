@@ -197,8 +197,7 @@ def test_run_of_the_recipe_beside_a_trained_output_makes_the_same_weights_again(
 def test_run_says_how_to_go_on_with_a_training_that_was_stopped() -> None:
     done = invoke(write("source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 99}\n"))
     assert done.exit_code == 143
-    assert "Error: Stopped after step 98, which is saved in out.training.\nGo on with: ctxextend" in done.stderr
-    assert done.stderr.endswith(" --resume\n")
+    assert "Error: Stopped after step 98, which is saved in out.training.\nGo on with the same" in done.stderr
 
 
 def test_run_of_several_processes_measures_in_the_first_alone(

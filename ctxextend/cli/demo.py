@@ -36,7 +36,6 @@ def demo(
     if page is None and saving.is_installed(saving.REPORT):
         page = (output.parent if output else Path()) / REPORT
     options.check_files(report=page)
-    sink.note("Resizing tiny-gpt2 to 512 positions, then loading it in transformers ...")
     with TemporaryDirectory() as temporary:
         shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force)
     before, after = shown.max_len_before, shown.max_len_after
@@ -47,8 +46,6 @@ def demo(
         f"{shown.text_within}\n---- position {before}: the original ends here ----\n{shown.text_beyond}\n\n"
         f"{shown.tokens} tokens. {shown.consequences}\n"
     )
-    if output:
-        sink.note(f"The checkpoint is in {output}.")
     sink.note("Comparing all methods on Python's own documentation, for about a minute ...")
     try:
         with sink.progress("Comparing", of="tokens") as progress:

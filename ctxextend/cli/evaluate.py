@@ -96,7 +96,7 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
         page.text("Incomplete: it ended before all was measured.", "wrong")
     if evaluation.positions is not None:
         _add_positions(page, evaluation.positions, evaluation)
-    if evaluation.contexts is not None:
+    if evaluation.contexts is not None and evaluation.contexts.points:
         _add_contexts(page, evaluation.contexts, evaluation)
     if evaluation.passkey is not None:
         _add_passkey(page, evaluation.passkey, evaluation.original_max_len)
@@ -122,10 +122,7 @@ def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluat
     page.table(["positions", *names], rows)
     for name in names:
         if change := positions.changes.get(name):
-            page.text(
-                f"Over all positions, {page.numbers.compared(change, ORIGINALS[name])}.",
-                _style(change),
-            )
+            page.text(f"Over all positions, {page.numbers.compared(change, ORIGINALS[name])}.", _style(change))
 
 
 def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], evaluation: "Evaluation") -> None:
@@ -155,8 +152,6 @@ def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation
     page.line()
     windows = counted(contexts.windows, "window")
     page.text(f"Loss by context: the same {of} of {windows}, ever more text {where} them", "title")
-    if not points:
-        return
     original = evaluation.original_max_len and min(evaluation.original_max_len, points[-1].context)
     header = ["context", "perplexity", f"nats, against {reference}", "original", f"nats, against its {original}"]
     if all(point.against_original is None for point in points):
@@ -190,8 +185,7 @@ def _style(change: "Estimate") -> str:
 
 def _add_passkey(page: Page, passkey: "Passkey", original: int | None) -> None:
     """Add a heat map of what was found, by the text's length and by the depth of the number."""
-    longer = [original is not None and length > original for length in passkey.lengths]
-    header = [f"{length}{'*' * beyond}" for length, beyond in zip(passkey.lengths, longer, strict=True)]
+    header = [f"{length}*" if original and length > original else str(length) for length in passkey.lengths]
     page.line()
     page.text("Passkey: numbers found again, in %, by tokens of the text and depth in it", "title")
     rows = [
@@ -201,7 +195,7 @@ def _add_passkey(page: Page, passkey: "Passkey", original: int | None) -> None:
     page.table(["depth", *header], rows)
     page.text(f"Found by {passkey.how}: {PASSKEY.get(passkey.how, 'a number in a long text')}.")
     page.text(f"{counted(passkey.trials, 'trial')} a cell; guessing finds {100 * passkey.chance:.3g} %.")
-    if any(longer):
+    if any(text.endswith("*") for text in header):
         page.text("* longer than the original reads.")
 
 

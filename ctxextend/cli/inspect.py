@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, Shown, TableReport
 
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
-CLIENT_MARGIN = 22
 # What becomes of long texts, by the tokens that a client reads.
 BEYOND = {
     "cut": "{}, then cut",
@@ -214,8 +213,8 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
             page.text(f"{limit.file} {limit.key}: {limit.why}", "" if limit.agrees else "wrong", indent="    ")
     if inspection.clients:
         page.line(("What each client reads, in tokens", "title"))
-    clients = ((one.client, BEYOND[one.beyond].format(one.tokens), one.decided_by) for one in inspection.clients)
-    page.values(((name, f"{beyond}: {decided}") for name, beyond, decided in clients), CLIENT_MARGIN)
+    for one in inspection.clients:
+        page.values([(one.client, f"{BEYOND[one.beyond].format(one.tokens)}: {one.decided_by}")], margin=22)
     for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
         page.line(("mend: ", "label"), (mend, "title"))
 

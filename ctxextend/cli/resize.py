@@ -166,7 +166,8 @@ def show_plan(
     """Print what a recipe would do; return that as plain values, one for each step, with its warnings."""
     from ctxextend.plan.plan import ResizeResult
 
-    page, resized, warnings = Page(), None, list(plan.warnings) if plan else []
+    resized, warnings = None, list(plan.warnings) if plan else []
+    items = [("source", recipe.checkpoint.source), *([("output", str(output))] if output else [])]
     steps = {name: asdict(step) for name in ("train", "evaluate") if (step := getattr(recipe, name)) is not None}
     if plan is not None:
         try:
@@ -175,17 +176,16 @@ def show_plan(
             warnings.append(f"As things stand the run would be refused: {error}")
             sink.warning(warnings[-1])
         output, choices = output or plan.default_output, plan.choices()
-        page.values(_plan_items(plan, output), margin=10)
+        items = list(_plan_items(plan, output))
         sink.note(*choices)
         resized = to_json(ResizeResult(plan, output, choices=choices, dry_run=True))
-    elif steps:
-        page.values([("source", recipe.checkpoint.source), *([("output", str(output))] if output else [])], margin=10)
     for step, settings in steps.items():
-        given = {name: value for name, value in settings.items() if value is not None and value is not False}
-        texts = {name: " ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in given.items()}
-        page.values(((step, f"{name}: {text}") for name, text in texts.items() if text), margin=10)
-    if page.lines:
-        sink.screen(page.lines)
+        given = {name: v for name, v in settings.items() if v is not None and v is not False and v != ()}
+        texts = (f"{name}: {' '.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items())
+        items += ((step, text) for text in texts)
+    page = Page()
+    page.values(items, margin=10)
+    sink.screen(page.lines)
     shown = {"output": str(output) if output else None, "dry_run": True, "resize": resized}
     return shown | dict.fromkeys(("train", "evaluate")) | steps, warnings
 
@@ -231,7 +231,7 @@ def _limit_text(value: Any) -> str:
 
 def _show_result(sink: Output, result: "ResizeResult") -> None:
     """Print what became of a plan, and the new folder."""
-    plan, omitted = result.plan, result.plan.checkpoint.omitted
+    plan = result.plan
     sink.warning(*result.warnings[len(plan.warnings) :])
     if result.verified:
         sink.note("verified: every claim of `ctxextend verify` holds")
@@ -239,8 +239,7 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
     sink.note(*result.choices)
-    if omitted:
-        sink.note(f"left out: {', '.join(f'{name} ({why})' for name, why in omitted.items())}")
+    sink.note(*(f"left out: {name} ({why})" for name, why in plan.checkpoint.omitted.items()))
     sink.note(f"{result.bytes_written:,} bytes in {result.seconds:.1f} s")
     sink.data(str(result.output))
 

@@ -1,9 +1,7 @@
 """`ctxextend train`."""
 
 import math
-import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -87,10 +85,8 @@ def execute(sink: Output, plan: "RunPlan", output: Path | None, *, force: bool, 
         result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
-        typed = shlex.join(["ctxextend", *(word for word in sys.argv[1:] if word != "--resume")])
-        several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # then a launcher stood in front of it
-        hint = "Go on with --resume." if several else f"Go on with: {typed} --resume"
-        sink.failure("Interrupted", f"Stopped after step {stop.step}, which is saved in {stop.folder}.", hint)
+        stopped = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
+        sink.failure("Interrupted", stopped, "Go on with the same command and --resume.")
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         result = stop.result
