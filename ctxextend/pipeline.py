@@ -138,7 +138,7 @@ def plan_run(written: RecipeFile) -> RunPlan:
         checkpoint = open_reference(recipe.checkpoint)
         check_tables(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
         if recipe.resize is not None:
-            model = identify_model(checkpoint, recipe.checkpoint, typed=recipe.typed)
+            model = identify_model(checkpoint, recipe.checkpoint)
             resized = plan_model(model, recipe.resize)
     return RunPlan(recipe, resized)
 

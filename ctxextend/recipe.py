@@ -70,11 +70,6 @@ class Resize(MethodOptions):
         yield from super().faults()
 
     @property
-    def typed(self) -> tuple[str, ...]:
-        """The command and the flags that ask for the same, as they are typed behind ``ctxextend``."""
-        return ("resize", *flag_words({"to": self.to, "method": self.method, **self.typed_flags}))
-
-    @property
     def method_flags(self) -> tuple[str, ...]:
         """The flags that were given and mean something only where new rows are made."""
         values = {name: getattr(self, name) for name in ("method", "keep_first", "drop_last", *OWN_FLAGS)}
@@ -186,19 +181,10 @@ class Recipe:
     evaluate: Evaluate | None = None  # how to measure it then; None does not
     output: str | None = None  # the new folder; None is named after the source and the length
 
-    def __post_init__(self) -> None:
-        if self.checkpoint.table is not None and self.resize is not None and self.resize.part is not None:
-            raise ResizeError("--table names one table, and --part chooses among several.", "Leave one of them out.")
-
     @property
     def keeps_code(self) -> bool:
         """Whether code that lies beside what is resized or trained is copied."""
         return any(step is not None and step.keep_code for step in (self.resize, self.train))
-
-    @property
-    def typed(self) -> tuple[str, ...]:
-        """The command that asks for the first of its steps, as it is typed behind ``ctxextend``."""
-        return self.resize.typed if self.resize is not None else ("train" if self.train is not None else "run",)
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

@@ -160,7 +160,7 @@ def test_app_lets_a_bug_keep_its_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     def bug(*arguments: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("ctxextend.plan.plan.plan_recipe", bug)
+    monkeypatch.setattr("ctxextend.plan.plan.plan_model", bug)
     assert isinstance(run("resize", "tiny-gpt2", "--to", "512").exception, ZeroDivisionError)
 
 
@@ -168,7 +168,7 @@ def test_app_exits_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ctxextend.plan.plan.plan_recipe", interrupt)
+    monkeypatch.setattr("ctxextend.plan.plan.plan_model", interrupt)
     done = run("resize", "tiny-gpt2", "--to", "512")
     assert (done.exit_code, done.stdout) == (130, "")
     assert "Stopped; nothing was left half-made." in done.stderr

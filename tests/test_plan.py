@@ -20,7 +20,6 @@ from safetensors import safe_open
 import ctxextend
 from ctxextend import CheckpointError, OutputError, ResizeError, plan_resize, resize, verify
 from ctxextend.json_output import to_json
-from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
 from tests import pico
 
@@ -240,13 +239,6 @@ def test_resize_takes_numpys_numbers_for_the_methods_flags(make_pico: MakePico, 
     values = to_json(plan)
     assert (values["alpha"], values["seed"], values["keep_first"], type(plan.max_len_after)) == (0.25, None, 1, int)
     plan.execute(tmp_path / "out")
-
-
-def test_resize_repeats_the_methods_flags_in_advice() -> None:
-    settings = Resize(512, method="hierarchical", alpha=0.3, drop_last=2)
-    flags = ("--to", "512", "--method", "hierarchical", "--drop-last", "2", "--alpha", "0.3")
-    assert settings.typed == ("resize", *flags)
-    assert Resize(512, method="random", seed=0).typed[-2:] == ("--seed", "0")
 
 
 def test_resize_to_fewer_writes_a_recipe_without_a_method(make_pico: MakePico, tmp_path: Path) -> None:

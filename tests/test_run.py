@@ -16,7 +16,6 @@ from ctxextend import CheckpointError, DataError, RecipeError, RunResult, pipeli
 from ctxextend.cli.app import app_of
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.plan.plan import plan_recipe
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 from ctxextend.training.training_result import TrainingInterrupted, TrainResult
 from tests import pico
@@ -85,8 +84,8 @@ def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[
 def test_run_makes_a_described_model_again(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", model_type="my-own")
-    ref = CheckpointRef(str(source), table="transformer.wpe.weight", config_key="n_positions")
-    first = plan_recipe(Recipe(ref, Resize(32))).execute("first").output
+    flags = {"table": "transformer.wpe.weight", "config_key": "n_positions"}
+    first = ctxextend.resize(source, 32, output="first", **flags).output
     assert ctxextend.run("first/ctxextend.yaml", "again").output == Path("again")
     assert pico.contents(Path("again")) == pico.contents(first)
 

@@ -89,7 +89,8 @@ def resize(
         ctxextend resize facebook/bart-base --to 4096 --part encoder
     """
     flags = locals()
-    from ctxextend.plan.plan import ResizeResult, plan_model, plan_recipe
+    from ctxextend.plan.find_tables import open_model
+    from ctxextend.plan.plan import ResizeResult, plan_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
     of_training = {"--steps": steps, "--trainable": trainable, "--seq-len": seq_len, "--resume": resume}
@@ -106,7 +107,7 @@ def resize(
             from ctxextend.comparison.calibrate import calibrate_model, check_calibrated
 
             check_calibrated(settings)
-    plan = plan_recipe(recipe)
+    plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
     sink.warning(*plan.warnings)
     also: dict[str, Any] = {}

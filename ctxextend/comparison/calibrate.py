@@ -84,7 +84,7 @@ def calibrate(
     text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
     ref = named_ref(reference, {key: flags.pop(key) for key in [*flags] if key in REF_KEYS})
     settings = Resize(to, **({"method": CALIBRATED} | flags))
-    return calibrate_model(open_model(ref, typed=settings.typed), settings, text, progress)
+    return calibrate_model(open_model(ref), settings, text, progress)
 
 
 def check_calibrated(settings: Resize) -> None:

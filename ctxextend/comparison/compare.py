@@ -111,7 +111,7 @@ def compare(
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     settings["eval_data"] = path_names(settings.get("eval_data", ()))
     asked = Compare.from_flags(to, path_names(data), methods, steps, **settings)
-    return compare_model(open_model(ref, typed=("compare",)), asked, progress)
+    return compare_model(open_model(ref), asked, progress)
 
 
 class MethodSpec(NamedTuple):

@@ -143,7 +143,7 @@ def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
 
 def open_eval_model(ref: CheckpointRef, precision: str = "auto", hashes: Mapping[str, str] | None = None) -> EvalModel:
     """Load a checkpoint with its tokenizer; see `open_files` and `load_eval_model`."""
-    return load_eval_model(open_files(open_model(ref, typed=("evaluate",)), hashes), precision)
+    return load_eval_model(open_files(open_model(ref), hashes), precision)
 
 
 def auto_precision(device: str) -> str:

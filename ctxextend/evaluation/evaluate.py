@@ -110,7 +110,7 @@ def evaluate(
 def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
     """Measure a checkpoint; see `evaluate`."""
     check_paths(settings.data)
-    files = open_files(open_model(ref, typed=("evaluate",)))
+    files = open_files(open_model(ref))
     model = load_eval_model(files, settings.precision)
     fitting_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)

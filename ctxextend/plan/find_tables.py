@@ -56,12 +56,9 @@ class OpenedModel:
         return replace(self, checkpoint=self.checkpoint.with_code())
 
 
-def open_model(ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)) -> OpenedModel:
-    """Open a checkpoint, detect its architecture, and find its position tables.
-
-    `typed` is the command that asks for it, and its other flags, to be repeated in advice.
-    """
-    return identify_model(open_reference(ref), ref, typed=typed)
+def open_model(ref: CheckpointRef) -> OpenedModel:
+    """Open a checkpoint, detect its architecture, and find its position tables."""
+    return identify_model(open_reference(ref), ref)
 
 
 def open_reference(ref: CheckpointRef) -> Checkpoint:
@@ -69,17 +66,17 @@ def open_reference(ref: CheckpointRef) -> Checkpoint:
     return open_checkpoint(resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant), ref.variant)
 
 
-def identify_model(checkpoint: Checkpoint, ref: CheckpointRef, *, typed: Sequence[str] = ("inspect",)) -> OpenedModel:
+def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     """Detect the architecture of a checkpoint that is open already, and find its tables; see `open_model`."""
-    architecture = _architecture(checkpoint, ref, typed)
+    architecture = _architecture(checkpoint, ref)
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
 
 
-def _architecture(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
+def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     """Return the architecture of a checkpoint; the reference's `model_type` and `table` win over the config."""
     config = checkpoint.config
     if ref.table is not None:
-        return _described(checkpoint, ref, typed)
+        return _described(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
         what, then = next(iter(checkpoint.weights.values())).path, ""
@@ -100,7 +97,7 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[st
         message = f"The model type {model_type!r} is not in ctxextend's registry"
         message += f", but a part of this one is of a known type: {', '.join(parts)}." if parts else "."
         none = f"It holds no tensor that looks like a position table. {FAMILIES_HINT}"
-        raise UnsupportedModelError(message, _suggestions(checkpoint, ref, typed) or none)
+        raise UnsupportedModelError(message, _suggestions(checkpoint) or none)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
     architecture = find_architecture(config, where, ref.model_type)
     return _in_adapter(checkpoint, architecture) if checkpoint.is_adapter else architecture
@@ -191,7 +188,7 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
     raise CheckpointError(f"{checkpoint.root} holds a PEFT adapter {has} the position table.", then)
 
 
-def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str]) -> Architecture:
+def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     """Return the architecture of a model whose table the user describes."""
     table, key, reserved = str(ref.table), ref.config_key, ref.reserved_rows
     shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
@@ -211,12 +208,12 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str])
         about = table
     else:
         return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
-    hint = _suggestions(checkpoint, ref, typed, about) or "Check --table, --config-key and --offset."
+    hint = _suggestions(checkpoint, about) or "Check --table, --config-key and --offset."
     raise CheckpointError(message, hint)
 
 
-def _suggestions(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str], table: str | None = None) -> str:
-    """List the tensors that may be the table, and the command for the likeliest; empty where there is none."""
+def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
+    """List the tensors that may be the table, and the flags for the likeliest; empty where there is none."""
     found = []
     for entry in checkpoint.entries.values():
         if len(entry.shape) != 2 or entry.dtype not in FLOATS or table not in (None, entry.name):
@@ -242,9 +239,7 @@ def _suggestions(checkpoint: Checkpoint, ref: CheckpointRef, typed: Sequence[str
         for *_, entry, key, reserved in found
     )
     *_, entry, key, reserved = found[0]
-    before = {"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant}
-    behind = {"table": entry.name, "offset": reserved or None, "config-key": key or "KEY"}
-    words = ["ctxextend", typed[0], ref.source, *flag_words(before), *typed[1:], *flag_words(behind)]
+    words = flag_words({"table": entry.name, "offset": reserved or None, "config-key": key or "KEY"})
     return f"Tensors that may be its position table: {shown}. Say which it is: {shlex.join(words)}"
 
 

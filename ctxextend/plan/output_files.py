@@ -1,14 +1,15 @@
 """What lies beside the weights of any output: its model card, and warnings about code and links in its folder."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 import yaml
 
 from ctxextend.checkpoints.filenames import is_code
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.json_edit import delete, edit, load_object, read_bytes
+from ctxextend.checkpoints.rewrite import Layout
 from ctxextend.checkpoints.source import OUTSIDE, as_copied
 from ctxextend.errors import CheckpointError
 from ctxextend.recipe import RECIPE_FILE
@@ -30,6 +31,28 @@ BASE_MODEL = re.compile(r"^base_model:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", 
 # Files whose auto_map names the code that transformers runs in the place of its own, where it is told to trust it.
 MAPPED = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 NAMES_SHOWN = 5
+
+
+def index_text(
+    checkpoint: Checkpoint, layouts: Mapping[str, Layout], dropped: Collection[str] = (), added: int = 0
+) -> str:
+    """Return the index of shards without dropped tensors, its totals those of the output; `added` numbers are new."""
+    text, metadata = checkpoint.text(checkpoint.index_file), (checkpoint.index or {}).get("metadata")
+    if isinstance(metadata, Mapping):
+        sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
+        sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
+        totals = {"total_size": sum(sizes.values())}
+        if isinstance(metadata.get("total_parameters"), int | float):
+            totals["total_parameters"] = metadata["total_parameters"] + added
+        text = edit(text, {("metadata", key): value for key, value in totals.items() if key in metadata})
+    return delete(text, ("weight_map",), dropped)
+
+
+def read_card(checkpoint: Checkpoint) -> str | None:
+    """Return a checkpoint's own card but for its pointer to a recipe; None where it has none."""
+    if CARD_FILE not in checkpoint.copied:
+        return None
+    return read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED).replace(RECIPE_POINTER, "")
 
 
 def model_card(card: str | None, base_model: str, *, is_hub_id: bool, title: str, section: str) -> str:

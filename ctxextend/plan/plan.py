@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import delete, edit, read_bytes
+from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
@@ -27,7 +27,9 @@ from ctxextend.plan.output_files import (
     UNDECODED,
     UNTRAINED,
     file_warnings,
+    index_text,
     model_card,
+    read_card,
 )
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRUNCATE, CheckpointRef, Recipe, Resize, named_ref
@@ -35,28 +37,23 @@ from ctxextend.recipe_file import recipe_text
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, UNCHANGED
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
+
+# Stands in a recipe, numbered, for a hash that is not known yet: as long, and with a letter that none has.
+UNKNOWN_HASH = "{:x>64}"
 
 
 @dataclass(frozen=True)
 class ResizePlan:
-    """Everything a resize will do, known before it is done; `execute` does it.
+    """Everything a resize will do, known before it is done; `execute` does it."""
 
-    Attributes:
-        model: The source, opened and recognised.
-        settings: What was asked for.
-        tables: What becomes of each position table, the one that reads the tokenizer's texts first.
-        edits: Values that change in JSON files.
-        dropped: Position buffers that are left out of the weights, by name.
-        remade: Position buffers that are made anew at the new length.
-    """
-
-    model: OpenedModel = field(metadata=not_in_json)
-    settings: Resize = field(metadata=not_in_json)
-    tables: tuple[TablePlan, ...]
-    edits: tuple[Edit, ...]
-    dropped: tuple[str, ...]
-    remade: tuple[BufferPlan, ...] = field(metadata=not_in_json)
+    model: OpenedModel = field(metadata=not_in_json)  # the source, opened and recognised
+    settings: Resize = field(metadata=not_in_json)  # what was asked for
+    tables: tuple[TablePlan, ...]  # the one that reads the tokenizer's texts first
+    edits: tuple[Edit, ...]  # values that change in JSON files
+    dropped: tuple[str, ...]  # position buffers that are left out of the weights
+    remade: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers that are made anew
 
     def json_more(self) -> dict[str, Any]:
         """Return what the JSON of a plan says beside its fields."""
@@ -214,35 +211,19 @@ class ResizePlan:
 
     @cached_property
     def texts(self) -> Mapping[str, bytes]:
-        """Every text file that is edited or made, by its path below the output; a recipe without its hashes."""
+        """Every text file that is edited or made, by its path below the output; `UNKNOWN_HASH` for the hashes."""
         checkpoint = self.checkpoint
         texts = dict(checkpoint.made)
         for name in dict.fromkeys(change.file for change in self.edits):
             values = {change.path: change.after for change in self.edits if change.file == name}
             texts[name] = edit(checkpoint.text(name), values)
         if checkpoint.index is not None and self.layouts:
-            texts[checkpoint.index_file] = self._index(checkpoint.index)
-        unknown = "f" * 64
-        texts[RECIPE_FILE] = self._recipe(dict.fromkeys((table.name for table in self.tables), (unknown, unknown)))
-        texts[CARD_FILE] = self._card()
+            added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.tables)
+            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts, self.dropped, added)
+        texts |= {RECIPE_FILE: self._recipe(), CARD_FILE: self._card()}
         return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
-    def _index(self, index: Mapping[str, Any]) -> str:
-        """Return the index of shards, with the totals and names that it must have."""
-        checkpoint = self.checkpoint
-        text, metadata = checkpoint.text(checkpoint.index_file), index.get("metadata")
-        if isinstance(metadata, dict):
-            sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
-            sizes |= {name: layout.tensor_bytes for name, layout in self.layouts.items()}
-            totals = {"total_size": sum(sizes.values())}
-            if isinstance(metadata.get("total_parameters"), int | float):
-                added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.tables)
-                totals["total_parameters"] = metadata["total_parameters"] + added
-            text = edit(text, {("metadata", key): value for key, value in totals.items() if key in metadata})
-        return delete(text, ("weight_map",), self.dropped)
-
-    def _recipe(self, hashes: Mapping[str, tuple[str, str]]) -> str:
-        """Return the recipe, with the SHA-256 of each table before and after."""
+    def _recipe(self) -> str:
         source = self.checkpoint.source
         # A branch may move on: the commit is written down.
         pinned = source.kind == "hub" and source.revision is not None
@@ -262,10 +243,10 @@ class ResizePlan:
                     "name": table.name,
                     "rows_before": table.rows_before,
                     "rows_after": table.rows_after,
-                    "sha256_before": hashes[table.name][0],
-                    "sha256_after": hashes[table.name][1],
+                    "sha256_before": UNKNOWN_HASH.format(2 * number),
+                    "sha256_after": UNKNOWN_HASH.format(2 * number + 1),
                 }
-                for table in self.tables
+                for number, table in enumerate(self.tables)
             ],
             "versions": versions,
         }
@@ -273,7 +254,7 @@ class ResizePlan:
 
     def _card(self) -> str:
         """Return the model card: the source's own, and a section on the resize."""
-        checkpoint, source, after = self.checkpoint, self.checkpoint.source, self.max_len_after
+        source, after = self.checkpoint.source, self.max_len_after
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
         was = f"resized from {self._old_lengths} to {after} token positions"
@@ -284,11 +265,7 @@ class ResizePlan:
             f"`{self.method}`; no other weight was changed. {' '.join((self.consequences, *self._low_limits()))}"
             f"{RECIPE_POINTER}\n"
         )
-        # Whatever bytes a card holds are kept: what is no UTF-8 becomes surrogates here and bytes again when written.
-        has_card = CARD_FILE in checkpoint.copied
-        card = read_bytes(source.folder / CARD_FILE).decode("utf-8", UNDECODED) if has_card else None
-        card = card and card.replace(RECIPE_POINTER, "")
-        title = f"{printable(source.name)}-{after}"
+        card, title = read_card(self.checkpoint), f"{printable(source.name)}-{after}"
         return model_card(card, name, is_hub_id=source.hub_id is not None, title=title, section=section)
 
     @property
@@ -356,7 +333,7 @@ class ResizePlan:
         """
         began, folder, checkpoint = time.perf_counter(), self._output(output), self.checkpoint
         checkpoint.check_unchanged()
-        warnings, choices, hashes = list(self.warnings), list[str](), dict[str, tuple[str, str]]()
+        warnings, texts, hashes = list(self.warnings), dict(self.texts), list[str]()
         tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, self.bytes_to_write
 
         def written(count: int) -> None:
@@ -364,30 +341,38 @@ class ResizePlan:
 
         with atomic_folder(folder, checkpoint.guarded, self.file_sizes, force=force) as staged:
             for table in self.tables:
-                before = read_floats(checkpoint.names[table.name], table.name)
+                before = self._read(table)
                 after = tensors[table.name] = self.resized(table, before)
-                hashes[table.name] = (table_hash(before), table_hash(after))
-                warnings += _nonfinite_warnings(table, before, after)
-                choices += self._choice(table, before)
-            texts = {**self.texts, RECIPE_FILE: self._recipe(hashes).encode()}
+                hashes += [table_hash(before), table_hash(after)]
+                bad, bad_now = nonfinite_rows(before), len(nonfinite_rows(after))
+                if bad:
+                    warnings.append(
+                        f"{table.name} holds NaN or infinity in row{'s' * (len(bad) > 1)} {describe_rows(bad)}; "
+                        f"{bad_now} of the {len(after)} rows that were written hold them."
+                    )
+                elif bad_now:
+                    what = f"{bad_now} new rows of {table.name} go beyond what {table.dtype} can hold"
+                    warnings.append(f"{what}, and are infinite.")
+            for number, known in enumerate(hashes):
+                texts[RECIPE_FILE] = texts[RECIPE_FILE].replace(UNKNOWN_HASH.format(number).encode(), known.encode())
             write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - began, 3)
-        return ResizeResult(self, folder, tuple(warnings), size, seconds, tuple(choices))
+        return ResizeResult(self, folder, tuple(warnings), size, seconds, self.choices())
 
     def choices(self) -> tuple[str, ...]:
         """Say what a method that goes by a table's own figures makes of them; for others no table is read."""
         if not self.makes_rows or METHODS[self.method].explain is None:
             return ()
-        files = [(table, self.checkpoint.names[table.name]) for table in self.tables]
-        return tuple(said for table, file in files for said in self._choice(table, read_floats(file, table.name)))
+        said = []
+        for table in (table for table in self.tables if table.rows_after > table.rows_before):
+            rows = self._read(table)[table.reserved_rows :]
+            said.append(f"{table.name}: {explain_choice(rows, table.max_len_after, self.settings)}")
+        return tuple(said)
 
-    def _choice(self, table: TablePlan, before: NDArray[Any]) -> list[str]:
-        if table.rows_after <= table.rows_before:
-            return []
-        said = explain_choice(before[table.reserved_rows :], table.max_len_after, self.settings)
-        return [f"{table.name}: {said}"] if said else []
+    def _read(self, table: TablePlan) -> NDArray[Any]:
+        return read_floats(self.checkpoint.names[table.name], table.name)
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
         """Return one of the `tables`, shape (rows_before, hidden_size), at its new length, in its dtype."""
@@ -399,42 +384,18 @@ class ResizePlan:
             raise ResizeError(f"{what} does not fit in this machine's memory.", "Give a smaller --to.") from None
 
 
-def _nonfinite_warnings(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> Iterator[str]:
-    """Yield a sentence where a table holds what is no number, or got it by the method or the dtype."""
-    bad, written = nonfinite_rows(before), len(nonfinite_rows(after))
-    if bad:
-        listed = ", ".join(map(str, bad[:10])) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
-        yield (
-            f"{table.name} holds NaN or infinity in row{'s' * (len(bad) > 1)} {listed}; "
-            f"{written} of the {len(after)} rows that were written hold them."
-        )
-    elif written:
-        yield f"{written} new rows of {table.name} go beyond what {table.dtype} can hold, and are infinite."
-
-
 @dataclass(frozen=True)
 class ResizeResult:
-    """What became of a plan; its JSON is the plan's, and its own fields.
-
-    Attributes:
-        plan: What was carried out, or only shown.
-        output: The new folder.
-        warnings: What the user should know, the plan's own first.
-        bytes_written: Bytes of the new folder's files.
-        seconds: How long it took, wall clock.
-        choices: What a method that goes by a table's own figures made of them.
-        dry_run: Whether the plan was only shown.
-        verified: Whether the output was verified before it took its name.
-    """
+    """What became of a plan; its JSON is the plan's, and its own fields."""
 
     plan: ResizePlan = field(metadata=not_in_json)
-    output: Path
-    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-    bytes_written: int = 0
-    seconds: float = 0.0
-    choices: tuple[str, ...] = ()
-    dry_run: bool = False
-    verified: bool = False
+    output: Path  # the new folder
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # the plan's own first
+    bytes_written: int = 0  # of the new folder's files
+    seconds: float = 0.0  # wall clock
+    choices: tuple[str, ...] = ()  # what a method that goes by a table's own figures made of them
+    dry_run: bool = False  # whether the plan was only shown
+    verified: bool = False  # whether the output was verified before it took its name
 
     def json_more(self) -> ResizePlan:
         """Return what its JSON says beside its fields."""
@@ -464,14 +425,8 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
         ResizeError: The length, the method or a flag cannot be served.
     """
     ref = named_ref(reference, {key: settings.pop(key) for key in [*settings] if key in REF_KEYS})
-    return plan_recipe(Recipe(ref, Resize(to, method=method, **settings)))
-
-
-def plan_recipe(recipe: Recipe) -> ResizePlan:
-    """Plan the resize that a recipe asks for; see `plan_resize`."""
-    if recipe.resize is None:
-        raise ResizeError("The recipe asks for no resize.", "Say to what length: resize with to.")
-    return plan_model(open_model(recipe.checkpoint, typed=recipe.typed), recipe.resize)
+    asked = Resize(to, method=method, **settings)
+    return plan_model(open_model(ref), asked)
 
 
 def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
@@ -495,9 +450,7 @@ def resize(
     """Plan a resize and carry it out: `plan_resize` and `ResizePlan.execute` in one.
 
     Args:
-        reference: As in `plan_resize`.
-        to: As in `plan_resize`.
-        method: As in `plan_resize`.
+        reference, to, method: As in `plan_resize`.
         output: The new folder; None is ``<name>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder at the last moment.
         settings: The other arguments of `plan_resize`, by their names.

@@ -151,7 +151,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
             raise CheckpointError("No recipe lies beside it that says what it was made of.")
         learned = learned_before(base.chain, files.table, reserved, files.rows)
         if learned is None or len(learned) != files.max_len:
-            opened = open_model(base.ref, typed=("train",))
+            opened = open_model(base.ref)
             check_tables(opened.checkpoint, base.ref, base.hashes)
             before = read_floats(opened.checkpoint.names[opened.tables[0].name], opened.tables[0].name)
             if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_disk_space, check_output, existing_above
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import edit, read_bytes
+from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
 from ctxextend.errors import RecipeError, TrainingError, printable
@@ -29,9 +29,11 @@ from ctxextend.plan.output_files import (
     UNDECODED,
     UNTRAINED,
     file_warnings,
+    index_text,
     model_card,
+    read_card,
 )
-from ctxextend.plan.plan import ResizePlan, plan_recipe, table_hash
+from ctxextend.plan.plan import ResizePlan, plan_model, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import find_base, read_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
@@ -142,8 +144,8 @@ def train_recipe(
     with ExitStack() as stack:
         with devices.main_process_first():
             if plan is None and recipe.resize is not None:
-                plan = plan_recipe(recipe)
-            source = opened = plan.model if plan is not None else open_model(recipe.checkpoint, typed=recipe.typed)
+                plan = plan_model(open_model(recipe.checkpoint), recipe.resize)
+            source = opened = plan.model if plan is not None else open_model(recipe.checkpoint)
             path = _output(recipe, output, source)
             folder = RunFolder.beside(path)
             if devices.is_main_process:
@@ -298,12 +300,8 @@ class TrainedWeights:
             keys = [key for key in CONFIG_KEYS if key in checkpoint.config] or CONFIG_KEYS[:1]
             changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
             found[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
-        metadata = (checkpoint.index or {}).get("metadata")
-        if self.dtype is not None and isinstance(metadata, Mapping) and "total_size" in metadata:
-            sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
-            sizes |= {name: layout.tensor_bytes for name, layout in self.layouts.items()}
-            new: dict[tuple[str, ...], Any] = {("metadata", "total_size"): sum(sizes.values())}
-            found[checkpoint.index_file] = edit(checkpoint.text(checkpoint.index_file), new)
+        if self.dtype is not None and checkpoint.index is not None:
+            found[checkpoint.index_file] = index_text(checkpoint, self.layouts)
         return found
 
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
@@ -356,11 +354,9 @@ def _recipe(
 
 def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     """Return the model card, without what the old one says of files that changed."""
-    checkpoint, card = files.checkpoint, None
-    if CARD_FILE in checkpoint.copied:
-        card = read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED)
-        card = card.replace(RECIPE_POINTER, "").replace(LOG_POINTER, "")
-        card = card.replace(UNTRAINED.format(files.max_len), BEFORE)
+    checkpoint, card = files.checkpoint, read_card(files.checkpoint)
+    if card is not None:
+        card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), BEFORE)
     data = ", ".join(f"`{printable(path)}`" for path in recipe.train.data) if recipe.train else ""
     at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
     section = (

@@ -64,7 +64,7 @@ def verify_resized(
     except CheckpointError as error:
         return _failed(ref, reference, "readable", error)
     try:
-        expected = find_expected_resize(identify_model(base, ref, typed=("verify", reference)), resized)
+        expected = find_expected_resize(identify_model(base, ref), resized)
     except ResizeError as error:
         return _failed(ref, reference, "table", error)
     checks = _run_checks(expected, resized, progress)
