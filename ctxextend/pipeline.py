@@ -31,21 +31,13 @@ Folder = str | os.PathLike[str] | None
 
 @dataclass(frozen=True)
 class RunResult:
-    """What became of a run.
+    """What became of a run."""
 
-    Attributes:
-        output: The new folder; None where none was asked for.
-        resize: What was written, where the recipe resizes and does not train.
-        training: What was trained and written, where the recipe trains.
-        evaluation: What was measured, where the recipe evaluates.
-        planned: What its resize did, where the recipe then trains.
-    """
-
-    output: Path | None = None
-    resize: ResizeResult | None = field(default=None, metadata=not_in_json)
+    output: Path | None = None  # the new folder, where one was asked for
+    resize: ResizeResult | None = field(default=None, metadata=not_in_json)  # where the recipe does not train
     training: "TrainResult | None" = field(default=None, metadata=json_key("train"))
     evaluation: Evaluation | None = field(default=None, metadata=json_key("evaluate"))
-    planned: ResizePlan | None = field(default=None, metadata=not_in_json)
+    planned: ResizePlan | None = field(default=None, metadata=not_in_json)  # its resize, where the recipe trains
 
     def json_more(self) -> dict[str, Any]:
         """Return what its JSON says beside its fields."""
@@ -59,88 +51,69 @@ class RunResult:
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C while the output of a run was measured.
-
-    Attributes:
-        result: What was done until then.
-    """
+    """Ctrl-C while the output of a run was measured; `result` is what was done until then."""
 
     def __init__(self, result: RunResult) -> None:
         super().__init__("interrupted")
         self.result = result
 
 
-@dataclass(frozen=True)
-class RunPlan:
-    """A run whose source was found to be what its recipe says; `execute` does it."""
+def run_recipe(
+    recipe: Recipe,
+    plan: ResizePlan | None,
+    output: Folder = None,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    progress: Stages = lambda what, of: nullcontext(no_progress),
+    tell: Callable[[str], None] = lambda text: None,
+) -> RunResult:
+    """Resize by a plan, train and evaluate, as far as a recipe asks for it; see `run`.
 
-    recipe: Recipe
-    resize: ResizePlan | None  # what its resize will do
+    Of several processes that train together, each calls this, and the first alone evaluates. `progress` is called at
+    the start of each step, `tell` with what should be known before a training begins.
+    """
+    folder = recipe.output if output is None else output
+    # What a step behind a long training would refuse is refused now.
+    if resume and recipe.train is None:
+        raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
+    if folder is not None and recipe.train is None and plan is None:
+        raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
+    if recipe.evaluate is not None:
+        check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
+    result = RunResult()
+    if recipe.train is not None:
+        from ctxextend.training.train import train_recipe
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know before the plan is carried out."""
-        return () if self.resize is None else self.resize.warnings
-
-    def execute(
-        self,
-        output: Folder = None,
-        *,
-        force: bool = False,
-        resume: bool = False,
-        progress: Stages = lambda what, of: nullcontext(no_progress),
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> RunResult:
-        """Resize, train and evaluate, as far as the recipe asks for it; see `run`.
-
-        Of several processes that train together, each calls this, and the first alone evaluates. `progress` is called
-        at the start of each step, `tell` with what should be known before a training begins.
-        """
-        recipe, plan = self.recipe, self.resize
-        folder = recipe.output if output is None else output
-        # What a step behind a long training would refuse is refused now.
-        if resume and recipe.train is None:
-            raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
-        if folder is not None and recipe.train is None and plan is None:
-            raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
-        if recipe.evaluate is not None:
-            check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
-        result = RunResult()
-        if recipe.train is not None:
-            from ctxextend.training.train import train_recipe
-
-            with progress("Training", "tokens") as moved:
-                trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, tell=tell, progress=moved)
-            result = RunResult(trained.output, training=trained, planned=plan)
-        elif plan is not None:
-            with progress("Writing", "bytes") as moved:
-                resized = plan.execute(folder, force=force, progress=moved)
-            result = RunResult(resized.output, resize=resized)
-        if recipe.evaluate is None or (result.training and not result.training.is_first):
-            return result
-        measured = recipe.checkpoint
-        if (made := result.output) is not None:
-            # No id of the Hub begins with a dot.
-            name = str(made) if made.is_absolute() else f".{os.sep}{made}"
-            measured = replace(measured, source=name, revision=None, subfolder=None)
-        try:
-            with progress("Reading", "tokens") as moved:
-                return replace(result, evaluation=evaluate_checkpoint(measured, recipe.evaluate, moved))
-        except EvaluationInterrupted as stop:
-            raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
+        with progress("Training", "tokens") as moved:
+            trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, tell=tell, progress=moved)
+        result = RunResult(trained.output, training=trained, planned=plan)
+    elif plan is not None:
+        with progress("Writing", "bytes") as moved:
+            resized = plan.execute(folder, force=force, progress=moved)
+        result = RunResult(resized.output, resize=resized)
+    if recipe.evaluate is None or (result.training and not result.training.is_first):
+        return result
+    measured = recipe.checkpoint
+    if (made := result.output) is not None:
+        # No id of the Hub begins with a dot.
+        name = str(made) if made.is_absolute() else f".{os.sep}{made}"
+        measured = replace(measured, source=name, revision=None, subfolder=None)
+    try:
+        with progress("Reading", "tokens") as moved:
+            return replace(result, evaluation=evaluate_checkpoint(measured, recipe.evaluate, moved))
+    except EvaluationInterrupted as stop:
+        raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
 
 
-def plan_run(written: RecipeFile) -> RunPlan:
-    """See that a run's source is what its recipe says, and plan its resize; nothing is written."""
-    recipe, resized = written.recipe, None
-    hashes = table_hashes(written.provenance)
-    if recipe.resize is not None or hashes:
-        checkpoint = open_reference(recipe.checkpoint)
-        check_tables(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
-        if recipe.resize is not None:
-            model = identify_model(checkpoint, recipe.checkpoint)
-            resized = plan_model(model, recipe.resize)
-    return RunPlan(recipe, resized)
+def plan_run(written: RecipeFile) -> ResizePlan | None:
+    """See that a run's source is what its recipe says, and plan its resize if there is one; nothing is written."""
+    recipe, hashes = written.recipe, table_hashes(written.provenance)
+    if recipe.resize is None and not hashes:
+        return None
+    checkpoint = open_reference(recipe.checkpoint)
+    check_tables(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
+    return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize) if recipe.resize else None
 
 
 def run(
@@ -170,7 +143,7 @@ def run(
     if isinstance(recipe, Recipe):
         if changes:
             raise RecipeError("Changes are made to what a file says.", "Give the Recipe as it should be.")
-        written = RecipeFile(recipe)
+        written = RecipeFile(recipe, {})
     else:
         written = read_recipe(os.fspath(recipe), changes)
-    return plan_run(written).execute(output, force=force, resume=resume)
+    return run_recipe(written.recipe, plan_run(written), output, force=force, resume=resume)

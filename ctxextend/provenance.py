@@ -45,13 +45,13 @@ class Provenance:
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
-    """Read the recipe that lies beside a checkpoint's weights; None where there is none."""
+    """Read the recipe that lies beside a checkpoint's weights; None where none does that can be read."""
     if RECIPE_FILE not in checkpoint.copied:
         return None
     try:
-        return parse_provenance(checkpoint.text(RECIPE_FILE), str(checkpoint.root / RECIPE_FILE))
-    except CheckpointError as error:
-        raise RecipeError(error.message, error.hint) from error
+        return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE)
+    except (CheckpointError, RecipeError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,7 @@ def find_base(checkpoint: Checkpoint, named: str | None = None) -> BaseCheckpoin
     """Return the base that the user named, or the first that the recipe beside a checkpoint knows; else None."""
     if named is not None:
         return BaseCheckpoint(CheckpointRef(named))
-    try:
-        written = read_provenance(checkpoint)
-    except RecipeError:  # a file of that name that is none of ours says nothing
-        return None
+    written = read_provenance(checkpoint)
     return None if written is None else BaseCheckpoint(written.chain[-1].base, written.chain[-1].hashes, written.chain)
 
 
@@ -88,7 +85,11 @@ def parse_provenance(text: str, name: str) -> Provenance:
             settings=asked.resize or Resize(facts["max_len"]),  # what was only trained has the length that it had
             trainable=asked.train.trainable if asked.train else None,
             method=method if method in (*METHODS, TRUNCATE) else None,
-            rows={key: counts for key, counts in rows.items() if all(map(_is_count, counts))},
+            rows={
+                key: counts
+                for key, counts in rows.items()
+                if all(type(count) is int and 0 <= count < 2**63 for count in counts)
+            },
             hashes=table_hashes(facts),
             values=yaml.load(text, PlainLoader),
             before=None if before is None else parse_provenance(yaml_text(before), name),
@@ -96,10 +97,6 @@ def parse_provenance(text: str, name: str) -> Provenance:
     except (*NOT_PLAIN, CtxextendError) as error:
         message = f"{name} is no recipe of a resize: {one_line(error)}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -111,16 +108,14 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def table_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 that each table had before, as far as a file's ``provenance`` says so, by the table's name."""
-    found = {name: table.get("sha256_before") for name, table in _tables(facts).items()}
-    return {name: value for name, value in found.items() if isinstance(value, str) and SHA256.fullmatch(value)}
+    found = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
+    return {name: value for name, value in found.items() if SHA256.fullmatch(value)}
 
 
 def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
-    """Return which rows of a table were learned before the resizes of a chain, the newest first.
+    """Return which rows of a table were learned before the resizes of a chain, the newest first: shape (positions,).
 
-    Returns:
-        Shape (positions,), true for learned rows; None where the recipes do not say how many rows there were, or say
-        that there were more than `most`.
+    None where the recipes do not say how many rows there were, or say that there were more than `most`.
     """
     oldest_first = chain[::-1]
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]

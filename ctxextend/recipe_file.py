@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
@@ -55,22 +55,15 @@ def _keys() -> Iterator[tuple[str, Key]]:
 KEYS = dict(_keys())
 
 
-@dataclass(frozen=True)
-class RecipeFile:
+class RecipeFile(NamedTuple):
     """What a recipe file holds."""
 
-    recipe: Recipe  # what it asks for
-    # How the output came about that it was written beside; empty where it was written by hand.
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe
+    provenance: Mapping[str, Any]  # how the output came about that it lies beside; empty where a user wrote it
 
 
 class PlainLoader(yaml.SafeLoader):
-    """PyYAML's safe loader without aliases, by which a few lines stand for what no memory holds; dates are texts."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares them
-        first: [rule for rule in rules if not rule[0].endswith(":timestamp")]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    """PyYAML's safe loader without aliases, by which a few lines stand for what no memory holds."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuse an alias."""
@@ -133,12 +126,9 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFil
     whole = _settings(dict, entries, nowhere, faults) or {}
     ref = _settings(CheckpointRef, entries, nowhere, faults)
     steps = {key: _settings(kind, entries, entries[key], faults) for key, kind in SECTIONS.items() if key in whole}
-    if not faults:
-        try:
-            return RecipeFile(Recipe(ref, **steps, output=whole.get("output")), whole.get("provenance", {}))
-        except ResizeError as error:
-            faults.append(entries["resize"].fault(str(error)))
-    raise RecipeError("\n".join(message for _, message in sorted(set(faults))), HINT)
+    if faults:
+        raise RecipeError("\n".join(message for _, message in sorted(set(faults))), HINT)
+    return RecipeFile(Recipe(ref, **steps, output=whole.get("output")), whole.get("provenance", {}))
 
 
 def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
@@ -186,7 +176,7 @@ def _settings(kind: Any, entries: Mapping[str, Entry], place: Entry, faults: lis
             try:
                 given[key.name] = _converted(value, key.wanted)
             except (TypeError, ValueError, OverflowError):
-                quotes = ": put it in quotes" if key.wanted is str and isinstance(value, bool | int | float) else ""
+                quotes = ": put it in quotes" if key.wanted is str and not isinstance(value, dict | list) else ""
                 found = f"{path} is {KINDS.get(type(value), 'a value')}, and should be {KINDS[key.wanted]}{quotes}"
                 faults.append(entries[path].fault(found))
         elif key.is_needed:
@@ -222,8 +212,7 @@ def _unknown(path: str) -> str:
     section, _, name = path.rpartition(".")
     siblings = [known for known in KEYS if known.rpartition(".")[0] == section]
     siblings = siblings or [known for known in KEYS if "." not in known]
-    known = (*siblings, *(known for known in KEYS if known.endswith(f".{name}")))
-    names = {key.rpartition(".")[2]: key for key in known}
+    names = {known.rpartition(".")[2]: known for known in (*KEYS, *siblings)}
     near = get_close_matches(name, names, 1)
     advice = f"did you mean {names[near[0]]}?" if near else f"there are {', '.join(siblings)}"
     return f"there is no key {path}; {advice}"

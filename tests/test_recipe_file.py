@@ -235,7 +235,3 @@ def test_parse_recipe_gives_a_recipe_or_an_error_of_its_own(text: str) -> None:
         assert isinstance(parse_recipe(f"source: a\nresize: {text}", "it"), RecipeFile)
     except RecipeError as error:
         assert error.message.startswith("it")
-
-
-def test_parse_recipe_takes_a_date_for_text() -> None:
-    assert read("source: a\nrevision: 2020-01-01\nresize: {to: 2}").checkpoint.revision == "2020-01-01"

@@ -84,7 +84,7 @@ def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[
 def test_run_makes_a_described_model_again(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", model_type="my-own")
-    flags = {"table": "transformer.wpe.weight", "config_key": "n_positions"}
+    flags: dict[str, Any] = {"table": "transformer.wpe.weight", "config_key": "n_positions"}
     first = ctxextend.resize(source, 32, output="first", **flags).output
     assert ctxextend.run("first/ctxextend.yaml", "again").output == Path("again")
     assert pico.contents(Path("again")) == pico.contents(first)

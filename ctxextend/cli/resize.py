@@ -125,10 +125,9 @@ def resize(
         sink.result("resize", shown["resize"] | also, warnings)
     elif training is not None:
         from ctxextend.cli.train import execute
-        from ctxextend.pipeline import RunPlan
 
-        run = RunPlan(replace(recipe, resize=plan.settings), plan)
-        trained = execute(sink, run, output, force=force, resume=resume).training
+        recipe = replace(recipe, resize=plan.settings)
+        trained = execute(sink, recipe, plan, output, force=force, resume=resume).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))

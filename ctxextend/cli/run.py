@@ -46,14 +46,16 @@ def run(
     from ctxextend.recipe_file import read_recipe
 
     sink = Output(as_json, quiet)
-    plan = plan_run(read_recipe(recipe, changes or ()))
-    sink.note(*(plan.resize.notes if plan.resize else ()))
-    sink.warning(*plan.warnings)
+    written = read_recipe(recipe, changes or ())
+    asked, plan = written.recipe, plan_run(written)
+    if plan is not None:
+        sink.note(*plan.notes)
+        sink.warning(*plan.warnings)
     if dry_run:
-        folder = output or (Path(plan.recipe.output) if plan.recipe.output else None)
-        sink.result("run", *show_plan(sink, plan.recipe, plan.resize, folder, force=force))
+        folder = output or (Path(asked.output) if asked.output else None)
+        sink.result("run", *show_plan(sink, asked, plan, folder, force=force))
         return
-    result = execute(sink, plan, output, force=force, resume=resume)
+    result = execute(sink, asked, plan, output, force=force, resume=resume)
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
     if result.evaluation is None:
         sink.result("run", values)

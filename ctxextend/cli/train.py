@@ -12,7 +12,9 @@ from ctxextend.cli.options import files, learning, running
 from ctxextend.cli.output import Output, ignore_ctrl_c
 
 if TYPE_CHECKING:
-    from ctxextend.pipeline import RunPlan, RunResult
+    from ctxextend.pipeline import RunResult
+    from ctxextend.plan.plan import ResizePlan
+    from ctxextend.recipe import Recipe
     from ctxextend.training.training_result import TrainResult
 
 
@@ -67,22 +69,23 @@ def train(
     torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
     flags = locals()
-    from ctxextend.pipeline import RunPlan
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
     sink = Output(as_json, quiet)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
-    result = execute(sink, RunPlan(recipe, None), output, force=force, resume=resume)
+    result = execute(sink, recipe, None, output, force=force, resume=resume)
     sink.result("train", result.training, result.warnings)
 
 
-def execute(sink: Output, plan: "RunPlan", output: Path | None, *, force: bool, resume: bool) -> "RunResult":
+def execute(
+    sink: Output, recipe: "Recipe", plan: "ResizePlan | None", output: Path | None, *, force: bool, resume: bool
+) -> "RunResult":
     """Carry a run out, and print what came of it but what was known before; exit where a training was stopped."""
-    from ctxextend.pipeline import RunInterrupted
+    from ctxextend.pipeline import RunInterrupted, run_recipe
     from ctxextend.training.training_result import TrainingInterrupted
 
     try:
-        result = plan.execute(output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
+        result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
         stopped = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
@@ -90,8 +93,8 @@ def execute(sink: Output, plan: "RunPlan", output: Path | None, *, force: bool, 
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         result = stop.result
-    made = result.resize or result.training
-    sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in plan.warnings))
+    made, told = result.resize or result.training, plan.warnings if plan else ()
+    sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in told))
     if result.training is not None:
         sink.note(losses_text(result.training))
     if result.output is not None:

@@ -11,13 +11,12 @@ import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.errors import RecipeError
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.inspection.stated_limits import client_limits, find_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
 from ctxextend.provenance import Provenance, read_provenance
-from ctxextend.recipe import CheckpointRef, flag_words, named_ref
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, named_ref
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
 # What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing:
@@ -50,12 +49,10 @@ def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect a checkpoint that is open already; see `inspect`."""
     checkpoint = model.checkpoint
-    recipe, notes = None, [*checkpoint.notes]
-    try:
-        written = read_provenance(checkpoint)
-        recipe = written.chain[-1] if written else None
-    except RecipeError as error:
-        notes.append(error.message)
+    written, notes = read_provenance(checkpoint), [*checkpoint.notes]
+    recipe = written.chain[-1] if written else None
+    if written is None and RECIPE_FILE in checkpoint.copied:
+        notes.append(f"{RECIPE_FILE} is no recipe of a resize.")
     parameters = sum(
         math.prod(entry.shape)
         for entry in checkpoint.entries.values()

@@ -13,49 +13,28 @@ from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.json_output import json_key, not_in_json
-from ctxextend.plan.find_tables import (
-    FoundTable,
-    OpenedModel,
-    TableShape,
-    check_rows,
-    of_part,
-)
+from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_rows, of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What becomes of one position table.
+    """What becomes of one position table."""
 
-    Attributes:
-        name: Its tensor in the checkpoint.
-        part: What it is called where there are several: encoder, decoder, text, …; else empty.
-        file: The file that holds it, below the checkpoint's root.
-        config_key: The key of config.json that states its length, with dots where configs are nested.
-        max_len_before: Usable positions now.
-        max_len_after: Usable positions wanted.
-        rows_before: Rows now: reserved_rows + max_len_before, and in few families some behind the last position.
-        rows_after: Rows wanted.
-        reserved_rows: Rows before position 0, which stay as they are.
-        hidden_size: Columns.
-        dtype: As safetensors spells it.
-        location: Where the registry has it.
-        fixes_limits: Whether what follows its length must state it even where that stays.
-    """
-
-    name: str
-    part: str
-    file: str
-    config_key: str
-    max_len_before: int
+    name: str  # its tensor in the checkpoint
+    part: str  # what it is called where there are several: encoder, decoder, text, …; else empty
+    file: str  # that holds it, below the checkpoint's root
+    config_key: str  # that states its length, with dots where configs are nested
+    max_len_before: int  # usable positions
     max_len_after: int
-    rows_before: int
+    rows_before: int  # reserved_rows + max_len_before, and in few families some behind the last position
     rows_after: int
-    reserved_rows: int = field(metadata=json_key("offset"))
-    hidden_size: int
-    dtype: str
-    location: TableLocation = field(metadata=not_in_json)
+    reserved_rows: int = field(metadata=json_key("offset"))  # before position 0, which stay as they are
+    hidden_size: int  # columns
+    dtype: str  # as safetensors spells it
+    location: TableLocation = field(metadata=not_in_json)  # where the registry has it
+    # Whether what follows its length must state it even where that stays.
     fixes_limits: bool = field(default=False, metadata=not_in_json)
 
     @property

@@ -18,7 +18,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
-from ctxextend.errors import RecipeError, TrainingError, printable
+from ctxextend.errors import TrainingError, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.models.load import match_parameters
@@ -33,7 +33,7 @@ from ctxextend.plan.output_files import (
     model_card,
     read_card,
 )
-from ctxextend.plan.plan import ResizePlan, plan_model, table_hash
+from ctxextend.plan.plan import ResizePlan, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import find_base, read_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
@@ -135,7 +135,7 @@ def train_recipe(
     """Resize a checkpoint, if the recipe says so, train it, and write it; see `train`.
 
     The output is by default the recipe's, else ``<name>-<length>`` of what is resized, or ``<name>-trained``; `plan` is
-    that of the resize, if it is made already; `tell` is told what the user should know before the first step.
+    that of its resize; `tell` is told what the user should know before the first step.
     """
     settings = recipe.train
     if settings is None:
@@ -143,8 +143,6 @@ def train_recipe(
     devices = open_devices()
     with ExitStack() as stack:
         with devices.main_process_first():
-            if plan is None and recipe.resize is not None:
-                plan = plan_model(open_model(recipe.checkpoint), recipe.resize)
             source = opened = plan.model if plan is not None else open_model(recipe.checkpoint)
             path = _output(recipe, output, source)
             folder = RunFolder.beside(path)
@@ -328,11 +326,8 @@ def _recipe(
     if begun_for is not None:
         trained["begun_for"] = begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
-    try:
-        found = read_provenance(files.checkpoint)
-    except RecipeError:  # a file of that name that is not ours
-        found = None
-    before = {} if found is None else dict(found.values)
+    found = read_provenance(files.checkpoint)
+    before = dict(found.values) if found else {}
     if recipe.resize is not None:
         provenance = before.pop("provenance")
         for table in provenance["tables"]:

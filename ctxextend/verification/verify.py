@@ -12,7 +12,7 @@ import numpy as np
 from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, holds, resolve_source
-from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, VerificationError
+from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, VerificationError
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -125,11 +125,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
     What the base is, is for the user to say: a recipe could choose what is compared, and so prove anything. That a
     table was trained is the recipe's word alone, which is then noted.
     """
-    recipe, reasons = None, list[str]()
-    try:
-        recipe = read_provenance(resized)
-    except RecipeError as error:
-        reasons.append(f"{error.message}.")
+    recipe, reasons = read_provenance(resized), list[str]()
     # The newest recipe that is of this base counts, and what was trained since then.
     chain = recipe.chain if recipe else ()
     for place, step in enumerate(chain):
@@ -143,7 +139,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
         if not other:
             return ExpectedResize(plan, step.trainable, "by its recipe", chain=chain[place:])
         reasons.append(f"The recipe beside it is of a table that had {other[0]} rows.")
-    why = reasons[0] if reasons else "No recipe lies beside it."
+    why = reasons[0] if reasons else "No recipe of a resize lies beside it."
     return _try_methods(model, resized, (f"{why} Every method was tried.",))
 
 
