@@ -99,4 +99,5 @@ def printable(text: str) -> str:
     the order of letters, and bytes that are no text.
     """
     shown = without_tokens(text)
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in shown)
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in shown)
+    return shown.replace("\\udc", "\\x")  # as Python holds the bytes of a name that are no text
