@@ -409,13 +409,13 @@ def refusal(*arguments: object) -> str:
     return done.stderr
 
 
-def test_inspect_of_an_unknown_type_advises_an_inspect_command(make_pico: MakePico) -> None:
+def test_inspect_of_an_unknown_type_advises_flags_that_serve(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="oddgpt")
     advice = refusal(source).splitlines()[-1]
-    assert advice.endswith(f"ctxextend inspect {source} --table {WPE} --config-key n_positions")
-    assert "--to" not in advice
-    assert run(*advice.split("ctxextend inspect ")[1].split()).exit_code == 0
+    flags = f"--table {WPE} --config-key n_positions"
+    assert advice.endswith(f": {flags}")
+    assert run(source, *flags.split()).exit_code == 0
 
 
 @pytest.mark.parametrize(
