@@ -33,7 +33,7 @@ def demo(
 
     sink = Output(as_json, quiet)
     page = report
-    if page is None and saving.is_installed(saving.REPORT):
+    if page is None and not saving.REPORT.missing():
         page = (output.parent if output else Path()) / REPORT
     options.check_files(report=page)
     with TemporaryDirectory() as temporary:

@@ -63,16 +63,15 @@ STYLE: dict[str, Any] = {
 METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-def render(make: "Callable[[], Figure]", suffix: str, **settings: Any) -> bytes:
+def render(make: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:
     """Return a figure in a format (.png, .svg or .pdf); the same one gives the same bytes with the same matplotlib.
 
-    `make` is called once matplotlib's settings are those of all figures; `settings` are more of these, ``_`` for dots.
+    `make` is called once matplotlib's settings are those of all figures; `fonttype` is how an SVG holds text.
     """
     from matplotlib import style
 
-    rc = STYLE | {name.replace("_", ".", 1): value for name, value in settings.items()}
     # Reset first, so that a user's own matplotlibrc changes nothing.
-    with style.context([rc], after_reset=True), warnings.catch_warnings():
+    with style.context([STYLE | {"svg.fonttype": fonttype}], after_reset=True), warnings.catch_warnings():
         # A character that the font does not have is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         data = io.BytesIO()

@@ -13,7 +13,7 @@ from ctxextend.errors import printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report import figures
 from ctxextend.report.figures import COLOURS, DASHES, INK, ORIGINAL_LOOK, Look, LossCurve, Plot
-from ctxextend.report.numbers import NumberFormat, significant_sign
+from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.saving import REPORT, check_file, save
 from ctxextend.version import __version__
 
@@ -81,7 +81,7 @@ def write_report(comparison: Comparison, path: Path) -> None:
         numbers=NUMBERS,
         panels=comparison_panels(comparison),
         svg=_svg,
-        line_class=_line_class,
+        line_class=lambda number: "c{} d{}".format(*_line(number)),
         original=ORIGINAL,
         lead_count=_lead_count(comparison),
         version=__version__,
@@ -94,9 +94,9 @@ def _shown(value: Any) -> Any:
     return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
 
 
-def _line_class(number: int) -> str:
-    """Return the classes that give a method the colour and the dashes of its curves."""
-    return f"c{number % len(COLOURS)} d{(number + number // len(COLOURS)) % len(DASHES)}"
+def _line(number: int) -> tuple[int, int]:
+    """Return the numbers of a method's colour and dashes, by its place in the ranking from 0."""
+    return number % len(COLOURS), (number + number // len(COLOURS)) % len(DASHES)
 
 
 def _lead_count(comparison: Comparison) -> int:
@@ -143,12 +143,6 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
     return [panel for panel in panels if panel is not None]
 
 
-def _look(number: int) -> Look:
-    """Return how the line of a method looks, by its place in the ranking from 0."""
-    dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dash}
-
-
 def _bar_look(number: int) -> Look:
     return {"color": COLOURS[number % len(COLOURS)], "alpha": 0.55}
 
@@ -178,7 +172,13 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     leads, better, curves = _lead_count(comparison), -(-len(found) // 2), list[LossCurve]()
     for number, (name, losses) in enumerate(found):
         width = 2.4 if number == 0 else 1.4 if number < leads else 0.7
-        look = {**_look(number), "linewidth": width, "alpha": 1.0 if number < leads else 0.5}
+        colour, dash = _line(number)
+        look: Look = {
+            "color": COLOURS[colour],
+            "linestyle": DASHES[dash],
+            "linewidth": width,
+            "alpha": 1.0 if number < leads else 0.5,
+        }
         curves.append(LossCurve(name, losses, look, is_whole=number < better, shows_errors=number == 0))
     if original:
         curves.insert(leads, LossCurve(ORIGINAL, original, ORIGINAL_LOOK, shows_errors=False))
@@ -250,7 +250,7 @@ def _svg(plot: Plot, key: str) -> Any:
             axes.set(xlabel="", ylabel="")
         return figure
 
-    text = figures.render(make, ".svg", svg_fonttype="none").decode()
+    text = figures.render(make, ".svg", fonttype="none").decode()
     text = text[text.index("<svg") :]
     for pattern, replacement in SVG_IN_HTML:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
@@ -298,13 +298,7 @@ def verdict(comparison: Comparison) -> str:
         pieces = f"the original, which reads {read} of {comparison.max_len_before:,} tokens,"
         parts.append(f"{pieces} has {text(comparison.original)}")
         if (change := _against_original(best)) is not None:
-            amount = NUMBERS.number(abs(change.mean), change.error)
-            which = {
-                -1: f"better by {amount} nats a token",
-                0: f"not surely different ({_change(change)} nats a token)",
-                1: f"worse by {amount} nats a token",
-            }[significant_sign(change.mean, change.error)]
-            parts[-1] += f", so that {names[0]} is {which}"
+            parts.append(f"{names[0]} on the same tokens: {NUMBERS.compared(change, 'that')}")
     return f"{_trained(comparison)}{'; '.join(parts)}."
 
 

@@ -14,16 +14,15 @@ class FileKind:
 
     plural: str
     formats: tuple[str, ...]
-    libraries: tuple[str, ...]
+    libraries: tuple[str, ...]  # of the extra `plot`
+
+    def missing(self) -> list[str]:
+        """Return the libraries that are not installed here."""
+        return [name for name in self.libraries if not importlib.util.find_spec(name)]
 
 
 FIGURE = FileKind("figures", (".png", ".svg", ".pdf"), ("matplotlib",))
 REPORT = FileKind("pages", (".html", ".htm"), ("matplotlib", "jinja2"))
-
-
-def is_installed(kind: FileKind) -> bool:
-    """Whether the libraries of the extra `plot` are there that a kind of file needs."""
-    return all(map(importlib.util.find_spec, kind.libraries))
 
 
 def check_format(path: Path, kind: FileKind) -> None:
@@ -36,7 +35,7 @@ def check_format(path: Path, kind: FileKind) -> None:
 def check_file(path: Path, kind: FileKind) -> None:
     """Refuse a file that cannot be made or has no place to go, before there is any work in it."""
     check_format(path, kind)
-    if missing := [name for name in kind.libraries if not importlib.util.find_spec(name)]:
+    if missing := kind.missing():
         message = f"{kind.plural.capitalize()} need {' and '.join(missing)}, not installed here."
         raise OutputError(message, "pip install 'ctxextend[plot]'")
     folder, hint = path.absolute().parent, f"Choose another place for {path.name}."

@@ -216,7 +216,8 @@ def choose_split(
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return split
-    split = replace(split, is_local=_is_local(source))
+    common = _autocorrelation((block - block.mean(axis=0) for block in _columns(source)), len(source), NEAR)
+    split = replace(split, is_local=bool((common < common[0] / 2).any()))
     wanted = _valley_sigma(source) if sigma is None else sigma
     if not wanted:
         return split
@@ -301,12 +302,6 @@ def _typical_rows(table: Rows) -> BandSplit:
     while stop - 1 in outliers and stop > 3 * len(table) // 4:
         stop -= 1
     return BandSplit(head, stop)
-
-
-def _is_local(rows: Rows) -> bool:
-    """Whether rows an eighth of the table apart have less than half in common of what neighbours have."""
-    common = _autocorrelation((block - block.mean(axis=0) for block in _columns(rows)), len(rows), NEAR)
-    return bool((common < common[0] / 2).any())
 
 
 def _valley_sigma(rows: Rows) -> float:

@@ -183,19 +183,17 @@ def _components(
     total = eigenvalues.sum()
     if not total > 0 or len(rows) < 4:
         return ()
+    found = list[Component]()
     projected = np.concatenate([(block - mean) @ directions for block in _blocks(table, rows)])
-    shares = (float(eigenvalue / total) for eigenvalue in eigenvalues[: projected.shape[1]])
-    return tuple(Component(share, *_period(rows, projected[:, k])) for k, share in enumerate(shares))
-
-
-def _period(rows: NDArray[np.intp], values: Floats) -> tuple[float, float]:
-    """Return the period of the sinusoid that fits a curve best, and the share of its variance that this explains."""
-    frequencies, power = periodogram(rows, values)
-    best = int(np.argmax(power))
-    total = float(np.square(values - values.mean()).sum())
-    fit = min(float(power[best]) / total, 1.0) if total > 0 else 0.0
-    step = frequencies[1] - frequencies[0] if len(frequencies) > 1 else 0.0
-    return 1 / float(frequencies[best] + step * find_vertex(power[max(best - 1, 0) : best + 2])), fit
+    for values, eigenvalue in zip(projected.T, eigenvalues, strict=False):
+        frequencies, power = periodogram(rows, values)
+        best = int(np.argmax(power))
+        squares = float(np.square(values - values.mean()).sum())
+        fit = min(float(power[best]) / squares, 1.0) if squares > 0 else 0.0
+        step = frequencies[1] - frequencies[0] if len(frequencies) > 1 else 0.0
+        frequency = float(frequencies[best] + step * find_vertex(power[max(best - 1, 0) : best + 2]))
+        found.append(Component(float(eigenvalue / total), 1 / frequency, fit))
+    return tuple(found)
 
 
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
