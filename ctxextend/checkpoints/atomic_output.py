@@ -90,9 +90,7 @@ def check_output(output: Path, source: Path, files: Mapping[str, int], *, force:
         output = Path(os.path.realpath(output))
         _check_place(output, source)
         _check_replaceable(_moved_aside(output) or output, files, force)
-        above = existing_above(output)
-        check_writable(above)
-        check_disk_space(above, files)
+        check_disk_space(existing_above(output), files)
 
 
 def _check_place(output: Path, source: Path) -> None:
@@ -134,14 +132,10 @@ def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> N
             raise OutputError(message, "Move that away, or choose another name with -o.")
 
 
-def check_writable(folder: Path) -> None:
-    """Raise OSError where this user may not create files in a folder."""
+def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
+    """Raise OutputError where files, by their sizes in bytes, do not fit on a folder's disk, OSError where none may."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
-    """Raise OutputError where files, given by their sizes in bytes, do not fit on the disk of an existing folder."""
     fits, words = disk_space(folder, files)
     if not fits:
         raise OutputError(f"The output {words}.", DISK_FULL_HINT)
@@ -218,7 +212,16 @@ def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) 
             output.rmdir()
         staged.rename(output)
     elif not _exchange(staged, output):
-        _rename_twice(staged, output)
+        with locked(output):  # a run that is killed between the two renames leaves it aside
+            aside = _sibling(output, "old")
+            output.rename(aside)
+            try:
+                staged.rename(output)
+            except OSError:
+                if not output.exists():
+                    aside.rename(output)
+                raise
+            _remove(aside)
     with contextlib.suppress(OSError):  # it has its name: whatever the disk says now, the run did not fail
         sync(output.parent)
 
@@ -233,20 +236,6 @@ def _exchange(one: Path, other: Path) -> bool:
     if failed and ctypes.get_errno() not in CANNOT_EXCHANGE:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fspath(other))
     return not failed
-
-
-def _rename_twice(staged: Path, output: Path) -> None:
-    """Replace the output by two renames; between them a killed run leaves it aside."""
-    with locked(output):
-        aside = _sibling(output, "old")
-        output.rename(aside)
-        try:
-            staged.rename(output)
-        except OSError:
-            if not output.exists():
-                aside.rename(output)
-            raise
-        _remove(aside)
 
 
 @contextlib.contextmanager

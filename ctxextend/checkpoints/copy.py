@@ -107,10 +107,10 @@ def reading(path: Path | str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing.", "Is this the checkpoint's folder?") from error
+        raise CheckpointError(f"{error.filename or path} is missing.", "Is this the checkpoint's folder?") from error
     except OSError as error:
-        hint = "Check the file and its permissions."
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.", hint) from error
+        what, hint = error.filename or path, "Check it and its permissions."
+        raise CheckpointError(f"{what} cannot be read: {error.strerror}.", hint) from error
 
 
 def file_fingerprint(path: Path) -> Fingerprint:

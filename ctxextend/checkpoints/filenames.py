@@ -25,14 +25,11 @@ STALE_KINDS = {
     "PyTorch weights": ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
     "TensorFlow weights": ("tf_model*.h5", "tf_model*.h5.index.json"),
     "Flax weights": ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
-    "Rust weights": ("rust_model.ot",),
-    "an ONNX export": ("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"),
-    "an OpenVINO export": ("openvino/*", "openvino_model.*"),
-    "GGUF weights": ("**/*.gguf",),
-    "a TFLite export": ("**/*.tflite",),
-    "a Core ML export": ("coreml/*", "**/*.mlmodel", "*.mlpackage/*"),
-    "a training checkpoint": ("*.ckpt", "*.ckpt.*"),
-    "other weights": ("model*.safetensors", "model*.safetensors.index*.json"),
+    "an export": (
+        *("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*", "openvino/*", "openvino_model.*"),
+        *("**/*.tflite", "coreml/*", "**/*.mlmodel", "*.mlpackage/*", "**/*.gguf", "rust_model.ot"),
+    ),
+    "other weights": ("model*.safetensors", "model*.safetensors.index*.json", "*.ckpt", "*.ckpt.*"),
     "training state": (
         *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
     ),
@@ -51,7 +48,6 @@ NOT_OURS = {
 
 # What Python imports, systems load, and shells and interpreters run.
 RUN = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
-CODE = tuple(f"**/*.{suffix}" for suffix in RUN)
 
 # What a checkpoint folder holds by the habits of transformers and sentence-transformers.
 KNOWN = (
@@ -66,9 +62,6 @@ KNOWN = (
     *("training_args.bin", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*", "ctxextend.yaml"),
     *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
-# The folders in which sentence-transformers keeps its modules, such as 1_Pooling.
-MODULE_FOLDER = "[0-9]*_*"
-
 # What tells that a folder holds a checkpoint, and its weights.
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 CHECKPOINT_WEIGHTS = (
@@ -79,14 +72,14 @@ CHECKPOINT_WEIGHTS = (
 
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint as it is written here commonly holds a file of that name."""
-    if len(path.parts) == 2 and fnmatchcase(path.parts[0], MODULE_FOLDER):
+    if len(path.parts) == 2 and fnmatchcase(path.parts[0], "[0-9]*_*"):  # a module of sentence-transformers
         return path.name == "pytorch_model.bin" or first_match(PurePosixPath(path.name), KNOWN) is not None
     return first_match(path, KNOWN) is not None
 
 
 def is_code(path: PurePosixPath) -> bool:
     """Whether a file of that name is code, at any depth."""
-    return first_match(path, CODE) is not None
+    return first_match(path, (f"**/*.{suffix}" for suffix in RUN)) is not None
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:

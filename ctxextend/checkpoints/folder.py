@@ -159,11 +159,8 @@ class Checkpoint:
 
 def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
     """Read a folder's config and the headers of its weights, and decide which of its other files are copied."""
-    try:
+    with reading(source.folder):
         return _open(source, variant)
-    except OSError as error:
-        what = error.filename or source.folder
-        raise CheckpointError(f"{what} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
 
 
 def _open(source: Source, variant: str | None) -> Checkpoint:

@@ -11,10 +11,6 @@ from ctxextend.errors import SourceError
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 AGAIN = "Run the same command again (files that were fetched whole are kept)"
 FAILED = "{id} could not be fetched from the Hub: "
-UNREACHABLE = (
-    FAILED + "the Hub could not be reached: {said}.",
-    f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {AGAIN}.",
-)
 # What went wrong, and what to do next, by the name of the error or by the answer's status; the first that fits holds.
 # By name, for the client has changed its HTTP library.
 EXPLAINED = {
@@ -35,19 +31,22 @@ EXPLAINED = {
         "There is no folder {id} here, and the Hub's cache does not hold it.",
         "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
     ),
-    "HTTP 401": (
-        FAILED + "it does not accept this login, or demands one ({said}).",
-        f"For what is not public {LOGIN}.",
-    ),
-    "HTTP 403": (
-        FAILED + "it is refused to this account or token ({said}).",
-        "A fine-grained token must be allowed to read it: see https://huggingface.co/settings/tokens.",
+    **dict.fromkeys(
+        ("HTTP 401", "HTTP 403"),
+        (
+            FAILED + "it is refused to this account or token ({said}).",
+            f"For what is not public {LOGIN}; a fine-grained token must be allowed to read it.",
+        ),
     ),
     "HTTP 429": (FAILED + "too many requests were made ({said}).", f"Wait a few minutes. {AGAIN}."),
     "HTTP 5xx": (FAILED + "the Hub failed ({said}).", f"Wait, and see https://status.huggingface.co. {AGAIN}."),
     "HTTP 4xx": (FAILED + "the Hub refused the request ({said}).", f"Check HF_ENDPOINT if it is set. {AGAIN}."),
     **dict.fromkeys(
-        ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"), UNREACHABLE
+        ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"),
+        (
+            FAILED + "the Hub could not be reached: {said}.",
+            f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {AGAIN}.",
+        ),
     ),
 }
 

@@ -114,27 +114,21 @@ def delete(text: str, path: Sequence[str], names: Collection[str]) -> str:
     return text[: all_members[0].start] + between.join(kept) + text[all_members[-1].end :]
 
 
-def _members(text: str, path: Sequence[str]) -> tuple[int, dict[str, _Member]]:
+def _members(text: str, path: Sequence[str], start: int = 0) -> tuple[int, dict[str, _Member]]:
     """Return where the object at `path` begins, and its members by key; the text is valid JSON, or has changed."""
+    members: dict[str, _Member] = {}
     try:
-        start = _skip(text, 0)
-        for key in path:
-            start = _members_at(text, start)[key].value
-        return start, _members_at(text, start)
+        start = _skip(text, start)
+        position = _skip(text, start + 1)
+        while text[position] != "}":
+            key, key_end = _DECODER.raw_decode(text, position)
+            value = _skip(text, key_end)
+            end = _DECODER.raw_decode(text, value)[1]
+            members[key] = _Member(position, key_end, value, end)
+            position = _skip(text, end)
+        return _members(text, path[1:], members[path[0]].value) if path else (start, members)
     except (LookupError, ValueError):
         raise CheckpointError("A JSON file changed while it was read.", "Run the command again.") from None
-
-
-def _members_at(text: str, start: int) -> dict[str, _Member]:
-    members: dict[str, _Member] = {}
-    position = _skip(text, start + 1)
-    while text[position] != "}":
-        key, key_end = _DECODER.raw_decode(text, position)
-        value = _skip(text, key_end)
-        end = _DECODER.raw_decode(text, value)[1]
-        members[key] = _Member(position, key_end, value, end)
-        position = _skip(text, end)
-    return members
 
 
 def _skip(text: str, position: int) -> int:

@@ -4,12 +4,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.families.lookup import nested
 from ctxextend.json_output import not_in_json
 
+Kind: TypeAlias = Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
+# Where limits are stated, and who obeys them: transformers' tokenizer or generate, sentence-transformers (which reads
+# the name of several families in place of bert), or by the others the tokenizers library.
+PLACES: tuple[tuple[str, Kind, tuple[str, ...]], ...] = (
+    ("tokenizer_config.json", "tokenizer", ("model_max_length",)),
+    ("tokenizer.json", "truncation", ("truncation", "max_length")),
+    ("tokenizer.json", "padding", ("padding", "strategy")),
+    ("sentence_*_config.json", "sentence", ("max_seq_length",)),
+    ("generation_config.json", "generation", ("max_length",)),
+)
 # From here on a number is no limit that anybody meant: transformers writes 1e30.
 NO_LIMIT = 10**9
 
@@ -40,8 +51,7 @@ class StatedLimit:
     file: str  # below the checkpoint's root
     path: tuple[str, ...]
     value: Any  # as it stands there; None where the key is missing
-    # Who obeys it: transformers' tokenizer or generate, sentence-transformers, or the tokenizers library by the others.
-    kind: Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
+    kind: Kind
 
     @property
     def tokens(self) -> int | None:
@@ -83,30 +93,14 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
     folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        kinds = (kind for pattern, kind in _KINDS.items() if fnmatchcase(path.name, pattern))
-        if path.parent not in folders or (kind := next(kinds, None)) is None:
+        places = [(kind, keys) for pattern, kind, keys in PLACES if fnmatchcase(path.name, pattern)]
+        if path.parent not in folders or not places:
             continue
         values = load_object(checkpoint.root / name)
-        if kind == "tokenizer":
+        for kind, keys in places:
             # transformers goes by the old name where the new one is not there at all.
-            key = "max_len" if "max_len" in values and "model_max_length" not in values else "model_max_length"
-            yield StatedLimit(name, (key,), values.get(key), kind)
-        elif kind == "sentence" and values.get("max_seq_length") is not None:
-            yield StatedLimit(name, ("max_seq_length",), values["max_seq_length"], kind)
-        elif kind == "generation" and isinstance(values.get("max_length"), int):
-            yield StatedLimit(name, ("max_length",), values["max_length"], kind)
-        elif kind == "truncation":
-            truncation, padding = values.get("truncation"), values.get("padding")
-            if isinstance(truncation, dict) and "max_length" in truncation:
-                yield StatedLimit(name, ("truncation", "max_length"), truncation["max_length"], "truncation")
-            if isinstance(padding, dict) and isinstance(padding.get("strategy"), dict):
-                yield StatedLimit(name, ("padding", "strategy"), padding["strategy"], "padding")
-
-
-_KINDS: dict[str, Literal["tokenizer", "truncation", "sentence", "generation"]] = {
-    "tokenizer_config.json": "tokenizer",
-    "tokenizer.json": "truncation",
-    # sentence-transformers reads the name of several families in place of bert, and the first that it finds.
-    "sentence_*_config.json": "sentence",
-    "generation_config.json": "generation",
-}
+            is_old = kind == "tokenizer" and "max_len" in values and keys[0] not in values
+            found = ("max_len",) if is_old else keys
+            value = nested(values, found)
+            if kind == "tokenizer" or value not in (None, "BatchLongest"):
+                yield StatedLimit(name, found, value, kind)

@@ -22,8 +22,6 @@ from ctxextend.checkpoints.copy import read_range
 from ctxextend.checkpoints.safetensors_file import METADATA, OF_ML_DTYPES, OF_NUMPY, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
-# Before it, a file could run code in spite of weights_only (CVE-2025-32434).
-SAFE_SINCE = (2, 6)
 # The zip's records of numbers, and the one that states their byte order.
 NUMBERS = re.compile(r"[^/]+/data/[^/]+")
 BYTE_ORDER = re.compile(r"[^/]+/byteorder")
@@ -98,7 +96,7 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
 
     Also returns the addresses at which the file is mapped into memory; None if its tensors were read.
     """
-    if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_SINCE:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # CVE-2025-32434, in spite of weights_only
         message = f"torch {torch.__version__} can be made to run code by a file that it loads."
         raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
     addresses = set[int]()
@@ -161,7 +159,8 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
         message = f"{path} holds no tensors by name, only an object of type {type(state).__name__}."
         raise CheckpointError(message, SAVE_TENSORS)
     for key, value in state.items():
-        _check_tensor(path, key, value)
+        if fault := _fault(key, value):
+            raise CheckpointError(f"{path}: {key!r:.200} is {fault}.", SAVE_TENSORS)
     prefix = ""
     while further := [part for part in WRAPPERS if all(key.startswith(prefix + part) for key in state)]:
         prefix += further[0]
@@ -180,21 +179,19 @@ def _is_tensor(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
-def _check_tensor(path: Path, key: Any, value: Any) -> None:
-    """Refuse what safetensors cannot hold."""
-    what = None
+def _fault(key: Any, value: Any) -> str | None:
+    """Return why safetensors cannot hold something under a key; None if it can."""
     if not isinstance(key, str) or key == METADATA:
-        what = "a key that names no tensor"
-    elif not _is_tensor(value):
-        what = f"of type {type(value).__name__}, not a tensor"
-    elif value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
-        what = f"no dense tensor ({value.layout}, {value.dtype}, on {value.device})"
-    elif str(value.dtype).removeprefix("torch.") not in DTYPES or value.is_conj() or value.is_neg():
-        what = f"a tensor of {value.dtype} or a view of one, which safetensors cannot hold"
-    elif value.numel() * value.element_size() > value.untyped_storage().nbytes() + MAX_EXPANSION:
-        what = f"expanded from {value.untyped_storage().nbytes():,} bytes to the shape {tuple(value.shape)}"
-    if what:
-        raise CheckpointError(f"{path}: {key!r:.200} is {what}.", SAVE_TENSORS)
+        return "a key that names no tensor"
+    if not _is_tensor(value):
+        return f"of type {type(value).__name__}, not a tensor"
+    if value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
+        return f"no dense tensor ({value.layout}, {value.dtype}, on {value.device})"
+    if str(value.dtype).removeprefix("torch.") not in DTYPES or value.is_conj() or value.is_neg():
+        return f"a tensor of {value.dtype} or a view of one, which safetensors cannot hold"
+    stored = value.untyped_storage().nbytes()
+    is_expanded = value.numel() * value.element_size() > stored + MAX_EXPANSION
+    return f"expanded from {stored:,} bytes to the shape {tuple(value.shape)}" if is_expanded else None
 
 
 def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: range | None, *, ties: bool) -> PytorchFile:

@@ -16,15 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import (
-    CHUNK,
-    DISK_BLOCK,
-    Written,
-    copy_file,
-    copy_range,
-    open_source,
-    write_all,
-)
+from ctxextend.checkpoints.copy import CHUNK, DISK_BLOCK, Written, copy_file, copy_range, open_source, write_all
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
@@ -116,8 +108,9 @@ def plan_layout(
     shift = shifts.most_common(1)[0][0] if shifts else 0
     text += b" " * ((shift - 8 - len(text)) % DISK_BLOCK)
     if len(text) > MAX_HEADER_BYTES:
-        limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
-        message = f"{file.path}: its new header would be {len(text):,} bytes, over {limit}."
+        message = (
+            f"{file.path}: its new header of {len(text):,} bytes is over safetensors' limit of {MAX_HEADER_BYTES:,}."
+        )
         raise CheckpointError(message, "Split the checkpoint into shards.")
     return Layout(len(text).to_bytes(8, "little") + text, tuple(ranges))
 

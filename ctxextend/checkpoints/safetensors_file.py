@@ -102,8 +102,7 @@ def open_safetensors(path: Path) -> TensorFile:
             if 8 + length > size:
                 raise ValueError(f"its header should be {length:,} bytes, and the whole file is {size:,}")
             if length > MAX_HEADER_BYTES:
-                limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
-                raise ValueError(f"its header of {length:,} bytes is over {limit}")
+                raise ValueError(f"its header of {length:,} bytes is over safetensors' limit of {MAX_HEADER_BYTES:,}")
             header, entries = parse_header(file.read(length))
         position, available = 0, size - 8 - length
         for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):

@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, check_writable, os_errors_as_output_error
+from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, os_errors_as_output_error
 from ctxextend.errors import OutputError
 
 
@@ -44,7 +44,7 @@ def check_file(path: Path, kind: FileKind) -> None:
             raise OutputError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}.", hint)
         if not folder.is_dir():
             raise OutputError(f"There is no folder {folder}.", "Make it first.")
-        check_writable(folder)
+        check_disk_space(folder, {})
 
 
 def save(path: Path, data: bytes) -> None:

@@ -75,9 +75,9 @@ def test_resolve_source_gives_up_where_every_connection_is_cut(hub: Hub, repo: R
 ECHO = {"X-Error-Message": "You came with {authorization}"}
 API, HEAD, GET = "GET api/models", "HEAD .*/resolve/", f"GET .*/resolve/.*{WEIGHTS}"
 ANSWERS = [
-    (401, "", "does not accept this login, or demands one (", "hf auth login"),
+    (401, "", "refused to this account or token (", "hf auth login"),
     (401, "RepoNotFound", "no model owner/model on the Hub", "hf auth login"),
-    (403, "", "refused to this account or token (", "huggingface.co/settings/tokens"),
+    (403, "", "refused to this account or token (", "a fine-grained token"),
     (403, "GatedRepo", "Access to owner/model on the Hub is restricted", "Ask for access"),
     (404, "RevisionNotFound", "has no revision", "Check its branches and tags"),
     (404, "", "refused the request (", "HF_ENDPOINT"),
