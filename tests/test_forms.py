@@ -680,7 +680,7 @@ def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp
         torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
         (source / "adapter_model.safetensors").unlink()
     result = resized(source, source, before, name, family="gpt2")
-    assert result.plan.checkpoint.is_adapter
+    assert result.plan.checkpoint.adapter_of
     files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
     assert set(pico.contents(result.output)) == files
     assert (result.output / "adapter_config.json").read_bytes() == (source / "adapter_config.json").read_bytes()

@@ -61,12 +61,7 @@ class Checkpoint:
     copied: tuple[str, ...]  # every file but the weights that belongs to it, config.json included
     omitted: Mapping[str, str]  # files that are left out of an output, each with the reason
     fingerprints: Mapping[str, Fingerprint]  # of its files, from before they were read
-    base: str | None  # the name of the base model, for what PEFT puts on top of one
-
-    @property
-    def is_adapter(self) -> bool:
-        """Whether it holds what PEFT puts on top of a base model."""
-        return self.base is not None
+    adapter_of: str | None  # the name of the base model, for what PEFT puts on top of one
 
     @property
     def root(self) -> Path:
@@ -175,10 +170,9 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     model = _model_folder(source)
     folder = root / model
     config: Mapping[str, Any] | None = None
-    adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else None
     if holds(source, folder / CONFIG):
         config = load_object(folder / CONFIG)
-    elif adapter is not None:
+    elif holds(source, root / ADAPTER_CONFIG):
         config = {}  # its base model lies outside of the folder, wherever the adapter says
     elif not is_alone and not holds(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
@@ -209,9 +203,10 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     paths = [folder / weights_name, *(file.path for file in weights.values())]
     used = {path.relative_to(root).as_posix() for path in paths}
     reasons = {name: _why_omitted(source, model, name) for name in (*listed, *source.not_fetched) if name not in used}
-    base = None
+    adapter_of = None
     if weights_name.startswith("adapter_model."):
-        base = str((adapter or {}).get("base_model_name_or_path") or "its base model")
+        adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else {}
+        adapter_of = str(adapter.get("base_model_name_or_path") or "its base model")
     return Checkpoint(
         source,
         model,
@@ -223,7 +218,7 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
         tuple(name for name in listed if name not in used and not reasons[name]),
         {name: why for name, why in reasons.items() if why},
         {name: file_fingerprint(root / name) for name in used} | fingerprints,
-        base,
+        adapter_of,
     )
 
 

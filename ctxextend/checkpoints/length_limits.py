@@ -59,15 +59,6 @@ class StatedLimit:
         value = self.value.get("Fixed") if isinstance(self.value, dict) else self.value
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < NO_LIMIT else None
 
-    def edit(self, length: int) -> Edit:
-        """Return the edit that makes it read `length` tokens."""
-        if self.kind == "padding":
-            why = f"padding every text to {length} tokens would make short ones as slow as long ones"
-            return Edit(self.file, self.path, self.value, "BatchLongest", why=why)
-        unset = self.kind == "tokenizer" and self.tokens is None
-        why = "it stated no limit, and longer texts would fail" if unset else ""
-        return Edit(self.file, self.path, self.value, length, is_limit=self.kind != "generation", why=why)
-
 
 def limit_edits(
     checkpoint: Checkpoint, before: int, after: int, tokenizer: str = "", *, mend: bool = False
@@ -82,9 +73,14 @@ def limit_edits(
         stated = limit.value.get("Fixed") if isinstance(limit.value, dict) else limit.value
         is_within = isinstance(stated, int | float) and stated <= after
         is_raised = (mend or after > before) and limit.kind != "generation"
-        edit = limit.edit(after)
-        if (is_raised or not is_within) and edit.before != edit.after:
-            edits.append(edit)
+        new, why = "BatchLongest" if limit.kind == "padding" else after, ""
+        if limit.kind == "padding":
+            why = f"padding every text to {after} tokens would make short ones as slow as long ones"
+        elif limit.kind == "tokenizer" and limit.tokens is None:
+            why = "it stated no limit, and longer texts would fail"
+        if (is_raised or not is_within) and limit.value != new:
+            is_limit = limit.kind not in ("generation", "padding")
+            edits.append(Edit(limit.file, limit.path, limit.value, new, is_limit, why))
     return tuple(edits)
 
 

@@ -62,11 +62,6 @@ class PytorchFile(TensorFile):
     tensors: Mapping[str, torch.Tensor]  # by name, of any strides; tied ones once
     mapped: range | None  # the addresses at which the file is mapped into memory; None if its tensors were read
 
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether its tensors were read into memory when it was opened."""
-        return self.mapped is None
-
     def offset(self, name: str) -> int | None:
         """Return the file offset of a tensor's bytes; None if the file does not hold them as safetensors would."""
         tensor = self.tensors[name]
@@ -213,7 +208,7 @@ def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: rang
         header, entries = parse_header(json.dumps(described).encode())
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    return PytorchFile(path, header, entries, 0, kept, mapped)
+    return PytorchFile(path, header, entries, 0, kept, mapped, is_in_memory=mapped is None)
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:

@@ -7,7 +7,7 @@ https://huggingface.co/docs/safetensors, section "Format".
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,17 +67,7 @@ class TensorFile:
     header: Mapping[str, Any]  # as parsed JSON, in its order
     entries: Mapping[str, TensorEntry]  # by name, in the header's order
     data_start: int  # the file offset of the first tensor byte
-
-    @property
-    def metadata(self) -> dict[str, str] | None:
-        """The header's ``__metadata__``."""
-        found: dict[str, str] | None = self.header.get(METADATA)
-        return found
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether its tensors were read into memory when it was opened."""
-        return False
+    is_in_memory: bool = field(default=False, kw_only=True)  # its tensors were read when it was opened
 
     @property
     def tensor_bytes(self) -> int:

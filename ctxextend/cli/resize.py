@@ -259,7 +259,7 @@ def _next_steps(result: "ResizeResult") -> str:
         f"to train: ctxextend train {output} --data TEXT --steps 200",
     ]
     is_own = ref.table is not None or ref.model_type is not None or "auto_map" in checkpoint.config
-    if checkpoint.has_config and not checkpoint.is_adapter and not is_own:
+    if checkpoint.has_config and not checkpoint.adapter_of and not is_own:
         model_class, stored = checkpoint.model_class or "AutoModel", checkpoint.variant
         arguments = json.dumps(str(result.output / checkpoint.model)) + (f', variant="{stored}"' if stored else "")
         code = f"from transformers import {model_class}; {model_class}.from_pretrained({arguments})"

@@ -37,8 +37,8 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         if why in (OUTSIDE, LINKED, IRREGULAR):
             then = "Move it away, or put a file there." if why == IRREGULAR else as_copied(checkpoint.root)
             raise CheckpointError(f"{checkpoint.root / name} is {why}, and transformers might open it.", then)
-    if checkpoint.is_adapter or not checkpoint.has_config:
-        what = "an adapter" if checkpoint.is_adapter else "a weights file without a config.json"
+    if checkpoint.adapter_of or not checkpoint.has_config:
+        what = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
         raise CheckpointError(f"{checkpoint.root} is {what}, which transformers cannot load alone.", hint)
 
 

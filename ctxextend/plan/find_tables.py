@@ -81,9 +81,9 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     if not config and model_type is None:
         what, then = next(iter(checkpoint.weights.values())).path, ""
         message = f"There is no config.json beside {what} that says what it is."
-        if checkpoint.is_adapter:
-            message = f"{what} is an adapter of {checkpoint.base}, whose config is not read."
-            then = f"Resize {checkpoint.base}, then load the adapter onto that. If it holds the table too: "
+        if checkpoint.adapter_of:
+            message = f"{what} is an adapter of {checkpoint.adapter_of}, whose config is not read."
+            then = f"Resize {checkpoint.adapter_of}, then load the adapter onto that. If it holds the table too: "
         raise CheckpointError(message, f"{then}Say what it is with --family, for example --family gpt2.")
     # A model that is itself unsupported may hold a part of any type, where transformers lets it.
     types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
@@ -100,7 +100,7 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         raise UnsupportedModelError(message, _suggestions(checkpoint) or none)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
     architecture = find_architecture(config, where, ref.model_type)
-    return _in_adapter(checkpoint, architecture) if checkpoint.is_adapter else architecture
+    return _in_adapter(checkpoint, architecture) if checkpoint.adapter_of else architecture
 
 
 def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
@@ -181,10 +181,10 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
     if any(name.startswith(modules) for name in checkpoint.names):
         has, then = (
             "that changes each row of",
-            f"Merge it into {checkpoint.base} with merge_and_unload(), and resize that.",
+            f"Merge it into {checkpoint.adapter_of} with merge_and_unload(), and resize that.",
         )
     else:
-        has, then = "without", f"Resize {checkpoint.base}, then load the adapter onto that."
+        has, then = "without", f"Resize {checkpoint.adapter_of}, then load the adapter onto that."
     raise CheckpointError(f"{checkpoint.root} holds a PEFT adapter {has} the position table.", then)
 
 

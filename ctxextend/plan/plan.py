@@ -170,14 +170,14 @@ class ResizePlan:
             what += f" {flags} had nothing to do." if flags else ""
             yield f"The table has {self.max_len_before} positions already: the output is {what}"
         yield from self._low_limits()
-        if not checkpoint.has_config and not checkpoint.is_adapter:
+        if not checkpoint.has_config and not checkpoint.adapter_of:
             lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in self.tables}
             keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
             yield f"There is no config.json: the one that transformers will need must state {keys}."
-        if checkpoint.is_adapter and self.is_changed:
+        if checkpoint.adapter_of and self.is_changed:
             yield (
-                f"The adapter now fits {checkpoint.base} at {self.max_len_after} positions alone: resize that too, and "
-                "load the adapter onto the result, since adapter_config.json still names the old one."
+                f"The adapter now fits {checkpoint.adapter_of} at {self.max_len_after} positions alone: resize that "
+                "too, and load the adapter onto the result, since adapter_config.json still names the old one."
             )
         if self.ref.table is not None and self.is_changed:
             lengths_now = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import read_range
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, read_floats
+from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
 from ctxextend.plan.edits import TablePlan, make_buffer
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
@@ -43,10 +43,11 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
         misfit = _misfit(resized, buffer.name, buffer.dtype, buffer.shape)
         if misfit or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
             wrong.append(misfit or f"{buffer.name} is not the position buffer of the new length")
-    metadata = {resized.relative(file): file.metadata for file in resized.weights.values()}
+    metadata = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
     for name, file in base.weights.items():  # transformers reads from it whose tensors they are
-        if metadata.get(name, file.metadata) != file.metadata:
-            wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {file.metadata}")
+        wanted = file.header.get(METADATA)
+        if metadata.get(name, wanted) != wanted:
+            wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {wanted}")
     same = [(entry, file) for entry, file in kept if not misfits[entry.name]]
     total = sum(entry.size for entry, _ in same)
     for entry, file in same:

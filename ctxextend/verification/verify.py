@@ -113,7 +113,7 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     plain = [path for path in files if VARIANT_FILE.fullmatch(path.name) is None]
     if wanted is None and len(found) == 1 and not plain:
         wanted = found.pop()
-    if len(files) == 1 and not base.has_config and not base.is_adapter:
+    if len(files) == 1 and not base.has_config and not base.adapter_of:
         holds(source, files[0])  # nobody named that file: it may be no link to anywhere
         source = resolve_source(files[0])
     return open_checkpoint(source, wanted)
