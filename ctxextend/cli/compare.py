@@ -133,14 +133,11 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
     header += ["short texts, nats"] * any(row.final.short is not None for row in comparison.rows)
     rows = []
     for number, row in enumerate(comparison.rows, 1):
-        cells: list[Cell] = [f"{number:>2} {row.method}"]
-        if (outcome := row.trained if comparison.steps else row.untrained) is None:
-            cells += ["-", "-"]
-        elif outcome.behind is None:
-            cells += [written(outcome.score), ("the best", "right")]
-        else:
-            behind = change(outcome.behind)
-            cells += [written(outcome.score), (f"level  {behind}", "right") if outcome.is_level else behind]
+        outcome = row.trained if comparison.steps else row.untrained
+        standing: Cell = change(outcome.behind) if outcome else "-"
+        if outcome and (outcome.behind is None or outcome.is_level):
+            standing = (f"level  {standing}" if outcome.behind else "the best", "right")
+        cells: list[Cell] = [f"{number:>2} {row.method}", written(outcome.score if outcome else None), standing]
         if comparison.steps:
             cells.append(written(row.untrained.score))
         short = row.final.short

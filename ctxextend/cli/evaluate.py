@@ -193,7 +193,7 @@ def _add_passkey(page: Page, passkey: "Passkey", original: int | None) -> None:
         for place, depth in enumerate(passkey.depths)
     ]
     page.table(["depth", *header], rows)
-    page.text(f"Found by {passkey.how}: {PASSKEY.get(passkey.how, 'a number in a long text')}.")
+    page.text(f"Found by {passkey.how}: {PASSKEY[passkey.how]}.")
     page.text(f"{counted(passkey.trials, 'trial')} a cell; guessing finds {100 * passkey.chance:.3g} %.")
     if any(text.endswith("*") for text in header):
         page.text("* longer than the original reads.")
