@@ -157,18 +157,18 @@ class Train:
             if value is not None and not least <= value < math.inf:
                 told = f"{flag_name(name)} must be {'above' if least else 'at least'} 0, not {value!r}."
                 faults.append(ResizeError(told, "0.001 is a usual choice."))
-        refuse(faults or self._conflicts())
-
-    def _conflicts(self) -> Iterator[ResizeError]:
-        """Yield what is wrong with several values together, each of which may be right."""
+        refuse(faults)
+        # What is wrong with several values together, each of which is right.
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
             why = f"--window {self.window} is more than the {self.seq_len} positions of --seq-len."
-            yield ResizeError(why, "Make the window shorter, or leave it out.")
+            faults.append(ResizeError(why, "Make the window shorter, or leave it out."))
         if self.window_skip and self.window is None:
-            yield ResizeError("--window-skip says how a window is cut, and --window is not given.", "Add --window.")
+            why = "--window-skip says how a window is cut, and --window is not given."
+            faults.append(ResizeError(why, "Add --window."))
         if self.micro_batch is not None and self.batch_size % self.micro_batch:
             why = f"--batch-size {self.batch_size} is no multiple of --micro-batch {self.micro_batch}."
-            yield ResizeError(why, "Make it one: a step takes whole micro-batches.")
+            faults.append(ResizeError(why, "Make it one: a step takes whole micro-batches."))
+        refuse(faults)
 
 
 @dataclass(frozen=True)

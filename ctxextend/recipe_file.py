@@ -96,11 +96,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
 
 
 def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFile:
-    """Read a recipe: YAML, which messages call `name`, with changes such as ``train.steps=100`` to what it says.
-
-    Raises:
-        RecipeError: Everything that is wrong in it, one a line.
-    """
+    """Read a recipe: YAML, which messages call `name`, with changes such as ``train.steps=100`` to what it says."""
     faults, entries, nowhere = list[tuple[int, str]](), dict[str, Entry](), Entry(None, 0, name)
     for path, entry in _read(text, name):
         if path in entries:
@@ -132,11 +128,7 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFil
 
 
 def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
-    """Read YAML, a mapping where no key is given; return its values by their keys.
-
-    Raises:
-        RecipeError: It is no plain YAML, or no mapping.
-    """
+    """Read YAML, a mapping where no key is given; return its values by their keys."""
     try:
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"it holds {len(text):,} characters, which no recipe needs")
@@ -219,7 +211,7 @@ def _unknown(path: str) -> str:
 
 
 def recipe_text(recipe: Recipe, provenance: Mapping[str, Any], *, makes_rows: bool = True) -> str:
-    """Write a recipe as YAML, and how its output came about; without new rows, it must name no method."""
+    """Return a recipe as YAML, and how its output came about; without new rows, it must name no method."""
     return yaml_text(recipe_values(recipe, makes_rows=makes_rows) | {"provenance": dict(provenance)})
 
 

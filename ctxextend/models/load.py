@@ -69,11 +69,7 @@ def load(folder: Path, model_class: str | None, variant: str | None = None, dtyp
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
-    """Return the parameter that holds each tensor of a checkpoint's files, by the tensor's name; buffers are left out.
-
-    Raises:
-        CheckpointError: None holds a position table, one of `tables`, in its shape.
-    """
+    """Return the parameter that holds each tensor of a checkpoint's files, by name; one must hold each of `tables`."""
     parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     found: dict[str, str] = {}
@@ -108,9 +104,8 @@ def quiet() -> Iterator[None]:
 def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
     """Let the outermost part of a model around a table that a text alone will do for read one of `length` tokens.
 
-    Returns:
-        What it gives, float32, its first output with a place for every token where it has one; None where no part
-        around the table runs on text alone. Raises IndexError, or RuntimeError, where the text is too long.
+    Returns its first float32 output with a place for every token, else its first; None where no such part runs on text
+    alone. A text that is too long raises what the model does.
     """
     failure: Exception | None = None
     path = table.split(".")[:-1]
@@ -163,8 +158,7 @@ def largest_difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
 def continue_text(model: Any, prompt: str, length: int, boundary: int, seed: int = 0) -> tuple[str, str, int]:
     """Let a causal language model, loaded with its tokenizer, go on with a text until it is `length` tokens long.
 
-    Returns:
-        The text before the token position `boundary`, the text behind it, and how many tokens there are.
+    Returns the text before the token position `boundary`, that behind it, and how many tokens there are.
     """
     import torch
     from transformers import AutoTokenizer

@@ -195,21 +195,17 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     rows = shape[0] if shape else 0
     stated = nested(checkpoint.config, tuple((key or "").split(".")))
     if len(shape) != 2:
-        has = (
-            f"it has shape {list(shape)}, not rows by hidden size"
-            if shape
-            else f"{checkpoint.root} holds no such tensor"
-        )
+        none = f"{checkpoint.root} holds no such tensor"
+        has = f"it has shape {list(shape)}, not rows by hidden size" if shape else none
         message, about = f"--table {table}: {has}.", None
     elif key is None and checkpoint.has_config:
         message, about = f"--table {table}: which key of config.json states its length is not known.", table
     elif checkpoint.has_config and stated not in (rows, rows - reserved):
-        message = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
-        about = table
+        said = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
+        message, about = said, table
     else:
         return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
-    hint = _suggestions(checkpoint, about) or "Check --table, --config-key and --offset."
-    raise CheckpointError(message, hint)
+    raise CheckpointError(message, _suggestions(checkpoint, about) or "Check --table, --config-key and --offset.")
 
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
