@@ -8,17 +8,11 @@ TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
 
 
 class CtxextendError(Exception):
-    """A known failure: what was found and where, and what to do next.
-
-    Attributes:
-        message: What was found, and where.
-        hint: What to type or change next; None where there is nothing to say.
-    """
+    """A known failure: `message` says what was found and where, `hint` what to type or change next, or is None."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = message, hint
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
@@ -40,11 +34,7 @@ class UnsupportedModelError(CtxextendError):
 
 
 class ResizeError(CtxextendError):
-    """A length, a method or a flag that cannot be served.
-
-    Attributes:
-        others: What else is wrong with the same settings.
-    """
+    """A length, a method or a flag that cannot be served; `others` are further faults of the same settings."""
 
     others: tuple["ResizeError", ...] = ()
 

@@ -57,11 +57,7 @@ ACROSS_DOCUMENTS = (
 
 
 class EvaluationInterrupted(KeyboardInterrupt):
-    """Ctrl-C while an evaluation ran.
-
-    Attributes:
-        evaluation: What was measured until then, `complete` false.
-    """
+    """Ctrl-C while an evaluation ran; `evaluation` is what was measured until then, not `complete`."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         super().__init__("interrupted")

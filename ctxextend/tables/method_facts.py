@@ -46,48 +46,31 @@ LAPACK_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method and what users need to know of it.
-
-    Attributes:
-        name: The name that users type.
-        summary: What it does, in one line.
-        keeps_learned_rows: Whether learned rows stay as they are, bit for bit.
-        keep_first: The default of ``keep_first``; None for methods that do not take it.
-        flags: Flags of its own, beside ``keep_first`` and ``drop_last``, with their defaults.
-        when: When to use it, in a phrase.
-        source: Where it comes from: the last paragraph of the function's docstring.
-        convention: What must be known to compute the same rows elsewhere.
-        short_inputs: What it costs texts that fitted before.
-        long_inputs: What it costs texts that did not.
-        tolerance: Largest difference, relative to the median row norm, that recomputing may give: 0 where results are
-            exact, above 0 for methods that go through LAPACK, whose last bits differ between machines.
-        function: ``function(table, rows, **flags) -> rows``, float64 in and out but for those that repeat rows.
-        takes_start: Whether `function` needs the absolute position of the first source row, as ``start``.
-        reads_kept_rows: Whether `function` is given the rows that ``keep_first`` keeps too, and their number as
-            ``keep``; it can then keep all.
-        repeats_rows: Whether each new row is a copy of a source row; the rows are then passed as they are stored, which
-            takes half the time and memory.
-        max_rows: The most rows that `function` can make of a number of source rows; None where there is no such bound.
-        explain: Describes in words what `function` chose by a table's figures, with the same arguments; None where it
-            chooses nothing.
-    """
+    """A method and what users need to know of it."""
 
     name: str
-    summary: str
-    keeps_learned_rows: bool
-    keep_first: int | None = 0
+    summary: str  # what it does, in one line
+    keeps_learned_rows: bool  # whether they stay as they are, bit for bit
+    keep_first: int | None = 0  # the default of ``keep_first``; None for methods that do not take it
+    # Flags of its own, beside ``keep_first`` and ``drop_last``, with their defaults.
     flags: Mapping[str, Any] = field(default_factory=dict)
-    when: str
-    source: str
-    convention: str
-    short_inputs: str
-    long_inputs: str
-    tolerance: float = 0.0
+    when: str  # when to use it, in a phrase
+    source: str  # where it comes from: the last paragraph of the function's docstring
+    convention: str  # what must be known to compute the same rows elsewhere
+    short_inputs: str  # what it costs texts that fitted before
+    long_inputs: str  # what it costs texts that did not
+    tolerance: float = 0.0  # largest difference, relative to the median row norm, that recomputing may give
+    # ``function(table, rows, **flags) -> rows``, float64 in and out but for those that repeat rows.
     function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
+    # Whether `function` needs the absolute position of the first source row, as ``start``.
     takes_start: bool = field(default=False, metadata=not_in_json)
+    # Whether `function` is given the rows that ``keep_first`` keeps too, and their number as ``keep``.
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
+    # Whether new rows are copies of source rows; these are then passed as stored: half the time and memory.
     repeats_rows: bool = field(default=False, metadata=not_in_json)
+    # The most rows that `function` can make of a number of source rows.
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
+    # Says in words what `function` chose by a table's figures, with the same arguments.
     explain: Callable[..., str] | None = field(default=None, metadata=not_in_json)
 
 
@@ -96,11 +79,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def method(**facts: Any) -> Callable[[Function], Function]:
-    """Describe the decorated function as the method of that name.
-
-    Args:
-        facts: The fields of `Method`, without name, source and function.
-    """
+    """Describe the decorated function as the method of its name; `facts` are the other fields of `Method`."""
 
     def describe(function: Function) -> Function:
         source = " ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix(".")

@@ -15,72 +15,40 @@ def counted(number: int, noun: str) -> str:
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A training run was stopped by Ctrl-C or another signal, and saved.
-
-    Attributes:
-        signal: The signal's number.
-        step: The step of the save.
-        folder: The folder that holds the save.
-    """
+    """A training run was stopped by a signal, such as Ctrl-C, after `step`, which is saved in `folder`."""
 
     def __init__(self, signal: int, step: int, folder: Path) -> None:
         super().__init__(f"stopped after step {step}, which is saved in {folder}")
-        self.signal = signal
-        self.step = step
-        self.folder = folder
+        self.signal, self.step, self.folder = signal, step, folder
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A training run that finished.
+    """A training run that finished."""
 
-    Attributes:
-        output: The folder that was written.
-        source: The checkpoint that was trained, as the user named it.
-        objective: ``causal``, ``masked`` or ``distilled``.
-        trainable: ``new``, ``positions`` or ``all``.
-        parameters: Number of trainable values.
-        steps: Optimizer steps.
-        batch_size: Sequences of a step, over all devices.
-        micro_batch: Sequences that a device held at a time.
-        devices: Number of devices.
-        seq_len: Positions that a sequence could use.
-        window: Tokens of a sequence.
-        lr: Peak learning rate.
-        tokens: Tokens trained on.
-        loss_before: Loss on held-out text before the first step: nats per token, or the error of a distilled encoder.
-        loss_after: The same after the last step.
-        seconds: Wall clock of steps and evaluations, those before an interruption included.
-        peak_bytes: Peak memory of a process, or of its accelerator if it has one; None if unknown.
-        precision: Precision of the arithmetic.
-        notes: How the source was understood.
-        log: What was logged, a mapping for each step or evaluation.
-        is_first: Whether this process wrote the output; one of several does.
-        warnings: What the user should know.
-    """
-
-    output: Path
-    source: str
-    objective: str
-    trainable: str
-    parameters: int
-    steps: int
-    batch_size: int
-    micro_batch: int
+    output: Path  # the folder that was written
+    source: str  # the checkpoint that was trained, as the user named it
+    objective: str  # ``causal``, ``masked`` or ``distilled``
+    trainable: str  # ``new``, ``positions`` or ``all``
+    parameters: int  # number of trainable values
+    steps: int  # optimizer steps
+    batch_size: int  # sequences of a step, over all devices
+    micro_batch: int  # sequences that a device held at a time
     devices: int
-    seq_len: int
-    window: int
-    lr: float
-    tokens: int
-    loss_before: float
-    loss_after: float
-    seconds: float
-    peak_bytes: int | None
-    precision: str
-    notes: tuple[str, ...] = ()
+    seq_len: int  # positions that a sequence could use
+    window: int  # tokens of a sequence
+    lr: float  # peak learning rate
+    tokens: int  # trained on
+    loss_before: float  # on held-out text, before the first step: nats per token, or the error of a distilled encoder
+    loss_after: float  # the same after the last step
+    seconds: float  # wall clock of steps and evaluations, those before an interruption included
+    peak_bytes: int | None  # peak memory of a process, or of its accelerator if it has one; None if unknown
+    precision: str  # of the arithmetic
+    notes: tuple[str, ...] = ()  # how the source was understood
+    # What was logged, a mapping for each step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
-    is_first: bool = field(default=True, metadata=not_in_json)
-    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
+    is_first: bool = field(default=True, metadata=not_in_json)  # whether this process wrote the output
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # what the user should know
 
     json_properties: ClassVar = ("tokens_per_second",)
 
