@@ -43,7 +43,7 @@ def test_trainable_freezes_all_but_what_it_is_told_and_counts_it() -> None:
 def file_of(shapes: dict[str, tuple[int, ...]]) -> Checkpoint:
     """As much of a checkpoint as says which tensors its file holds."""
     entries = {name: SimpleNamespace(shape=shape) for name, shape in shapes.items()}
-    return cast(Checkpoint, SimpleNamespace(weights=[SimpleNamespace(entries=entries)], root="there"))
+    return cast(Checkpoint, SimpleNamespace(entries=entries, root="there"))
 
 
 def test_match_parameters_finds_names_with_and_without_the_base_and_of_old_times() -> None:
