@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import read_range
+from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
 from ctxextend.plan.edits import TablePlan, make_buffer
@@ -22,8 +22,8 @@ from ctxextend.verification.checks import Check, ExpectedResize
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 
-# Bytes of a tensor that are read at once.
-BLOCK = 1 << 20
+# Bytes of a tensor that are read at once: two blocks stay in the processor's cache until they are compared.
+BLOCK = 1 << 18
 
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
@@ -75,16 +75,15 @@ def _first_difference(entry: TensorEntry, ours: TensorFile, theirs: TensorFile) 
     """Return the first byte in which a tensor differs between two files; None where it is equal."""
     our_offset, their_offset = ours.offset(entry.name), theirs.offset(entry.name)
     if our_offset is None or their_offset is None:  # torch files may hold it in other strides
-        one, other = ours.read_bytes(entry.name), theirs.read_bytes(entry.name)
-        return None if np.array_equal(one, other) else int((one != other).argmax())
-    for start in range(0, entry.size, BLOCK):
-        size = min(BLOCK, entry.size - start)
-        left, right = (
-            read_range(ours.path, our_offset + start, size),
-            read_range(theirs.path, their_offset + start, size),
-        )
-        if left != right:
-            return start + next(i for i, byte in enumerate(left) if byte != right[i])
+        first, second = ours.read_bytes(entry.name), theirs.read_bytes(entry.name)
+        return None if np.array_equal(first, second) else int((first != second).argmax())
+    with open_source(ours.path) as one, open_source(theirs.path) as other, reading(f"{ours.path} or {theirs.path}"):
+        one.seek(our_offset)
+        other.seek(their_offset)
+        for start in range(0, entry.size, BLOCK):
+            left, right = (file.read(min(BLOCK, entry.size - start)) for file in (one, other))
+            if left != right or not left:  # a file that becomes shorter differs too
+                return start + next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
     return None
 
 
