@@ -41,7 +41,6 @@ class Scorer:
     def losses(self, windows: Sequence[ScoredWindow]) -> list[NDArray[np.float64]]:
         """Return the negative log-likelihoods of each window's labels, in nats, each of shape (k,)."""
         import torch
-        from torch.nn.functional import cross_entropy
 
         model, found = self.model.model, dict[int, NDArray[np.float64]]()
         head: Any = model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
@@ -57,11 +56,9 @@ class Scorer:
                         torch.split(torch.from_numpy(each).to(output.device), size)
                         for each in (windows[i].places, windows[i].labels)
                     )
-                    parts = [
-                        cross_entropy(head(output[some]).float(), wanted, reduction="none")
-                        for some, wanted in zip(places, labels, strict=True)
-                    ]
-                    found[i] = torch.cat(parts).cpu().double().numpy()
+                    parts = zip(places, labels, strict=True)
+                    losses = [_cross_entropy(head(output[some]).float(), wanted) for some, wanted in parts]
+                    found[i] = torch.cat(losses).numpy()
         return [found[i] for i in range(len(windows))]
 
 
@@ -115,3 +112,15 @@ def without_head(model: Any, *, apart: bool = True) -> Iterator[None]:
         yield
     finally:
         del head.forward
+
+
+def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+    """Return the cross entropy of each row, shape (k,), float64; the logits are overwritten, not copied."""
+    import torch
+
+    scores, highest = logits.gather(1, targets[:, None])[:, 0], logits.amax(1, keepdim=True)
+    summed = logits.sub_(highest).exp_().sum(1)
+    # To the CPU first: not every device knows float64.
+    scores, most, summed = torch.stack([scores, highest[:, 0], summed]).cpu().double()
+    losses: torch.Tensor = most + summed.log() - scores
+    return losses
