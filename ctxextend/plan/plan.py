@@ -333,7 +333,7 @@ class ResizePlan:
         """
         began, folder, checkpoint = time.perf_counter(), self._output(output), self.checkpoint
         checkpoint.check_unchanged()
-        warnings, texts, hashes = list(self.warnings), dict(self.texts), list[str]()
+        warnings, choices, texts, hashes = list(self.warnings), list[str](), dict(self.texts), list[str]()
         tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, self.bytes_to_write
 
         def written(count: int) -> None:
@@ -344,6 +344,7 @@ class ResizePlan:
                 before = self._read(table)
                 after = tensors[table.name] = self.resized(table, before)
                 hashes += [table_hash(before), table_hash(after)]
+                choices += self._choice(table, before)
                 bad, bad_now = nonfinite_rows(before), len(nonfinite_rows(after))
                 if bad:
                     warnings.append(
@@ -359,17 +360,19 @@ class ResizePlan:
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - began, 3)
-        return ResizeResult(self, folder, tuple(warnings), size, seconds, self.choices())
+        return ResizeResult(self, folder, tuple(warnings), size, seconds, tuple(choices))
 
     def choices(self) -> tuple[str, ...]:
         """Say what a method that goes by a table's own figures makes of them; for others no table is read."""
         if not self.makes_rows or METHODS[self.method].explain is None:
             return ()
-        said = []
-        for table in (table for table in self.tables if table.rows_after > table.rows_before):
-            rows = self._read(table)[table.reserved_rows :]
-            said.append(f"{table.name}: {explain_choice(rows, table.max_len_after, self.settings)}")
-        return tuple(said)
+        return tuple(said for table in self.tables for said in self._choice(table, self._read(table)))
+
+    def _choice(self, table: TablePlan, before: NDArray[Any]) -> list[str]:
+        if table.rows_after <= table.rows_before:
+            return []
+        said = explain_choice(before[table.reserved_rows :], table.max_len_after, self.settings)
+        return [f"{table.name}: {said}"] if said else []
 
     def _read(self, table: TablePlan) -> NDArray[Any]:
         return read_floats(self.checkpoint.names[table.name], table.name)
