@@ -82,6 +82,13 @@ def named_ref(reference: str | os.PathLike[str], keys: Mapping[str, Any]) -> Che
     return CheckpointRef(os.fspath(reference), **{REF_KEYS.get(key, key): value for key, value in keys.items()})
 
 
+def split_ref(reference: str | os.PathLike[str], settings: Mapping[str, Any]) -> tuple[CheckpointRef, dict[str, Any]]:
+    """Return the checkpoint that a call names by `REF_KEYS`, and its other settings, lists as tuples."""
+    ref = named_ref(reference, {key: value for key, value in settings.items() if key in REF_KEYS})
+    others = {key: value for key, value in settings.items() if key not in REF_KEYS}
+    return ref, {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
+
+
 @dataclass(frozen=True)
 class Evaluate:
     """How to measure what a context length is worth."""

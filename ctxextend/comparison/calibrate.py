@@ -18,7 +18,7 @@ from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, REF_KEYS, Evaluate, Resize, named_ref
+from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, split_ref
 from ctxextend.tables.bands import choose_split, default_gain, find_repeats
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
@@ -82,7 +82,7 @@ def calibrate(
         ResizeError: The length is none that gives new rows, or all three numbers are given.
     """
     text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
-    ref = named_ref(reference, {key: flags.pop(key) for key in [*flags] if key in REF_KEYS})
+    ref, flags = split_ref(reference, flags)
     settings = Resize(to, **({"method": CALIBRATED} | flags))
     return calibrate_model(open_model(ref), settings, text, progress)
 

@@ -24,7 +24,7 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Ev
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, REF_KEYS, Evaluate, Recipe, Resize, Train, flag_words, named_ref
+from ctxextend.recipe import LEAST_LENGTH, Evaluate, Recipe, Resize, Train, flag_words, split_ref
 from ctxextend.recipe_file import recipe_values, yaml_text
 from ctxextend.tables.methods import METHODS
 from ctxextend.text_data import check_paths, path_names, shared
@@ -107,8 +107,7 @@ def compare(
         TrainingError: A training that cannot be begun, or brought to its end.
         ComparisonInterrupted: Ctrl-C; it holds what was measured.
     """
-    ref = named_ref(reference, {key: settings.pop(key) for key in [*settings] if key in REF_KEYS})
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    ref, settings = split_ref(reference, settings)
     settings["eval_data"] = path_names(settings.get("eval_data", ()))
     asked = Compare.from_flags(to, path_names(data), methods, steps, **settings)
     return compare_model(open_model(ref), asked, progress)

@@ -31,7 +31,7 @@ from ctxextend.evaluation.scoring import Scorer, open_scorer
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import find_base
-from ctxextend.recipe import LEAST_LENGTH, MEASURES, REF_KEYS, CheckpointRef, Evaluate, named_ref
+from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref
 from ctxextend.text_data import check_paths, path_names, read_documents
 
 Ids = NDArray[np.int64]
@@ -96,8 +96,7 @@ def evaluate(
             window, or a length or a measure does not fit the model.
         EvaluationInterrupted: Ctrl-C; it holds what was measured.
     """
-    ref = named_ref(reference, {key: settings.pop(key) for key in [*settings] if key in REF_KEYS})
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    ref, settings = split_ref(reference, settings)
     if settings.get("original") is not None:
         settings["original"] = os.fspath(settings["original"])
     return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)

@@ -32,7 +32,7 @@ from ctxextend.plan.output_files import (
     read_card,
 )
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRUNCATE, CheckpointRef, Recipe, Resize, named_ref
+from ctxextend.recipe import RECIPE_FILE, TRUNCATE, CheckpointRef, Recipe, Resize, split_ref
 from ctxextend.recipe_file import recipe_text
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, UNCHANGED
@@ -427,7 +427,7 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The length, the method or a flag cannot be served.
     """
-    ref = named_ref(reference, {key: settings.pop(key) for key in [*settings] if key in REF_KEYS})
+    ref, settings = split_ref(reference, settings)
     asked = Resize(to, method=method, **settings)
     return plan_model(open_model(ref), asked)
 
