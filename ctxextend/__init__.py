@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from ctxextend.tables.methods import list_methods
     from ctxextend.training.train import train
     from ctxextend.training.training_result import TrainingInterrupted, TrainResult
-    from ctxextend.verification.checks import Check, Verification
-    from ctxextend.verification.verify import verify
+    from ctxextend.verification.checks import Check
+    from ctxextend.verification.verify import Verification, verify
 
 __all__ = [
     "Calibration",
@@ -110,8 +110,8 @@ _MODULES = {
     "tables.methods": "list_methods",
     "training.train": "train",
     "training.training_result": "TrainResult TrainingInterrupted",
-    "verification.checks": "Check Verification",
-    "verification.verify": "verify",
+    "verification.checks": "Check",
+    "verification.verify": "Verification verify",
 }
 _HOMES = {name: f"ctxextend.{module}" for module, names in _MODULES.items() for name in names.split()}
 

@@ -531,7 +531,7 @@ def test_verify_allows_a_methods_tolerance_for_made_rows_alone(
     rewrite(out, TABLE, lambda table: torch.cat([table[:128], table[128:] * (1 + 1e-6)]))
     assert not verify(base, out)
     monkeypatch.setattr(
-        "ctxextend.verification.tensors.METHODS", {**METHODS, "copy": replace(METHODS["copy"], tolerance=1e-4)}
+        "ctxextend.verification.checks.METHODS", {**METHODS, "copy": replace(METHODS["copy"], tolerance=1e-4)}
     )
     found = verify(base, out)
     assert found, failed(found)

@@ -2,10 +2,10 @@
 
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,20 +13,66 @@ from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, holds, resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, VerificationError
+from ctxextend.json_output import json_key, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef, Resize, flag_words, named_ref
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.checks import Check, ExpectedResize, Verification
-from ctxextend.verification.side_files import check_files
-from ctxextend.verification.tensors import check_tables, check_tensors, compare_table
+from ctxextend.verification.checks import (
+    Check,
+    ExpectedResize,
+    check_files,
+    check_tables,
+    check_tensors,
+    compare_table,
+)
 
 NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
 TRAINED = "That it was trained, and what, is its recipe's word alone."
 # Said of a method that does not make all rows, where none does.
 NEAREST = "the nearest of all methods"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found of two checkpoints."""
+
+    base: str  # as the user named it
+    resized: str = field(metadata=json_key("extended"))  # as the user named it
+    method: str | None  # what made its rows: a method's name, ``truncate``, or None where none is found
+    trainable: str | None  # what was then trained, by its recipe: ``new``, ``positions`` or ``all``; else None
+    checks: tuple[Check, ...] = field(metadata=json_key("claims"))  # in the order in which they were made
+    notes: tuple[str, ...] = ()  # such as how the rows' method was found
+    # Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
+    what: str = field(default="resized", metadata=not_in_json)
+
+    json_properties: ClassVar = {"proved": "passed", "conclusion": "conclusion"}
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    @property
+    def conclusion(self) -> str:
+        """The result in a sentence."""
+        is_resized = self.what == "resized"
+        if not self.passed:
+            failed = ", ".join(check.name for check in self.checks if not check.passed)
+            what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
+            return f"NOT PROVED ({failed}): {self.resized} is not {what}."
+        what = " with a resized table and nothing else" if is_resized else ""
+        if self.trainable:
+            rows = "new rows" if self.trainable == "new" else "rows"
+            what += f", but for the table, whose {rows} were {'then ' * is_resized}trained"
+        elif not is_resized:
+            what = " with limits that agree with its tables" if self.what == "mended" else ": nothing was resized"
+        return f"Proved: {self.resized} is {self.base}{what}."
 
 
 def verify(
