@@ -1,14 +1,17 @@
+"""Safetensors files: read as safetensors reads them; whatever a header of a stranger's says, it is refused in time."""
+
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from ctxextend.checkpoints.safetensors_file import numpy_dtype, open_safetensors, read_floats
+from ctxextend.checkpoints.safetensors_file import MAX_HEADER_BYTES, numpy_dtype, open_safetensors, read_floats
 from ctxextend.errors import CheckpointError
-from tests.faults.weights import entry, pack
+from tests.faults.limits import within
+from tests.faults.weights import entry, pack, theirs
 
 TORCH_DTYPES = {
     "F64": torch.float64,
@@ -18,11 +21,6 @@ TORCH_DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
-
-
-def write(path: Path, header: Any, data: bytes) -> Path:
-    path.write_bytes(pack(header, data))
-    return path
 
 
 @pytest.mark.parametrize("name", TORCH_DTYPES)
@@ -37,31 +35,127 @@ def test_read_floats_gives_what_safetensors_gives(name: str, tmp_path: Path) -> 
 
 def test_open_safetensors_keeps_header_order_and_metadata(tmp_path: Path) -> None:
     header = {"b": entry(2, 3), "__metadata__": {"format": "pt"}, "a": entry(0, 2)}
-    file = open_safetensors(write(tmp_path / "a", header, b"xyz"))
+    (tmp_path / "a").write_bytes(pack(header, b"xyz"))
+    file = open_safetensors(tmp_path / "a")
     assert list(file.header) == ["b", "__metadata__", "a"]
     assert list(file.entries) == ["b", "a"]
     assert (file.entries["b"].start, file.entries["b"].size) == (2, 1)
 
 
+def described(inner: str) -> bytes:
+    """A file of 4 bytes whose only tensor is described by a piece of JSON."""
+    return pack(f'{{"a":{inner}}}'.encode(), b"1234")
+
+
+def with_shape(shape: str) -> bytes:
+    return described(f'{{"dtype":"U8","shape":{shape},"data_offsets":[0,4]}}')
+
+
+def with_offsets(offsets: str) -> bytes:
+    return described(f'{{"dtype":"U8","shape":[4],"data_offsets":{offsets}}}')
+
+
+def with_metadata(metadata: str) -> bytes:
+    return pack(f'{{"__metadata__":{metadata},"a":{ONE}}}'.encode(), b"1234")
+
+
 ONE = json.dumps(entry(0, 4))
+MANY = 1_000_000
+
+# What safetensors refuses too, and what we say of it.
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "empty file": (b"", "header should be 0 bytes"),
+    "length of 2^63": (pack(b"{}", b"", 2**63), "header should be 9,223,372,036,854,775,808 bytes"),
+    "list": (pack([1, 2]), "not an object"),
+    "two values": (pack(b"{}{}"), "not valid JSON"),
+    "byte order mark": (pack(f'\ufeff{{"a":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
+    "nested lists": (pack(b"[" * MANY), "not valid JSON"),
+    "nested in a shape": (with_shape("[" * MANY), "not valid JSON"),
+    "description twice": (described('{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'), "stands twice"),
+    "no dtype": (described('{"shape":[4],"data_offsets":[0,4]}'), "'a' in a way that cannot be read"),
+    "description of another kind": (described("[1,2]"), "cannot be read"),
+    "unknown dtype": (described('{"dtype":"Q4","shape":[4],"data_offsets":[0,4]}'), "unknown dtype 'Q4'"),
+    "long dtype": (described(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'), "unknown dtype"),
+    "shape of one number": (with_shape("4"), "cannot be read"),
+    "shape of minus four": (with_shape("[-4]"), "cannot be read"),
+    "shape of a float": (with_shape("[4.0]"), "cannot be read"),
+    "shape of 1e400": (with_shape("[1e400]"), "not valid JSON"),
+    "shape of true": (with_shape("[true,4]"), "cannot be read"),
+    "shape of a million digits": (with_shape(f"[{'9' * MANY}]"), "not valid JSON"),
+    "product over 2^64": (with_shape(f"[{2**40},{2**40}]"), "does not fill"),
+    "product of 2^64, then 0": (
+        described(f'{{"dtype":"U8","shape":[{2**32},{2**32},0],"data_offsets":[0,0]}}'),
+        "does not fill its 0 bytes",
+    ),
+    "a million dimensions of 9": (with_shape(f"[{'9,' * MANY}9]"), "does not fill"),
+    "half a byte": (described('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'), "does not fill"),
+    "one offset": (with_offsets("[4]"), "cannot be read"),
+    "reversed offsets": (with_offsets("[4,0]"), "does not fill its -4 bytes"),
+    "behind the file": (pack({"a": entry(0, 9)}, b"1234"), "truncated or too long: 9 bytes .* are described, not 4"),
+    "overlapping": (pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"), "'b' overlaps"),
+    "hole in the middle": (pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"), "'b' leaves a hole"),
+    "hole at the end": (pack({"a": entry(0, 3)}, b"1234"), "too long: 3 bytes of tensors are described, not 4"),
+    "not UTF-8 in a name": (pack(b'{"\xff":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
+    "half a surrogate pair": (pack(f'{{"\\ud800":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
+    "bare NUL in a name": (pack(b'{"\0":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
+    "NaN in another key": (
+        described('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
+        "not valid JSON",
+    ),
+    "metadata that is a text": (with_metadata('"x"'), "__metadata__ is not a mapping"),
+    "metadata of numbers": (with_metadata('{"x":1}'), "__metadata__ is not a mapping"),
+}
+# What safetensors reads and we do not: nobody has a use for it, and it says two things.
+REFUSED_BY_US_ALONE = {
+    "name twice": (pack(f'{{"a":{ONE},"a":{ONE}}}'.encode(), b"1234"), "'a' stands twice"),
+    "name twice, once in escapes": (pack(f'{{"a":{ONE},"\\u0061":{ONE}}}'.encode(), b"1234"), "'a' stands twice"),
+    "key of metadata twice": (with_metadata('{"x":"1","x":"2"}'), "'x' stands twice"),
+}
 
 
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        (b"[]", "not an object"),
-        (b"{{", "not valid JSON"),
-        (f'{{"a": {ONE}, "a": {ONE}}}'.encode(), "stands twice"),
-        ({"a": entry(0, 2), "b": entry(3, 4)}, "leaves a hole"),
-        ({"a": entry(0, 3), "b": entry(2, 4)}, "overlaps"),
-        ({"a": entry(0, 9)}, "truncated"),
-        ({"a": entry(0, 3)}, "too long: 3 bytes of tensors are described, not 4"),
-        ({"a": entry(0, 4, "F32", [2])}, "does not fill"),
-        ({"a": entry(0, 4, "Q4")}, "unknown dtype"),
-        ({"a": {"dtype": "U8"}}, "cannot be read"),
-        ({"a": entry(0, 4), "__metadata__": "x"}, "__metadata__"),
-    ],
-)
-def test_open_safetensors_refuses_what_does_not_add_up(header: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        open_safetensors(write(tmp_path / "a", header, b"1234"))
+@pytest.mark.parametrize("name", HOSTILE | REFUSED_BY_US_ALONE)
+def test_open_safetensors_refuses_a_hostile_header_within_a_second(name: str, tmp_path: Path) -> None:
+    content, message = (HOSTILE | REFUSED_BY_US_ALONE)[name]
+    (tmp_path / "a").write_bytes(content)
+    with within(1), pytest.raises(CheckpointError, match=f"a is no whole safetensors file: .*{message}"):
+        open_safetensors(tmp_path / "a")
+    if name in HOSTILE:
+        with pytest.raises(SafetensorError):
+            theirs(tmp_path / "a")
+
+
+def test_open_safetensors_refuses_ten_million_tensors_within_a_second(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.write((10_000_000 * 50).to_bytes(8, "little") + b'{"a":')
+        file.truncate(10_000_000 * 50 + 8)
+    with within(1), pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"):
+        open_safetensors(path)
+
+
+# What looks strange and is read.
+STRANGE: dict[str, bytes] = {
+    "no tensors": pack({}),
+    "no metadata": with_metadata("null"),
+    "space everywhere": pack(json.dumps({"__metadata__": {"a": "b"}, "x": entry(0, 4)}, indent="\t").encode(), b"1234"),
+    "another order of keys": described('{"data_offsets":[0,4],"shape":[4],"dtype":"U8"}'),
+    "another key": described('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":"y"}'),
+    "an empty name": pack({"": entry(0, 4)}, b"1234"),
+    "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
+    "name beyond ASCII": pack('{"é日😀":'.encode() + ONE.encode() + b"}", b"1234"),
+    "30,000 dimensions": with_shape(f"[{'1,' * 30_000}4]"),
+    "empty tensors": pack({"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"),
+    "tensors of 4 bits": described('{"dtype":"F4","shape":[8],"data_offsets":[0,4]}'),
+    "a text of 200,000 letters": with_metadata(json.dumps({"x": "é\n" * 100_000, "y": "z"}, ensure_ascii=False)),
+}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_open_safetensors_reads_what_safetensors_reads(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(content)
+    file = open_safetensors(tmp_path / "a")
+    with safe_open(tmp_path / "a", "np") as other:
+        assert {*file.entries} == {*other.keys()}
+        assert (file.header.get("__metadata__") or {}) == (other.metadata() or {})
+        for name in other.keys():  # noqa: SIM118 - it is no mapping
+            assert [*file.entries[name].shape] == other.get_slice(name).get_shape()
