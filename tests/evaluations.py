@@ -1,6 +1,7 @@
 """Evaluations as measuring would make them, with the screens that they give; nothing here was measured."""
 
 import math
+from dataclasses import replace
 
 from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.output import styled
@@ -172,6 +173,25 @@ EVALUATIONS = {
     "evaluate-encoder": ENCODER,
     "evaluate-masked": MASKED,
 }
+# Means and errors that a page must survive.
+ODD = [(math.nan, None), (math.inf, math.nan), (-math.inf, math.inf), (1e38, 0.0), (0.0, 0.0), (5e-324, 1e9)]
+
+
+def odd_evaluation(mean: float, error: float | None) -> Evaluation:
+    """An evaluation with a mean and an error in the place of every other, and a name that is markup and escapes."""
+    odd = LossEstimate(mean, error, 0)
+    buckets = (Bucket(0, 1, {MODEL: odd}), Bucket(3, 9, {MODEL: odd, SLIDING: odd}))
+    point = ContextPoint(32, odd, odd, odd, odd)
+    return replace(
+        EXTENDED,
+        source="--><script>$\\frac{\na\x1b[31m",
+        positions=PositionLosses(512, 1, {MODEL: odd, SLIDING: odd}, {SLIDING: odd}, buckets),
+        contexts=ContextLosses(ORIGINAL, 1, (point, replace(point, context=512, original=None))),
+        passkey=Passkey("loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1),
+        retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: Recall(math.nan, error, 0.5, error, mean, error)}),
+    )
+
+
 NAMES = [f"{name}{kind}-{width}" for name in EVALUATIONS for kind in ("", "-ascii") for width in WIDTHS]
 
 

@@ -17,7 +17,7 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.demo import compare_demo, held_out_documents
 from ctxextend.models import load as running
 from ctxextend.plan.find_tables import OpenedModel
-from ctxextend.report.saving import FileKind
+from ctxextend.report.figures import FileKind
 from ctxextend.text_data import read_documents
 
 
@@ -82,7 +82,7 @@ def test_demo_prints_one_json_object_and_writes_the_page_where_it_is_told() -> N
 
 @pytest.mark.usefixtures("quick", "silent")
 def test_demo_without_the_extra_says_how_to_get_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.report.saving.REPORT", FileKind("pages", (".html",), ("no_such_library",)))
+    monkeypatch.setattr("ctxextend.report.figures.REPORT", FileKind("pages", (".html",), ("no_such_library",)))
     done = demo()
     assert done.exit_code == 0
     assert "pip install 'ctxextend[plot]'" in done.stderr

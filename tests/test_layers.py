@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
     *("recipe", "recipe_file", "provenance", "plan", "models", "text_data", "inspection", "verification"),
-    *("evaluation", "report/saving", "report/numbers", "report/figures"),
+    *("evaluation", "report/numbers", "report/figures"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}

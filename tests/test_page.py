@@ -1,6 +1,5 @@
 """The report of a comparison: what it says, that it is sound HTML, and that it escapes what it shows."""
 
-import importlib.util
 import math
 import re
 from collections.abc import Iterator
@@ -12,30 +11,31 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
-from ctxextend.errors import OutputError
+from ctxextend.comparison.comparison_result import Comparison, Outcome
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
 from ctxextend.report.figures import write_figure
 from ctxextend.report.html import comparison_figure, verdict, write_report
-from ctxextend.report.saving import REPORT, check_file
 from tests.comparisons import METHODS, comparison, encoders
+from tests.evaluations import ODD, odd_evaluation
 
 HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
-VOID = {"meta"}
 
 
 class Reader(HTMLParser):
     """Reads a page; fails where an element is not closed in its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.found: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-        if tag not in VOID:
+        if tag != "meta":
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -49,21 +49,9 @@ class Reader(HTMLParser):
             self.words.append(data)
 
 
-def plot_comparison(found: Comparison, path: Path) -> None:
-    write_figure(path, lambda: comparison_figure(found))
-
-
 def page_of(found: Comparison, folder: Path) -> str:
     write_report(found, folder / "page.html")
     return (folder / "page.html").read_text("utf-8")
-
-
-def read(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    reader.close()
-    assert not reader.open
-    return reader
 
 
 def pictures(page: str) -> Iterator[ElementTree.Element]:
@@ -95,13 +83,17 @@ def brief(found: Comparison) -> Comparison:
     return replace(found, rows=tuple(rows))
 
 
-EMPTY = replace(comparison(()), norms=(), original=None, warnings=(), notes=(), left_out={})
+def odd_outcome(mean: float, error: float | None) -> Outcome:
+    odd = LossEstimate(mean, error, 0)
+    return Outcome(odd, odd, odd, odd_evaluation(mean, error))
+
+
+# Comparisons, and how many pictures each has.
 SHOWN = {
     "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 3 + 3),
     "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 + 2),
     "encoder": (brief(encoders()), 1 + 2),
     "one": (comparison(("linear",)), 2 + 1 + 1),
-    "empty": (EMPTY, 0),
 }
 
 
@@ -113,7 +105,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("name", SHOWN)
 def test_report_is_well_formed_html_that_loads_nothing(name: str, pages: dict[str, str]) -> None:
     page, count = pages[name], SHOWN[name][1]
-    tags = read(page).found
+    tags = Reader(page).found
     assert page.startswith("<!DOCTYPE html>\n")
     assert [tag for tag, _ in tags[:3]] == ["html", "head", "meta"]
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
@@ -127,9 +119,8 @@ def test_report_is_well_formed_html_that_loads_nothing(name: str, pages: dict[st
 
 def test_report_holds_every_number_of_the_ranking(tmp_path: Path) -> None:
     head, *rows, original = cells(page_of(brief(comparison()), tmp_path))
-    assert head == [
-        *("#", "method", "perplexity", "loss", "behind the best", "against the original", "short texts", "learned rows")
-    ]
+    scores = ["perplexity", "loss", "behind the best", "against the original", "short texts", "learned rows"]
+    assert head == ["#", "method", *scores]
     assert [row[1] for row in rows] == list(METHODS)
     best = ("bands", "19.75 ± 0.87", "2.983 ± 0.044", "best", "-0.185 ± 0.012", "+0.0300 ± 0.0080", "moved")
     assert rows[0] == ["1", *best]
@@ -156,29 +147,30 @@ def test_report_shows_what_encoders_find(pages: dict[str, str]) -> None:
     assert "original, chunks" in page
 
 
-def test_report_has_every_loss_recipe_picture_and_note(tmp_path: Path) -> None:
+def test_report_has_every_loss_recipe_and_note(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
-    page = page_of(replace(found, complete=False), tmp_path)
-    reader = read(page)
+    words = Reader(page_of(replace(found, complete=False), tmp_path)).words
     for row in found.rows:
         evaluation = row.final.evaluation
         assert evaluation.positions is not None
         assert evaluation.contexts is not None
         losses = [bucket.losses[MODEL] for bucket in evaluation.positions.buckets]
         for loss in (*losses, *(point.loss for point in evaluation.contexts.points)):
-            assert f"{loss.mean:.3f} ± 0.042" in reader.words
-    said = (*(row.recipe for row in found.rows), *found.notes, *found.warnings, *found.left_out.values())
-    assert all(text in " ".join(reader.words) for text in said)
-    assert "Incomplete" in page
-    # every picture has a name, its text as text, and the page's own colours
-    labels = [str(seen["aria-label"]) for _, seen in reader.found if seen.get("role") == "img"]
+            assert f"{loss.mean:.3f} ± 0.042" in words
+    said = (*(row.recipe for row in found.rows), *found.notes, *found.warnings, *found.left_out.values(), "Incomplete")
+    assert all(text in " ".join(words) for text in said)
+
+
+def test_report_names_every_picture_and_draws_it_in_colours_of_its_own(pages: dict[str, str]) -> None:
+    page = pages["plain"]
+    labels = [str(seen["aria-label"]) for _, seen in Reader(page).found if seen.get("role") == "img"]
     assert "Passkeys: copy" in labels
     assert "Loss of tokens by position: Loss of tokens by position. The numbers are in the table below." in labels
     assert page.count('<section class="panel') == 5
     assert page.count('class="numbers"') == 2  # the others are in the pictures or in the ranking
-    texts = ["".join(picture.itertext()) for picture in pictures(page)]
-    assert "position (tokens)" in texts[2]
-    assert "learned: 128" in texts[2]
+    by_position = "".join(list(pictures(page))[2].itertext())
+    assert "position (tokens)" in by_position
+    assert "learned: 128" in by_position
     drawn = page.partition("<main>")[2]
     assert not re.search(r"#[0-9a-f]{6}\b", drawn)
     for name in ("c0", "c1", "ink", "soft", "hair", "heat", "paper"):
@@ -198,67 +190,39 @@ def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
 
 
 def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
-    found = comparison(("copy", "last"), steps=3)
-    rows = tuple(replace(row, method=f"`{HOSTILE}", recipe=HOSTILE) for row in found.rows)
+    found = comparison(("linear", "copy"))
+    rows = tuple(replace(row, method=HOSTILE, recipe=HOSTILE) for row in found.rows)
     places: dict[str, Any] = dict.fromkeys(("source", "family", "table", "kind", "trainable", "precision"), HOSTILE)
     places |= {"rows": rows, "notes": (HOSTILE,), "warnings": (HOSTILE,), "left_out": {HOSTILE: HOSTILE}}
     page = page_of(replace(found, **places), tmp_path)
-    reader = read(page)
-    assert [tag for tag, _ in reader.found].count("script") == 1
+    tags = Reader(page).found
+    assert [tag for tag, _ in tags].count("script") == 1
     assert not {"\x1b", "\0", "\u202e"} & set(page)
-    assert not [key for _, attributes in reader.found for key in attributes if key.startswith("on")]
+    assert not [key for _, attributes in tags for key in attributes if key.startswith("on")]
     assert list(pictures(page))
     assert page.count("&lt;script&gt;") > 26
 
 
-@pytest.mark.parametrize(("value", "error"), [(math.nan, None), (-math.inf, math.inf), (1e38, 0.0)])
-def test_report_and_figure_of_odd_figures(value: float, error: float | None, tmp_path: Path) -> None:
-    found = changed(
-        brief(comparison(("linear", "copy", "last"))), odd_outcome(comparison(("last",)).rows[-1], value, error)
-    )
-    found = replace(found, original=Estimate(value, error, 0), source=HOSTILE)
+@pytest.mark.parametrize(("mean", "error"), ODD)
+def test_report_and_figure_of_odd_numbers(mean: float, error: float | None, tmp_path: Path) -> None:
+    found = changed(brief(comparison(("linear", "copy", "last"))), odd_outcome(mean, error))
+    found = replace(found, original=Estimate(mean, error, 0), source=HOSTILE)
     page = page_of(found, tmp_path)
-    read(page)
+    Reader(page)
     for picture in pictures(page):
         places = " ".join(value for mark in picture.iter() for value in mark.attrib.values())
         assert not re.search(r"\b(nan|inf)\b", places)
-    plot_comparison(found, tmp_path / "figure.svg")
+    write_figure(tmp_path / "figure.svg", lambda: comparison_figure(found))
 
 
-def odd_outcome(row: Row, value: float, error: float | None) -> Outcome:
-    odd, read_losses = LossEstimate(value, error, 0), row.final.evaluation
-    assert read_losses.positions is not None
-    assert read_losses.contexts is not None
-    buckets = tuple(replace(bucket, losses={MODEL: odd}) for bucket in read_losses.positions.buckets)
-    points = tuple(replace(point, loss=odd, original=odd) for point in read_losses.contexts.points)
-    evaluation = replace(
-        read_losses,
-        positions=replace(read_losses.positions, buckets=buckets, changes={}),
-        contexts=replace(read_losses.contexts, points=points),
-    )
-    return Outcome(odd, odd, odd, evaluation)
-
-
-def test_report_of_parts_that_hold_nothing(tmp_path: Path) -> None:
-    found = comparison(("linear", "copy"))
-    full = found.rows[-1].final.evaluation
-    assert full.positions is not None
-    assert full.contexts is not None
-    assert full.passkey is not None
-    empty = replace(
-        full,
-        positions=replace(full.positions, buckets=(), losses={}, changes={}),
-        contexts=replace(full.contexts, points=()),
-        passkey=replace(full.passkey, lengths=(), depths=(), found=()),
-    )
-    nothing = replace(full, positions=None, contexts=None, passkey=None)
-    read(page_of(changed(found, Outcome(Estimate(3.0, None, 1), None, None, empty)), tmp_path))
-    for evaluation in (empty, nothing):
-        outcome = Outcome(Estimate(3.0, None, 1), None, None, evaluation)
-        rows = tuple(replace(row, untrained=outcome, norms=()) for row in found.rows)
-        page = page_of(replace(found, rows=rows, norms=()), tmp_path)
-        assert "passkey-heading" not in page
-        assert "by position" not in page
+def test_report_of_an_evaluation_that_was_not_finished(tmp_path: Path) -> None:
+    found = brief(comparison(("linear", "copy")))
+    evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
+    nothing = Outcome(Estimate(3.0, None, 1), None, None, evaluation)
+    Reader(page_of(changed(found, nothing), tmp_path))
+    page = page_of(replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path)
+    assert "passkey-heading" not in page
+    assert "by position" not in page
 
 
 def test_report_stays_small_however_long_the_table(tmp_path: Path) -> None:
@@ -283,40 +247,8 @@ def test_report_stays_small_however_long_the_table(tmp_path: Path) -> None:
         (encoders(), "with a mean reciprocal rank of 0.620 ± 0.062"),
         (encoders(), "in chunks of 128 tokens, has 0.522 ± 0.063."),
         (replace(comparison(("copy",)), original=None), "`copy` has a perplexity of 28.7 ± 1.3 at 512 tokens."),
-        (EMPTY, "No method was measured."),
-        (
-            changed(comparison(("random",)), odd_outcome(comparison().rows[0], math.nan, None)),
-            "No method has a finite loss at 512 tokens.",
-        ),
+        (changed(comparison(("random",)), odd_outcome(math.nan, None)), "No method has a finite loss at 512 tokens."),
     ],
 )
 def test_verdict(found: Comparison, words: str) -> None:
     assert words in verdict(found)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"), [("page.pdf", "pages"), ("folder.html", "is a folder"), ("none/page.html", "no folder")]
-)
-def test_check_file_refuses_before_any_work(name: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "folder.html").mkdir()
-    with pytest.raises(OutputError, match=words) as caught:
-        check_file(tmp_path / name, REPORT)
-    assert caught.value.hint
-    with pytest.raises(OutputError, match=words):
-        write_report(EMPTY, tmp_path / name)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html"]
-
-
-@pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
-def test_check_file_names_the_extra_that_is_missing(
-    missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else found(name))
-    with pytest.raises(OutputError, match="not installed") as caught:
-        check_file(tmp_path / "page.html", REPORT)
-    assert caught.value.hint == "pip install 'ctxextend[plot]'"
-
-
-def test_plot_comparison_of_nothing(tmp_path: Path) -> None:
-    plot_comparison(EMPTY, tmp_path / "figure.svg")

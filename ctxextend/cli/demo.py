@@ -29,11 +29,11 @@ def demo(
     """
     from ctxextend.comparison.compare import ComparisonInterrupted
     from ctxextend.demo import compare_demo, run_demo
-    from ctxextend.report import saving
+    from ctxextend.report import figures
 
     sink = Output(as_json, quiet)
     page = report
-    if page is None and not saving.REPORT.missing():
+    if page is None and not figures.REPORT.missing():
         page = (output.parent if output else Path()) / REPORT
     options.check_files(report=page)
     with TemporaryDirectory() as temporary:

@@ -171,7 +171,7 @@ def check_files(plot: Path | None = None, report: Path | None = None) -> None:
     """Refuse a figure or a report that cannot be written before a model is read for it."""
     if plot is None and report is None:
         return
-    from ctxextend.report.saving import FIGURE, REPORT, check_file, check_format
+    from ctxextend.report.figures import FIGURE, REPORT, check_file, check_format
 
     for path, kind in ((plot, FIGURE), (report, REPORT)):
         if path is not None:

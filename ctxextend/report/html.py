@@ -12,9 +12,8 @@ from ctxextend.comparison.comparison_result import Comparison, Outcome
 from ctxextend.errors import printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report import figures
-from ctxextend.report.figures import COLOURS, DASHES, INK, ORIGINAL_LOOK, Look, LossCurve, Plot
+from ctxextend.report.figures import COLOURS, DASHES, INK, ORIGINAL_LOOK, REPORT, Look, LossCurve, Plot
 from ctxextend.report.numbers import NumberFormat
-from ctxextend.report.saving import REPORT, check_file, save
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def write_report(comparison: Comparison, path: Path) -> None:
     The page needs no other file and asks no network: style, script and pictures are in it. It holds the ranking, losses
     by position and by context, norms and passkeys of each method, as far as they were measured, and the recipes.
     """
-    check_file(path, REPORT)
+    figures.check_file(path, REPORT)
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(
@@ -86,7 +85,7 @@ def write_report(comparison: Comparison, path: Path) -> None:
         lead_count=_lead_count(comparison),
         version=__version__,
     )
-    save(path, page.encode())
+    figures.save(path, page.encode())
 
 
 def _shown(value: Any) -> Any:
@@ -275,8 +274,6 @@ def verdict(comparison: Comparison) -> str:
     Names of methods stand in backticks.
     """
     rows, after = comparison.rows, comparison.max_len_after
-    if not rows:
-        return "No method was measured."
     best, is_loss = rows[0].final, comparison.is_loss
     if not math.isfinite(best.score.mean):
         return f"No method has a finite loss at {after:,} tokens."
