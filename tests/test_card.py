@@ -32,30 +32,21 @@ def test_model_card_replaces_a_base_model_by_a_hub_id_and_not_by_a_folders_name(
     assert front_matter(card_of(old, "folder", is_hub_id=False)) == front_matter(old)
 
 
-def test_model_card_looks_for_a_base_model_in_the_front_matter_alone() -> None:
-    card = card_of("---\nlicense: mit\n---\n```yaml\n\nbase_model: a/b\n```\n", "folder", is_hub_id=False)
-    assert front_matter(card) == {"license": "mit", "base_model": "folder"}
-
-
-@pytest.mark.parametrize("start", ["\n", "\ufeff", "  \n\n"])
-def test_model_card_finds_front_matter_where_the_hub_does(start: str) -> None:
-    card = card_of(f"{start}---\nlicense: mit\n---\n# Old\n")
-    assert front_matter(card) == {"license": "mit", "base_model": "owner/old"}
-
-
-def test_model_card_without_front_matter_gets_one() -> None:
-    assert card_of("# Old\n").startswith("---\nbase_model: owner/old\n---\n# Old\n")
-
-
-def test_model_card_with_empty_front_matter() -> None:
-    assert front_matter(card_of("---\n---\n# Old\n")) == {"base_model": "owner/old"}
-
-
-@pytest.mark.parametrize("old", ["---\r\nlicense: mit\r\n---\r\n# Old\r\n", "# Old\r\n"])
-def test_model_card_keeps_windows_line_ends(old: str) -> None:
-    card = card_of(old)
-    assert card.count("\r\n") == card.count("\n")
-    assert front_matter(card) == ({"license": "mit"} if "mit" in old else {}) | {"base_model": "owner/old"}
+@pytest.mark.parametrize(
+    ("old", "stated"),
+    [
+        ("# Old\n", {}),
+        ("# Old\r\n", {}),
+        ("---\n---\n# Old\n", {}),
+        ("---\r\nlicense: mit\r\n---\r\n# Old\r\n", {"license": "mit"}),
+        ("---\nlicense: mit\n---\n```yaml\n\nbase_model: a/b\n```\n", {"license": "mit"}),
+        *((f"{start}---\nlicense: mit\n---\n# Old\n", {"license": "mit"}) for start in ("\n", "\ufeff", "  \n\n")),
+    ],
+)
+def test_model_card_finds_front_matter_where_the_hub_does(old: str, stated: dict[str, str]) -> None:
+    card = card_of(old, "folder", is_hub_id=False)
+    assert front_matter(card) == stated | {"base_model": "folder"}
+    assert card.count("\r\n") == (card.count("\n") if "\r\n" in old else 0)
 
 
 @pytest.mark.parametrize("old", ["---\n{license: mit}\n---\n# Old\n", "---\na: [\n---\n# Old\n"])
