@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+# Ends a hint, with flags that say which tensor is the table; the command line shows the whole command.
+SAY_WHICH = "Say which it is: "
 # Tokens of the Hub.
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
 
@@ -88,6 +90,9 @@ def printable(text: str) -> str:
     Names in a checkpoint may hold control characters, which move the cursor or recolour the terminal, others that turn
     the order of letters, and bytes that are no text.
     """
-    shown = without_tokens(text)
-    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in shown)
-    return shown.replace("\\udc", "\\x")  # as Python holds the bytes of a name that are no text
+
+    def written_out(one: str) -> str:
+        is_byte = "\udc80" <= one <= "\udcff"  # as Python holds the bytes of a name that are no text
+        return f"\\x{ord(one) - 0xDC00:02x}" if is_byte else one.encode("unicode_escape").decode("ascii")
+
+    return "".join(one if one.isprintable() else written_out(one) for one in without_tokens(text))

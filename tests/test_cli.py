@@ -258,8 +258,16 @@ def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
     assert "with bands, texts that fitted before give exactly what they gave" in kept.stderr
 
 
-def test_printable_writes_control_characters_out() -> None:
-    assert printable("a\x1b[31mb\x00\x9b\r\n\tc") == "a\\x1b[31mb\\x00\\x9b\\r\\n\\tc"
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a\x1b[31mb\x00\x9b\r\n\tc", r"a\x1b[31mb\x00\x9b\r\n\tc"),
+        ("caf\udce9", r"caf\xe9"),  # a byte that is no text
+        (r"caf\udce9", r"caf\udce9"),
+    ],
+)
+def test_printable_writes_out_what_is_not_shown_where_it_stands(name: str, shown: str) -> None:
+    assert printable(name) == shown
 
 
 def shell(command: str) -> "subprocess.CompletedProcess[str]":

@@ -9,8 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ctxextend.cli.app import app_of
-from ctxextend.cli.command import sections, summary
+from ctxextend.cli.app import app_of, sections, summary
 from tests.terminal import on_terminal
 
 APP: Any = get_command(app_of())

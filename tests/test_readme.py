@@ -17,8 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend import list_families, list_methods, resize
-from ctxextend.cli.app import app_of
-from ctxextend.cli.command import sections, summary
+from ctxextend.cli.app import app_of, sections, summary
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.output import styled
 from ctxextend.cli.tables import Page

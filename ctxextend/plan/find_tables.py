@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
 from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
+from ctxextend.errors import SAY_WHICH, CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import (
     FAMILIES_HINT,
     Architecture,
@@ -236,7 +236,7 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
     )
     *_, entry, key, reserved = found[0]
     words = flag_words({"table": entry.name, "offset": reserved or None, "config-key": key or "KEY"})
-    return f"Tensors that may be its position table: {shown}. Say which it is: {shlex.join(words)}"
+    return f"Tensors that may be its position table: {shown}. {SAY_WHICH}{shlex.join(words)}"
 
 
 def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
