@@ -15,9 +15,8 @@ from ctxextend.json_output import json_key, not_in_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import table_hashes
 from ctxextend.recipe import Recipe
-from ctxextend.recipe_file import RecipeFile, read_recipe
+from ctxextend.recipe_file import RecipeFile, read_recipe, table_hashes
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def run(
     if isinstance(recipe, Recipe):
         if changes:
             raise RecipeError("Changes are made to what a file says.", "Give the Recipe as it should be.")
-        written = RecipeFile(recipe, {})
+        written = RecipeFile(recipe, {}, {})
     else:
         written = read_recipe(os.fspath(recipe), changes)
     return run_recipe(written.recipe, plan_run(written), output, force=force, resume=resume)

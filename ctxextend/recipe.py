@@ -1,13 +1,16 @@
 """Everything that a user can ask for, as dataclasses: flags build them, and recipe files hold them."""
 
+import inspect
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
 
 from ctxextend.errors import ResizeError, flag_name, refuse
 from ctxextend.tables.apply import OWN_FLAGS, MethodOptions
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What lies beside every output.
 RECIPE_FILE = "ctxextend.yaml"
@@ -87,6 +90,25 @@ def split_ref(reference: str | os.PathLike[str], settings: Mapping[str, Any]) ->
     ref = named_ref(reference, {key: value for key, value in settings.items() if key in REF_KEYS})
     others = {key: value for key, value in settings.items() if key not in REF_KEYS}
     return ref, {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
+
+
+def takes(*kinds: type, without: Collection[str] = ()) -> Callable[[Function], Function]:
+    """Have a function with ``**settings`` show the fields of these dataclasses, by `REF_KEYS`, in its signature."""
+    keys = {name: key for key, name in REF_KEYS.items()}
+
+    def show(function: Function) -> Function:
+        signature = inspect.signature(function)
+        *named, _ = signature.parameters.values()
+        settings = dict[str, inspect.Parameter]()
+        for known in (known for kind in kinds for known in fields(kind) if known.default is not MISSING):
+            key = keys.get(known.name, known.name)
+            if key not in {*signature.parameters, *without}:
+                kind = inspect.Parameter.KEYWORD_ONLY
+                settings[key] = inspect.Parameter(key, kind, default=known.default, annotation=known.type)
+        function.__signature__ = signature.replace(parameters=[*named, *settings.values()])  # type: ignore[attr-defined]
+        return function
+
+    return show
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,21 @@
-"""Recipe files: read with every fault in them at once, and written."""
+"""Recipe files: read with every fault in them at once, written, and what one says of the output that it lies beside."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
-from ctxextend.errors import RecipeError, ResizeError, one_line
-from ctxextend.recipe import REF_KEYS, CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, one_line
+from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRAINABLE, TRUNCATE, CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.tables.apply import still_learned
+from ctxextend.tables.methods import METHODS
 
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
@@ -23,6 +28,7 @@ KINDS: dict[Any, str] = {
 }
 # How a message names a key.
 NAMED = re.compile(r"(?:--|There is no )([a-z][a-z-]*)")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 # No recipe needs more; a stranger's may hold so much that reading it takes minutes.
 MAX_CHARACTERS = 200_000
 # What PyYAML raises on a value that is not what its tag says, or too large.
@@ -60,6 +66,7 @@ class RecipeFile(NamedTuple):
 
     recipe: Recipe
     provenance: Mapping[str, Any]  # how the output came about that it lies beside; empty where a user wrote it
+    values: Mapping[str, Any]  # the whole of it, as plain values by its keys
 
 
 class PlainLoader(yaml.SafeLoader):
@@ -124,7 +131,11 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFil
     steps = {key: _settings(kind, entries, entries[key], faults) for key, kind in SECTIONS.items() if key in whole}
     if faults:
         raise RecipeError("\n".join(message for _, message in sorted(set(faults))), HINT)
-    return RecipeFile(Recipe(ref, **steps, output=whole.get("output")), whole.get("provenance", {}))
+    values = dict[str, Any]()
+    for path, entry in entries.items():
+        section, _, key = path.rpartition(".")
+        (values[section] if section else values)[key] = {} if key in SECTIONS else entry.value
+    return RecipeFile(Recipe(ref, **steps, output=whole.get("output")), whole.get("provenance", {}), values)
 
 
 def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
@@ -246,3 +257,115 @@ def _given(settings: Any) -> dict[str, Any]:
     values = {known.name: (getattr(settings, known.name), known.default) for known in fields(settings)}
     given = {name: value for name, (value, default) in values.items() if default is MISSING or value != default}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+# ---- the recipe beside an output
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How an output came about, as the recipe beside it says."""
+
+    base: CheckpointRef  # the checkpoint that it was made of
+    settings: Resize  # how that was resized; where it was only trained, to the length that it had
+    # What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
+    trainable: str | None = None
+    method: str | None = None  # that made the rows; None where it names none that there is
+    # The rows that each table had before and had then, and its SHA-256 before, as far as the recipe says so.
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)  # the whole of the file, as plain values
+    # The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.
+    before: "Provenance | None" = None
+
+    @property
+    def chain(self) -> "tuple[Provenance, ...]":
+        """This and those before it, the newest first, each with all that was trained since then."""
+        if self.before is None:
+            return (self,)
+        most = max(self.trainable, self.before.trainable, key=lambda name: TRAINABLE.index(name) if name else -1)
+        return (self, *replace(self.before, trainable=most).chain)
+
+
+def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
+    """Read the recipe that lies beside a checkpoint's weights; None where none does that can be read."""
+    if RECIPE_FILE not in checkpoint.copied:
+        return None
+    try:
+        return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE)
+    except (CheckpointError, RecipeError):
+        return None
+
+
+@dataclass(frozen=True)
+class BaseCheckpoint:
+    """The base checkpoint of what was resized or trained."""
+
+    ref: CheckpointRef
+    hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 that its tables should have, by their names
+    chain: tuple[Provenance, ...] = ()  # what was made of it, the newest first; empty where the user named the base
+
+
+def find_base(checkpoint: Checkpoint, named: str | None = None) -> BaseCheckpoint | None:
+    """Return the base that the user named, or the first that the recipe beside a checkpoint knows; else None."""
+    if named is not None:
+        return BaseCheckpoint(CheckpointRef(named))
+    written = read_provenance(checkpoint)
+    return None if written is None else BaseCheckpoint(written.chain[-1].base, written.chain[-1].hashes, written.chain)
+
+
+def parse_provenance(text: str, name: str) -> Provenance:
+    """Read the text of a recipe that lies beside an output, which messages call `name`. Anybody may have written it."""
+    try:
+        written = parse_recipe(text, name)
+        asked, facts = written.recipe, written.provenance
+        method, before = facts.get("method"), facts.get("source_recipe")
+        rows: dict[str, Any] = {
+            key: (table.get("rows_before"), table.get("rows_after")) for key, table in _tables(facts).items()
+        }
+        return Provenance(
+            base=asked.checkpoint,
+            settings=asked.resize or Resize(facts["max_len"]),  # what was only trained has the length that it had
+            trainable=asked.train.trainable if asked.train else None,
+            method=method if method in (*METHODS, TRUNCATE) else None,
+            rows={
+                key: counts
+                for key, counts in rows.items()
+                if all(type(count) is int and 0 <= count < 2**63 for count in counts)
+            },
+            hashes=table_hashes(facts),
+            values=written.values,
+            before=None if before is None else parse_provenance(yaml_text(before), name),
+        )
+    except (*NOT_PLAIN, CtxextendError) as error:
+        message = f"{name} is no recipe of a resize: {one_line(error)}"
+        raise RecipeError(message, "Make the output again, or move that file away.") from None
+
+
+def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return what a file's ``provenance`` says of each table, by the table's name."""
+    tables = facts.get("tables")
+    listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
+    return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
+
+
+def table_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 that each table had before, as far as a file's ``provenance`` says so, by the table's name."""
+    found = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
+    return {name: value for name, value in found.items() if SHA256.fullmatch(value)}
+
+
+def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
+    """Return which rows of a table were learned before the resizes of a chain, the newest first: shape (positions,).
+
+    None where the recipes do not say how many rows there were, or say that there were more than `most`.
+    """
+    oldest_first = chain[::-1]
+    rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
+    if not rows or not all(reserved_rows < count <= most for counts in rows for count in counts):
+        return None
+    steps = [(after - reserved_rows, resize.settings) for (_, after), resize in zip(rows, oldest_first, strict=True)]
+    try:
+        return still_learned(rows[0][0] - reserved_rows, steps)
+    except ResizeError:  # no such resize was ever made
+        return None

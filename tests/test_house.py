@@ -5,13 +5,14 @@ import sys
 import threading
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
-from inspect import CO_OPTIMIZED
+from inspect import CO_OPTIMIZED, isfunction, signature
 from pathlib import Path
 from types import FrameType
 
 import pytest
 from typer.testing import CliRunner
 
+import ctxextend
 from ctxextend import resize
 from ctxextend.cli.app import app_of
 
@@ -69,6 +70,17 @@ def test_train_enters_few_modules_and_opens_once(book: str) -> None:
 def test_resize_and_train_opens_source_and_output_once(book: str) -> None:
     _, calls = trace(OPENING, "resize", "tiny-gpt2", "--to", "160", "--train", book, "--steps", "1")
     assert all(count <= 2 for count in calls.values()), calls
+
+
+def test_public_functions_list_their_settings_with_defaults() -> None:
+    functions = {name: getattr(ctxextend, name) for name in ctxextend.__all__}
+    parameters = {name: signature(value).parameters for name, value in functions.items() if isfunction(value)}
+    assert all(one.kind is not one.VAR_KEYWORD for found in parameters.values() for one in found.values())
+    assert parameters["resize"]["family"].default is None
+    assert parameters["evaluate"]["tokens"].default == 65_536
+    assert parameters["train"]["trainable"].default == "positions"
+    defaults = {one.name: one.default for one in parameters["plan_resize"].values() if one.default is not one.empty}
+    assert ctxextend.plan_resize("tiny-gpt2", 512, **defaults).method == "copy"
 
 
 def test_no_two_modules_have_one_name() -> None:

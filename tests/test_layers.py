@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ctxextend import resize
+
 PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each may import from those before it, and from itself: a package, or one module of it.
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
-    *("recipe", "recipe_file", "provenance", "plan", "models", "text_data", "inspection", "verification"),
+    *("recipe", "recipe_file", "plan", "models", "text_data", "inspection", "verification"),
     *("evaluation", "report/numbers", "report/figures"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
@@ -24,7 +26,6 @@ ALLOWED = {
     "tables": set(),
     "families": set(),
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch"},
-    "provenance": {"yaml"},
     "recipe_file": {"yaml"},
     "plan": {"ml_dtypes", "yaml"},
     "models": {"ml_dtypes", "torch", "transformers"},
@@ -143,6 +144,13 @@ def test_help_starts_as_fast_as_the_libraries_that_show_it() -> None:
 @pytest.mark.parametrize("flags", [("--dry-run",), (), ("--json", "--method", "linear", "-o", "other")])
 def test_resize_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) -> None:
     loaded = loaded_after(command("resize", "tiny-gpt2", "--to", "512", *flags))
+    assert "numpy" in loaded
+    assert not loaded & {*HEAVY, "huggingface_hub", "safetensors"}
+
+
+def test_verify_imports_neither_torch_nor_transformers() -> None:
+    resize("tiny-gpt2", to=512)
+    loaded = loaded_after(command("verify", "tiny-gpt2", "tiny-gpt2-512"))
     assert "numpy" in loaded
     assert not loaded & {*HEAVY, "huggingface_hub", "safetensors"}
 

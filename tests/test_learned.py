@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend.provenance import Provenance, learned_before
 from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.recipe_file import Provenance, learned_before
 from ctxextend.tables.apply import MethodOptions, learned_rows, resize_table, still_learned
 from ctxextend.tables.methods import METHODS
 

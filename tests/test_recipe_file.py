@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,7 +73,8 @@ def test_parse_recipe_reads_what_recipe_text_writes(
     ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
 ) -> None:
     recipe = Recipe(ref, settings, train, evaluate)
-    assert parse_recipe(recipe_text(recipe, {"method": "stretch"}), "it") == RecipeFile(recipe, {"method": "stretch"})
+    text = recipe_text(recipe, {"method": "stretch"})
+    assert parse_recipe(text, "it") == RecipeFile(recipe, {"method": "stretch"}, yaml.safe_load(text))
 
 
 def test_parse_recipe_reports_every_fault_at_once_with_its_line_and_the_nearest_key() -> None:

@@ -18,7 +18,8 @@ from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, Evaluate, Resize, split_ref
+from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize, split_ref, takes
+from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.tables.bands import choose_split, default_gain, find_repeats
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
@@ -41,6 +42,7 @@ NEARLY = 0.1
 MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
 
+@takes(CheckpointRef, Resize, without=("method", *TABLE_KEYS))
 def calibrate(
     reference: str | os.PathLike[str],
     to: int,

@@ -24,8 +24,8 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Ev
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, Evaluate, Recipe, Resize, Train, flag_words, split_ref
-from ctxextend.recipe_file import recipe_values, yaml_text
+from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, flag_words, split_ref, takes
+from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.methods import METHODS
 from ctxextend.text_data import check_paths, path_names, shared
 
@@ -66,6 +66,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
+@takes(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, "alone"))
 def compare(
     reference: str | os.PathLike[str],
     to: int,

@@ -30,8 +30,8 @@ from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
 from ctxextend.evaluation.scoring import Scorer, open_scorer
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import find_base
-from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref
+from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
+from ctxextend.recipe_file import TABLE_KEYS, find_base
 from ctxextend.text_data import check_paths, path_names, read_documents
 
 Ids = NDArray[np.int64]
@@ -64,6 +64,7 @@ class EvaluationInterrupted(KeyboardInterrupt):
         self.evaluation = evaluation
 
 
+@takes(CheckpointRef, Evaluate, without=TABLE_KEYS)
 def evaluate(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

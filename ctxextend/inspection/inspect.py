@@ -15,8 +15,8 @@ from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.inspection.stated_limits import client_limits, find_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
-from ctxextend.provenance import Provenance, read_provenance
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, named_ref
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, named_ref, takes
+from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
 # What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing:
@@ -25,6 +25,7 @@ INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_DEVIATIONS = (0.02, 1.0)
 
 
+@takes(CheckpointRef)
 def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref: Any) -> Inspection:
     """Look at a checkpoint's position tables and at everything that states their length.
 
@@ -34,8 +35,7 @@ def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref
     Args:
         reference: As in `plan_resize`.
         part: Which of a model's tables; None is all.
-        ref: As in `plan_resize`: ``revision``, ``subfolder``, ``variant``, ``family``, ``table``, ``config_key`` and
-            ``offset``.
+        ref: Which checkpoint it is, as in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.

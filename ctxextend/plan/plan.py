@@ -32,7 +32,7 @@ from ctxextend.plan.output_files import (
     read_card,
 )
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, TRUNCATE, CheckpointRef, Recipe, Resize, split_ref
+from ctxextend.recipe import RECIPE_FILE, TRUNCATE, CheckpointRef, Recipe, Resize, split_ref, takes
 from ctxextend.recipe_file import recipe_text
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, UNCHANGED
@@ -405,6 +405,7 @@ class ResizeResult:
         return self.plan
 
 
+@takes(CheckpointRef, Resize)
 def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None = None, **settings: Any) -> ResizePlan:
     """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read.
 
@@ -441,6 +442,7 @@ def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
     return ResizePlan(model, settings, tables, plan_edits(model, tables), *plan_buffers(checkpoint, tables))
 
 
+@takes(CheckpointRef, Resize)
 def resize(
     reference: str | os.PathLike[str],
     to: int,

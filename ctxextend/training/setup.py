@@ -24,8 +24,8 @@ from ctxextend.evaluation.eval_model import (
     check_vocabulary,
 )
 from ctxextend.plan.find_tables import open_model
-from ctxextend.provenance import BaseCheckpoint, learned_before
 from ctxextend.recipe import LEAST_LENGTH, Train
+from ctxextend.recipe_file import BaseCheckpoint, learned_before
 from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes

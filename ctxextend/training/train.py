@@ -35,9 +35,8 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.plan.plan import ResizePlan, table_hash
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import find_base, read_provenance
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train
-from ctxextend.recipe_file import recipe_text, recipe_values, yaml_text
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
+from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values, yaml_text
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.memory import open_devices
@@ -68,6 +67,7 @@ BEFORE = "Before it was trained:"
 CURVE_FILE = "train_loss.png"
 
 
+@takes(CheckpointRef, Train, without=TABLE_KEYS)
 def train(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -76,10 +76,6 @@ def train(
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
     resume: bool = False,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    family: str | None = None,
     progress: Progress = no_progress,
     **settings: Any,
 ) -> TrainResult:
@@ -96,12 +92,9 @@ def train(
         output: The new folder; None is ``<name>-trained`` in the current folder.
         force: Replace an existing checkpoint folder, and discard the saves of an interrupted run.
         resume: Continue from the last save, if there is one.
-        revision: As in `plan_resize`.
-        subfolder: As in `plan_resize`.
-        variant: As in `plan_resize`.
-        family: As in `plan_resize`.
         progress: Called with the tokens of each step, and its loss.
-        settings: The other fields of `Train`, by name: ``trainable``, ``seq_len``, ``window``, ``lr``, …
+        settings: The other fields of `Train`, by name: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
+            ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -114,11 +107,8 @@ def train(
         OutputError: The output or a save cannot be written.
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
-    ref = CheckpointRef(os.fspath(reference), revision, subfolder, variant, family)
-    recipe = Recipe(ref, train=Train(path_names(data), steps, **values))
+    ref, settings = split_ref(reference, settings)
+    recipe = Recipe(ref, train=Train(path_names(data), steps, **settings))
     return train_recipe(recipe, output, force=force, resume=resume, progress=progress)
 
 

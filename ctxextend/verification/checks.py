@@ -23,8 +23,8 @@ from ctxextend.plan.edits import TablePlan, make_buffer
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import Provenance, learned_before
 from ctxextend.recipe import RECIPE_FILE
+from ctxextend.recipe_file import Provenance, learned_before
 from ctxextend.tables.apply import learned_rows, nonfinite_rows
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import describe_rows

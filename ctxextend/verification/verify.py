@@ -17,8 +17,8 @@ from ctxextend.json_output import json_key, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import read_provenance
-from ctxextend.recipe import CheckpointRef, Resize, flag_words, named_ref
+from ctxextend.recipe import CheckpointRef, Resize, flag_words, named_ref, takes
+from ctxextend.recipe_file import read_provenance
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import (
     Check,
@@ -75,6 +75,7 @@ class Verification:
         return f"Proved: {self.resized} is {self.base}{what}."
 
 
+@takes(CheckpointRef)
 def verify(
     base: str | os.PathLike[str], extended: str | os.PathLike[str], *, deep: bool = False, **ref: Any
 ) -> Verification:
@@ -88,8 +89,7 @@ def verify(
         base: The base checkpoint, as in `plan_resize`.
         extended: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
         deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
-        ref: Of the base, as in `plan_resize`: ``revision``, ``subfolder``, ``variant``, ``family``, ``table``,
-            ``config_key`` and ``offset``.
+        ref: Which checkpoint the base is, as in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at one of the references.

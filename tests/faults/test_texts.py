@@ -18,8 +18,7 @@ from ctxextend import inspect, plan_resize, resize, verify
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.json_output import to_json
 from ctxextend.plan.output_files import model_card
-from ctxextend.provenance import parse_provenance
-from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe_file import parse_provenance, read_recipe
 from tests import pico, trainings
 from tests.faults.limits import examples, within
 from tests.faults.mutations import VALUES, mutate_text
