@@ -15,7 +15,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, invalidate_caches
+from importlib.metadata import MetadataPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -145,4 +146,8 @@ if __name__ == "__main__":
         sys.exit("the first command failed")
     sys.stdout.flush()
     os.dup2(stdout, 1)
+    # Each process then lists the folders that it imports from, whatever is written into them meanwhile: all make the
+    # same calls, and the k-th of one is the k-th of all.
+    invalidate_caches()
+    MetadataPathFinder().invalidate_caches()
     _serve(main)
