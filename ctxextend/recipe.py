@@ -86,10 +86,11 @@ def named_ref(reference: str | os.PathLike[str], keys: Mapping[str, Any]) -> Che
 
 
 def split_ref(reference: str | os.PathLike[str], settings: Mapping[str, Any]) -> tuple[CheckpointRef, dict[str, Any]]:
-    """Return the checkpoint that a call names by `REF_KEYS`, and its other settings, lists as tuples."""
+    """Return the checkpoint that a call names by `REF_KEYS`, and its other settings: lists as tuples, paths as text."""
     ref = named_ref(reference, {key: value for key, value in settings.items() if key in REF_KEYS})
     others = {key: value for key, value in settings.items() if key not in REF_KEYS}
-    return ref, {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
+    others = {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
+    return ref, {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in others.items()}
 
 
 def takes(*kinds: type, without: Collection[str] = ()) -> Callable[[Function], Function]:

@@ -306,11 +306,10 @@ class BaseCheckpoint:
     chain: tuple[Provenance, ...] = ()  # what was made of it, the newest first; empty where the user named the base
 
 
-def find_base(checkpoint: Checkpoint, named: str | None = None) -> BaseCheckpoint | None:
+def find_base(written: Provenance | None, named: str | None = None) -> BaseCheckpoint | None:
     """Return the base that the user named, or the first that the recipe beside a checkpoint knows; else None."""
     if named is not None:
         return BaseCheckpoint(CheckpointRef(named))
-    written = read_provenance(checkpoint)
     return None if written is None else BaseCheckpoint(written.chain[-1].base, written.chain[-1].hashes, written.chain)
 
 

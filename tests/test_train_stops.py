@@ -1,6 +1,7 @@
 """A training that is stopped or spoilt, and goes on; killed and out of space it is in tests/faults."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -87,13 +88,16 @@ def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(
     check_goes_on(gpt2, unbroken, "--micro-batch", 4)
 
 
-def test_train_in_python_says_what_is_saved(gpt2: Path) -> None:
+def test_train_in_python_takes_paths_and_says_what_is_saved(gpt2: Path) -> None:
+    shutil.copy("book.txt", "held-out.txt")
+
     def progress(advance: int, total: int, label: str = "") -> None:
         assert label.startswith("loss ")
         interrupt()
 
     with pytest.raises(TrainingInterrupted, match=r"stopped after step 1, which is saved in out\.training") as caught:
-        train_in_python(gpt2, "book.txt", 3, batch_size=4, output="out", progress=progress)
+        paths: dict[str, Any] = {"eval_data": [Path("held-out.txt")], "original": gpt2.with_name("long-old")}
+        train_in_python(gpt2, Path("book.txt"), 3, batch_size=4, output="out", progress=progress, **paths)
     assert (caught.value.signal, caught.value.step) == (signal.SIGINT, 1)
     assert Path("out.training/saves/checkpoint-1").is_dir()
 

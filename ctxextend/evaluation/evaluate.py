@@ -31,7 +31,7 @@ from ctxextend.evaluation.scoring import Scorer, open_scorer
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
-from ctxextend.recipe_file import TABLE_KEYS, find_base
+from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
 from ctxextend.text_data import check_paths, path_names, read_documents
 
 Ids = NDArray[np.int64]
@@ -98,8 +98,6 @@ def evaluate(
         EvaluationInterrupted: Ctrl-C; it holds what was measured.
     """
     ref, settings = split_ref(reference, settings)
-    if settings.get("original") is not None:
-        settings["original"] = os.fspath(settings["original"])
     return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
 
 
@@ -110,7 +108,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     model = load_eval_model(files, settings.precision)
     fitting_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)
-    known = None if settings.alone else find_base(files.checkpoint, settings.original)
+    known = None if settings.alone else find_base(read_provenance(files.checkpoint), settings.original)
     if known is not None:
         try:
             base = open_eval_model(known.ref, settings.precision, known.hashes)

@@ -305,10 +305,8 @@ class ResizePlan:
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError where `execute` would refuse the output, without writing anything."""
-        check_output(self._output(output), self.checkpoint.guarded, self.file_sizes, force=force)
-
-    def _output(self, output: str | os.PathLike[str] | None) -> Path:
-        return self.default_output if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
+        path = output_path(output, self.default_output)
+        check_output(path, self.checkpoint.guarded, self.file_sizes, force=force)
 
     def execute(
         self,
@@ -331,7 +329,8 @@ class ResizePlan:
             CheckpointError: The source cannot be read, or changed since the plan was made.
             ResizeError: The new table does not fit in memory.
         """
-        began, folder, checkpoint = time.perf_counter(), self._output(output), self.checkpoint
+        began, checkpoint = time.perf_counter(), self.checkpoint
+        folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
         warnings, choices, texts, hashes = list(self.warnings), list[str](), dict(self.texts), list[str]()
         tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, self.bytes_to_write
@@ -464,6 +463,11 @@ def resize(
         CtxextendError: As `plan_resize` and `ResizePlan.execute`.
     """
     return plan_resize(reference, to, method, **settings).execute(output, force=force)
+
+
+def output_path(output: str | os.PathLike[str] | None, default: Path) -> Path:
+    """Return where an output goes: where the user says, or by default."""
+    return default if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
 
 def table_hash(array: NDArray[Any]) -> str:

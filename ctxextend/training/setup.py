@@ -23,7 +23,7 @@ from ctxextend.evaluation.eval_model import (
     check_tables,
     check_vocabulary,
 )
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.recipe import LEAST_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
 from ctxextend.tables.apply import learned_rows
@@ -140,6 +140,12 @@ def open_task(
     return TrainingTask(files, settings, devices, micro_batches, train, held_out, rows)
 
 
+def read_table(opened: OpenedModel) -> NDArray[Any]:
+    """Return the first position table of a checkpoint, shape (rows, hidden_size)."""
+    name = opened.tables[0].name
+    return read_floats(opened.checkpoint.names[name], name)
+
+
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which rows of a checkpoint's table, shape (rows, d), are new, shape (rows,); reserved rows are not.
 
@@ -153,7 +159,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref)
             check_tables(opened.checkpoint, base.ref, base.hashes)
-            before = read_floats(opened.checkpoint.names[opened.tables[0].name], opened.tables[0].name)
+            before = read_table(opened)
             if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
                 raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")
             learned = learned_rows(before[reserved:], table[reserved:])

@@ -22,7 +22,7 @@ from ctxextend.errors import TrainingError, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.models.load import match_parameters
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.output_files import (
     CARD_FILE,
     RECIPE_POINTER,
@@ -33,17 +33,25 @@ from ctxextend.plan.output_files import (
     model_card,
     read_card,
 )
-from ctxextend.plan.plan import ResizePlan, table_hash
+from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
-from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values, yaml_text
+from ctxextend.recipe_file import (
+    TABLE_KEYS,
+    Provenance,
+    find_base,
+    read_provenance,
+    recipe_text,
+    recipe_values,
+    yaml_text,
+)
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.memory import open_devices
 from ctxextend.training.run_folder import SAVE, RunFolder, open_run_folder
-from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, set_up
+from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, read_table, set_up
 from ctxextend.training.trainer import run_training
-from ctxextend.training.training_result import TrainResult, counted
+from ctxextend.training.training_result import TrainResult
 from ctxextend.version import __version__
 
 # The dtypes of --dtype, as safetensors calls them.
@@ -108,6 +116,7 @@ def train(
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
     ref, settings = split_ref(reference, settings)
+    settings["eval_data"] = path_names(settings.get("eval_data", ()))
     recipe = Recipe(ref, train=Train(path_names(data), steps, **settings))
     return train_recipe(recipe, output, force=force, resume=resume, progress=progress)
 
@@ -124,8 +133,8 @@ def train_recipe(
 ) -> TrainResult:
     """Resize a checkpoint, if the recipe says so, train it, and write it; see `train`.
 
-    The output is by default the recipe's, else ``<name>-<length>`` of what is resized, or ``<name>-trained``; `plan` is
-    that of its resize; `tell` is told what the user should know before the first step.
+    `plan` is that of its resize. The output is by default ``<name>-<length>`` then, and else ``<name>-trained``. `tell`
+    is told what the user should know before the first step.
     """
     settings = recipe.train
     if settings is None:
@@ -134,13 +143,17 @@ def train_recipe(
     with ExitStack() as stack:
         with devices.main_process_first():
             source = opened = plan.model if plan is not None else open_model(recipe.checkpoint)
-            path = _output(recipe, output, source)
+            if recipe.keeps_code:
+                source = opened = source.with_code()
+            table = read_table(source)
+            sha256 = table_hash(table)
+            default = plan.default_output if plan is not None else Path(f"{source.checkpoint.source.name}-trained")
+            path = output_path(output, default)
             folder = RunFolder.beside(path)
             if devices.is_main_process:
-                source = source.with_code() if recipe.keeps_code else source
                 check_output(path, source.checkpoint.guarded, dict.fromkeys(source.checkpoint.files, 0), force=force)
-                begun = open_run_folder(path, _asked(recipe, source), resume=resume, force=force)
-                folder = stack.enter_context(begun)
+                asked = _asked(recipe) | {f"sha256 of {source.tables[0].name}": sha256}
+                folder = stack.enter_context(open_run_folder(path, asked, resume=resume, force=force))
                 if folder.save is None:
                     for paths in filter(None, (settings.data, settings.eval_data)):
                         check_texts(paths, settings.text_field)
@@ -150,9 +163,10 @@ def train_recipe(
                     plan.execute(resized)
                 ref = CheckpointRef(str(resized), variant=plan.ref.variant, model_type=plan.ref.model_type)
                 opened = replace(open_model(ref), ref=source.ref)  # so that messages name what the user named
-            opened = opened.with_code() if recipe.keeps_code else opened
-            files, table = open_files(opened), _read_table(opened)
-            base = find_base(opened.checkpoint, settings.original)
+                opened = opened.with_code() if recipe.keeps_code else opened
+                table = read_table(opened)
+            files, written = open_files(opened), read_provenance(opened.checkpoint)
+            base = find_base(written, settings.original)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, tell)
         model = load_eval_model(files, "fp32")
@@ -176,10 +190,10 @@ def train_recipe(
             found, ref = source.checkpoint.source, recipe.checkpoint
             ref = replace(ref, revision=found.revision) if found.kind == "hub" else ref
             filled = replace(task.settings, lr=result.lr, micro_batch=result.micro_batch)
-            hashes = table_hash(table), table_hash(weights.tensor(files.table))
+            hashes = sha256, table_hash(weights.tensor(files.table))
             recipe = replace(recipe, checkpoint=ref, train=filled)
             texts = {
-                RECIPE_FILE: _recipe(recipe, files, result, hashes, begun_for),
+                RECIPE_FILE: _recipe(recipe, files, written, result, hashes, begun_for),
                 CARD_FILE: _card(recipe, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -189,28 +203,19 @@ def train_recipe(
     return result
 
 
-def _output(recipe: Recipe, output: str | os.PathLike[str] | None, source: OpenedModel) -> Path:
-    asked = recipe.output if output is None else output
-    if asked is not None:
-        return Path(os.path.expanduser(asked))  # noqa: PTH111 - never raises
-    return Path(f"{source.checkpoint.source.name}-{'trained' if recipe.resize is None else recipe.resize.to}")
-
-
-def _read_table(opened: OpenedModel) -> NDArray[Any]:
-    """Return the position table of a checkpoint, shape (rows, hidden_size)."""
-    name = opened.tables[0].name
-    return read_floats(opened.checkpoint.names[name], name)
-
-
-def _asked(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
-    """Return what was asked for and the hash of the table, as plain values by which a run is known again."""
+def _asked(recipe: Recipe) -> dict[str, Any]:
+    """Return what was asked for, as plain values by which a run is known again."""
     sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": recipe.train}
     values = {name: asdict(section) for name, section in sections.items() if section is not None}
-    flat = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
-    return flat | {f"sha256 of {source.tables[0].name}": table_hash(_read_table(source))}
+    return {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
 
 
 # ---- what is said
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 step, 2,000 steps."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _summary(setup: TrainingSetup) -> str:
@@ -309,15 +314,19 @@ class TrainedWeights:
 
 
 def _recipe(
-    recipe: Recipe, files: ModelFiles, result: TrainResult, hashes: tuple[str, str], begun_for: int | None
+    recipe: Recipe,
+    files: ModelFiles,
+    written: Provenance | None,
+    result: TrainResult,
+    hashes: tuple[str, str],
+    begun_for: int | None,
 ) -> str:
-    """Return the recipe; that of the resize is kept as the resize wrote it."""
+    """Return the recipe; that of the resize, which is `written` then, is kept as the resize wrote it."""
     trained = {name: getattr(result, name) for name in NOTED}
     if begun_for is not None:
         trained["begun_for"] = begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
-    found = read_provenance(files.checkpoint)
-    before = dict(found.values) if found else {}
+    before = dict(written.values) if written else {}
     if recipe.resize is not None:
         provenance = before.pop("provenance")
         for table in provenance["tables"]:

@@ -9,11 +9,6 @@ from typing import Any, ClassVar
 from ctxextend.json_output import not_in_json
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 step, 2,000 steps."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 class TrainingInterrupted(KeyboardInterrupt):
     """A training run was stopped by a signal, such as Ctrl-C, after `step`, which is saved in `folder`."""
 
