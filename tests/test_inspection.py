@@ -414,7 +414,7 @@ def test_inspect_of_an_unknown_type_advises_flags_that_serve(make_pico: MakePico
     pico.edit_json(source / "config.json", model_type="oddgpt")
     advice = refusal(source).splitlines()[-1]
     flags = f"--table {WPE} --config-key n_positions"
-    assert advice.endswith(f": {flags}")
+    assert advice.endswith(f" inspect {source} {flags}")
     assert run(source, *flags.split()).exit_code == 0
 
 
