@@ -27,16 +27,9 @@ logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what became of every model type that the conformance test walked, and how many faults were injected."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for report in terminalreporter.stats.get("passed", []):
-        for name, value in report.user_properties:
-            if name in ("model types", "base classes"):
-                counts[name][value] += 1
-            elif name == "classes resized":
-                counts[name]["in all"] += value
     for report in terminalreporter.stats.get("", []):
-        for name, value in report.user_properties if report.when == "teardown" else ():
-            if name == "faults injected":
-                counts[name][value[0]] += value[1]
+        for name, (what, count) in report.user_properties if report.when == "teardown" else ():
+            counts[name][what] += count
     for name, found in counts.items():
         walked = f"{sum(found.values())} walked, " if name in ("model types", "base classes") else ""
         terminalreporter.write_line(f"{name}: {walked}{', '.join(f'{count} {what}' for what, count in found.items())}")

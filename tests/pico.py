@@ -14,24 +14,11 @@ from ctxextend.tables.methods import METHODS
 
 WIDTH = 8
 
+ENCODER = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 CONFIGS: Mapping[str, dict[str, Any]] = {
     "gpt2": {"n_positions": 16, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "vocab_size": 32},
-    "bert": {
-        "max_position_embeddings": 16,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "vocab_size": 32,
-    },
-    "roberta": {
-        "max_position_embeddings": 18,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "vocab_size": 32,
-    },
+    "bert": {"max_position_embeddings": 16, "vocab_size": 32, **ENCODER},
+    "roberta": {"max_position_embeddings": 18, "vocab_size": 32, **ENCODER},
 }
 
 HEADS = {"gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM"}

@@ -1,6 +1,7 @@
 """Bands: how a table is parted, what is made of its parts, and what is said of it."""
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,18 +31,19 @@ Rows = NDArray[np.float64]
 PERIOD = 12
 
 
+def wave(angles: Rows, seed: int, width: int) -> Rows:
+    directions = np.random.default_rng(seed).normal(size=(2, width))
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1) @ directions
+
+
 def slow_rows(rows: int, width: int = 16) -> Rows:
     """Half a wave over the whole table, in two directions."""
-    angles = np.linspace(0, np.pi, rows)
-    directions = np.random.default_rng(1).normal(size=(2, width))
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1) @ directions
+    return wave(np.linspace(0, np.pi, rows), 1, width)
 
 
 def fast_rows(rows: int, width: int = 16) -> Rows:
     """A wave of 12 rows, in two directions."""
-    angles = 2 * np.pi * np.arange(rows) / PERIOD
-    directions = np.random.default_rng(2).normal(size=(2, width))
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1) @ directions
+    return wave(2 * np.pi * np.arange(rows) / PERIOD, 2, width)
 
 
 def noise(rows: int, width: int = 64, seed: int = 0) -> Rows:
@@ -49,11 +51,6 @@ def noise(rows: int, width: int = 64, seed: int = 0) -> Rows:
 
 
 TWO_BANDS = slow_rows(128) + 0.5 * fast_rows(128)
-
-
-def test_smoothed_leaves_a_line_as_it_is() -> None:
-    line = np.arange(40.0)[:, None] * np.array([1.0, -2.0]) + 3
-    np.testing.assert_allclose(smoothed(line, 5.0), line, rtol=0, atol=1e-10)
 
 
 def test_smoothed_is_the_fit_of_a_line_around_each_row() -> None:
@@ -102,13 +99,19 @@ def test_choose_split_repeats_all_but_the_trend_where_a_stretch_fits() -> None:
     assert split.match < 0.5
 
 
-def test_choose_split_leaves_out_a_first_row_that_is_a_sink_and_a_last_that_was_not_trained() -> None:
-    table = TWO_BANDS.copy()
-    table[0], table[-1] = 30 * noise(1, 16)[0], 0.001 * noise(1, 16)[0]
+@pytest.mark.parametrize(("dead", "size"), [(1, 0.0), (2, 0.01), (20, 0.0), (20, 0.01)])
+def test_bands_leaves_out_a_first_row_that_is_a_sink_and_last_rows_that_were_never_trained(
+    dead: int, size: float
+) -> None:
+    table, sink = TWO_BANDS.copy(), 30 * noise(1, 16)[0]
+    table[0], table[-dead:] = sink, size * noise(dead, 16)
     split = choose_split(table)
-    assert (split.head, split.stop) == (1, 127)
-    assert split.repeat[0] >= 1
-    assert split.repeat[1] <= 127
+    assert (split.head, split.stop) == (1, 128 - dead)
+    assert 1 <= split.repeat[0] < split.repeat[1] <= 128 - dead
+    made = bands(table, 512)
+    np.testing.assert_array_equal(made[0], sink)
+    assert np.linalg.norm(made[1:], axis=1).max() < 2 * np.linalg.norm(TWO_BANDS, axis=1).max()
+    assert np.linalg.norm(made[-1]) > 0.5 * np.linalg.norm(TWO_BANDS[-dead - 1])
 
 
 def test_choose_split_takes_what_is_given() -> None:
@@ -173,14 +176,6 @@ def test_bands_with_all_rows_kept_holds_the_slow_band() -> None:
     assert bands(table, 200, keep=128, sigma=0.0, gain=1.0)[128:].max() <= table[124].max() + 1e-9
 
 
-def test_bands_leaves_a_sink_where_it_is_and_out_of_all_others() -> None:
-    table, sink = TWO_BANDS.copy(), 30 * noise(1, 16)[0]
-    table[0] = sink
-    made = bands(table, 512)
-    np.testing.assert_array_equal(made[0], sink)
-    assert np.linalg.norm(made[1:], axis=1).max() < 2 * np.linalg.norm(TWO_BANDS, axis=1).max()
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("method", ["bands", "auto"])
 def test_bands_spoils_no_more_rows_than_linear_where_one_is_no_number(method: str, value: float) -> None:
@@ -195,14 +190,6 @@ def test_bands_spoils_no_more_rows_than_linear_where_one_is_no_number(method: st
     assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
 
 
-@pytest.mark.parametrize(("dead", "size"), [(1, 0.0), (2, 0.01), (20, 0.0), (20, 0.01)])
-def test_choose_split_leaves_out_rows_at_the_end_that_were_never_trained(dead: int, size: float) -> None:
-    table = TWO_BANDS.copy()
-    table[-dead:] = size * noise(dead, 16)
-    assert choose_split(table).stop == 128 - dead
-    assert np.linalg.norm(bands(table, 512)[-1]) > 0.5 * np.linalg.norm(TWO_BANDS[-dead - 1])
-
-
 @given(st.integers(1, 80), st.integers(0, 200), st.integers(0, 80), st.integers(0, 2**31))
 def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: int, seed: int) -> None:
     table = noise(learned, 5, seed)
@@ -212,46 +199,29 @@ def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: in
     assert made[: min(keep, learned)].tobytes() == table[: min(keep, learned)].tobytes()
 
 
-def test_resize_table_refuses_to_repeat_rows_that_are_not_there() -> None:
-    with pytest.raises(ResizeError, match="beyond the 128 rows"):
-        resize_table(TWO_BANDS, 300, MethodOptions(method="bands", repeat=(20, 129)))
-    with pytest.raises(ResizeError, match="parts a table of 32 rows or more, and 20 are read"):
-        resize_table(TWO_BANDS[:20], 300, MethodOptions(method="bands", sigma=4.0))
-    with pytest.raises(ResizeError, match="beyond the 118 rows"):
-        resize_table(TWO_BANDS, 300, MethodOptions(method="bands", repeat=(20, 120), drop_last=10))
-
-
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("learned", "flags", "told"),
     [
-        ({"sigma": -1.0}, "--sigma must be 0, or 0.5 or more"),
-        ({"sigma": 1e-9}, "--sigma must be 0, or 0.5 or more"),
-        ({"sigma": float("nan")}, "--sigma must be 0, or 0.5 or more"),
-        ({"gain": 0.0}, "--gain must be above 0"),
-        ({"gain": float("inf")}, "--gain must be above 0"),
-        ({"repeat": (5, 5)}, "holds no rows"),
-        ({"repeat": (3, 9), "sigma": 0.0}, "no meaning with --sigma 0"),
-        ({"method": "auto", "gain": 1.2}, "--gain has no meaning for --method auto"),
+        (128, {"repeat": (20, 129)}, "beyond the 128 rows"),
+        (128, {"repeat": (20, 120), "drop_last": 10}, "beyond the 118 rows"),
+        (20, {"sigma": 4.0}, "--sigma parts a table of 32 rows or more, and 20 are read"),
+        (20, {"repeat": (2, 9)}, "--repeat parts a table of 32 rows or more, and 20 are read"),
     ],
 )
-def test_method_options_refuse_what_bands_cannot_be(flags: dict[str, float], told: str) -> None:
+def test_resize_table_refuses_to_part_rows_that_are_not_there(learned: int, flags: dict[str, Any], told: str) -> None:
     with pytest.raises(ResizeError, match=told):
-        MethodOptions(**{"method": "bands", **flags})  # type: ignore[arg-type]
+        resize_table(TWO_BANDS[:learned], 300, MethodOptions(method="bands", **flags))
 
 
-def test_auto_is_bands_and_for_short_tables_linear() -> None:
+def test_auto_is_bands_and_for_short_tables_linear_and_says_which() -> None:
     np.testing.assert_array_equal(auto(TWO_BANDS, 512), bands(TWO_BANDS, 512))
-    short = TWO_BANDS[: SHORTEST - 1]
-    np.testing.assert_allclose(auto(short, 100), methods.linear(short, 100), rtol=0, atol=1e-12)
-
-
-def test_explain_auto_says_which_method_and_why() -> None:
-    said = explain_auto(TWO_BANDS, 512)
-    split = choose_split(TWO_BANDS)
+    split, said = choose_split(TWO_BANDS), explain_auto(TWO_BANDS, 512)
     assert said.startswith(f"auto took bands with sigma {split.sigma:.3g}")
     assert "--repeat {}:{}".format(*split.repeat) in said
     assert "gain 1.4" in said
-    assert "31 rows tell too little" in explain_auto(TWO_BANDS[:31], 512)
+    short = TWO_BANDS[: SHORTEST - 1]
+    np.testing.assert_allclose(auto(short, 100), methods.linear(short, 100), rtol=0, atol=1e-12)
+    assert "31 rows tell too little" in explain_auto(short, 512)
 
 
 def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -> None:
@@ -266,9 +236,9 @@ def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -
 
 
 @pytest.mark.parametrize("repeat", [(0, 128), (0, 1000), (100, 101), (300, 400)])
-def test_choose_split_takes_any_stretch_that_is_typed(repeat: tuple[int, int]) -> None:
-    split = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat)
-    assert 0 <= split.repeat[0] < split.repeat[1] <= 128
+def test_bands_takes_any_stretch_that_is_typed(repeat: tuple[int, int]) -> None:
+    first, stop = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat).repeat
+    assert 0 <= first < stop <= 128
     assert np.isfinite(bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)).all()
 
 

@@ -16,7 +16,7 @@ from ctxextend.evaluation.evaluate import EvaluationRun
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
 from tests.test_compare import write_texts
-from tests.test_results_json import errors
+from tests.test_json import check_result
 from tests.trainings import invoke, make_source
 
 FLAGS = ("--data", "texts.jsonl", "--tokens", 128, "--measure", "position")
@@ -50,7 +50,7 @@ def test_compare_prints_one_json_object(source: Path) -> None:
     done = compare(source, "--methods", "copy,stretch:keep-first=5", *flags, "--measure", "context", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
-    assert errors(values) == []
+    check_result(values)
     assert (values["steps"], values["trainable"], values["seed"]) == (1, "new", 5)
     assert {row["method"] for row in values["rows"]} == {"copy", "stretch --keep-first 5"}
     contexts = values["rows"][0]["trained"]["evaluation"]["contexts"]
@@ -114,7 +114,7 @@ def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkey
     done = compare(source, "--methods", "linear,copy", "--json", "--report", "page.html")
     assert done.exit_code == 130
     values = json.loads(done.stdout)
-    assert errors(values) == []
+    check_result(values)
     assert values["complete"] is False
     assert [row["method"] for row in values["rows"]] == ["linear"]
     assert Path("page.html").is_file()

@@ -111,10 +111,10 @@ def test_every_model_type_is_resized_or_refused_by_name(
     assert bool(conforming) == (model_type in FAMILIES and bool(built)), f"{model_type}: no class of it holds a table"
     if conforming:
         check_listed_names(model_type, built)
-    record_property("model types", outcome(built, conforming))
+    record_property("model types", (outcome(built, conforming), 1))
     base = outcome(built[:1], [cls for cls in conforming if cls is built[0].model_class])
-    record_property("base classes", "without its table" if conforming and base == "refused" else base)
-    record_property("classes resized", len(conforming))
+    record_property("base classes", ("without its table" if conforming and base == "refused" else base, 1))
+    record_property("classes resized", ("in all", len(conforming)))
 
 
 def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
@@ -126,12 +126,12 @@ def check_followers(model_type: str, built: tiny.Built) -> None:
     known: set[str] = set()
     if model_type in FAMILIES:
         known = {name for place in architecture_of(model_type, built.config).locations for name in place.names}
-    for follower in tiny.followers(built):
-        line = f"{model_type} {follower.key} {follower.name}"
-        assert follower.name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
-            f"{built.model_class.__name__}: {follower.name} has a row for each unit of {follower.key}. Add a Family "
-            f"for {model_type!r} to ctxextend/families/registry.py with this table and key; or, if its rows are no "
-            "positions of tokens, a pattern to OTHER_AXES and the type to ctxextend/families/unsupported.py."
+    for key, name in tiny.followers(built):
+        line = f"{model_type} {key} {name}"
+        assert name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
+            f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a Family for {model_type!r} "
+            "to ctxextend/families/registry.py with this table and key; or, if its rows are no positions of tokens, a "
+            "pattern to OTHER_AXES and the type to ctxextend/families/unsupported.py."
         )
 
 

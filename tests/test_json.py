@@ -1,9 +1,12 @@
-"""Every command's --json, held to its schema in tests/schemas."""
+"""Results as plain values, and every command's --json, held to its schema in tests/schemas."""
 
 import json
+import math
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
@@ -11,9 +14,16 @@ from typer.testing import CliRunner
 
 from ctxextend import resize
 from ctxextend.cli.app import COMMANDS, app_of
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
+from ctxextend.json_output import json_key, not_in_json, to_json
+from tests.comparisons import comparison, encoders
+from tests.evaluations import EVALUATIONS, EXTENDED
 
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
 REGISTRY: Registry[Any] = Registry().with_resource("resize.json", Resource.from_contents(SCHEMAS["resize"]))
+# Keys that stand where the base is known, and what a mean reciprocal rank has not.
+OPTIONAL = {"truncated", "sliding", "chunks", "perplexity"}
 
 TYPED = [
     "resize tiny-gpt2 --to 512",
@@ -46,6 +56,42 @@ REFUSED = {
 }
 
 
+@dataclass(frozen=True)
+class Loss:
+    mean: float
+    tokens: int = field(default=2, metadata=json_key("count"))
+
+    json_properties: ClassVar = {"perplexity": "twice"}
+
+    @property
+    def twice(self) -> float:
+        return self.mean * 2
+
+
+@dataclass(frozen=True)
+class Result:
+    output: Path
+    losses: dict[int, Loss]
+    norms: np.ndarray
+    log: str = field(default="long", metadata=not_in_json)
+
+    json_properties: ClassVar = ("best",)
+
+    @property
+    def best(self) -> float:
+        return math.inf
+
+
+def test_to_json_writes_fields_in_order_then_named_properties() -> None:
+    found = to_json(Result(Path("out"), {8: Loss(1.5)}, np.array([1, np.nan], np.float32)))
+    losses = {"8": {"mean": 1.5, "count": 2, "perplexity": 3.0}}
+    assert found == {"output": "out", "losses": losses, "norms": [1.0, None], "best": None}
+    assert list(found) == ["output", "losses", "norms", "best"]
+
+
+# The commands
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
@@ -58,11 +104,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def current(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-
-
 def printed(typed: str) -> tuple[int, Any]:
     done = CliRunner().invoke(app_of(), [*typed.split(), "--json", *["--quiet"] * typed.startswith("res")])
     return done.exit_code, json.loads(done.stdout)
@@ -73,7 +114,8 @@ def check(value: Any, schema: str) -> None:
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_json_of_a_command_keeps_its_schema(typed: str) -> None:
+def test_json_of_a_command_keeps_its_schema(typed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     code, value = printed(typed)
     assert code == 0
     check(value, typed.split()[0])
@@ -87,7 +129,70 @@ def test_json_of_an_error_keeps_its_schema(typed: str) -> None:
     assert (value["error"]["type"] == "UsageError") == (code == 2)
 
 
-def test_every_command_has_a_schema() -> None:
+# Evaluations and comparisons as they would be
+
+
+def framed(found: Evaluation | Comparison) -> dict[str, Any]:
+    """The object that a command prints, as it is read again."""
+    command = "evaluate" if isinstance(found, Evaluation) else "compare"
+    frame = {"schema_version": 1, "command": command, "warnings": list(found.warnings)}
+    values: dict[str, Any] = json.loads(json.dumps(frame | to_json(found), allow_nan=False))
+    return values
+
+
+def check_result(values: dict[str, Any]) -> None:
+    """Hold a printed object to its schema, and a comparison's evaluations to theirs."""
+    check(values, values["command"])
+    outcomes = [outcome for row in values.get("rows", ()) for outcome in (row["untrained"], row["trained"])]
+    for outcome in filter(None, outcomes):
+        check({"schema_version": 1, "command": "evaluate", "warnings": []} | outcome["evaluation"], "evaluate")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        *EVALUATIONS.values(),
+        *(comparison(), comparison(steps=100), encoders()),
+        replace(comparison(), rows=(), original=None, complete=False),  # nothing yet
+    ],
+)
+def test_json_of_any_result_keeps_its_schema(found: Evaluation | Comparison) -> None:
+    check_result(framed(found))
+
+
+def test_json_has_null_where_there_is_no_finite_number() -> None:
+    assert EXTENDED.positions is not None
+    losses = {"model": LossEstimate(math.nan, math.inf, 0), "sliding": LossEstimate(800.0, None, 1)}
+    values = framed(replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses)))
+    check_result(values)
+    assert values["positions"]["losses"] == {
+        "model": {"mean": None, "error": None, "perplexity": None, "tokens": 0},
+        "sliding": {"mean": 800.0, "error": None, "perplexity": None, "tokens": 1},
+    }
+    found = comparison()
+    row = replace(found.rows[0], norms=(math.nan, math.inf, 1.0))
+    values = framed(replace(found, rows=(row,), norms=(math.inf, 2.0)))
+    check_result(values)
+    assert (values["norms"], values["rows"][0]["norms"]) == ([None, 2.0], [None, None, 1.0])
+
+
+# The schemas
+
+
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """The objects that a schema describes key by key."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    is_one = isinstance(value, dict) and "properties" in value and "type" in value
+    return [*([value] if is_one else []), *(found for item in inside for found in objects_in(item))]  # type: ignore[list-item]
+
+
+def test_every_command_has_a_schema_that_allows_nothing_else() -> None:
     assert set(SCHEMAS) == {*COMMANDS, "error"}
-    for schema in SCHEMAS.values():
+    for name, schema in SCHEMAS.items():
         Draft202012Validator.check_schema(schema)
+        for found in objects_in(schema):
+            # Those of resize are closed where a plan and what became of it are one object.
+            assert name == "resize" or found["additionalProperties"] is False
+            if name in ("evaluate", "compare"):
+                assert set(found["properties"]) - OPTIONAL == set(found["required"]) - OPTIONAL
+                assert all(value.get("description") for value in found["properties"].values())

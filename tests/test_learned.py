@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -28,8 +30,8 @@ def test_learned_rows_are_those_in_their_places_and_those_that_moved(after: list
 
 
 def test_learned_rows_compares_bits() -> None:
-    before = np.array([[0.0], [np.nan]], np.float32)
-    assert learned_rows(before, np.array([[-0.0], [np.nan]], np.float32)).tolist() == [False, True]
+    before, after = np.array([[[0.0], [np.nan]], [[-0.0], [np.nan]]], np.float32)
+    assert learned_rows(before, after).tolist() == [False, True]
 
 
 @given(st.sampled_from(sorted(METHODS)), st.integers(8, 12), st.integers(13, 36))
@@ -46,25 +48,20 @@ def test_still_learned_follows_rows_through_several_resizes() -> None:
     assert still_learned(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
 
 
-def written(before: int, after: int, method: str = "copy") -> Provenance:
-    return Provenance(CheckpointRef("x"), Resize(after - 2, method=method), rows={"wpe": (before, after)})
-
-
-def test_learned_by_reads_recipes_the_oldest_first() -> None:
-    chain = (written(8, 8), written(6, 8), written(4, 6))
-    learned = learned_before(chain, "wpe", 2, 8)
-    assert learned is not None
-    assert learned.tolist() == [True] * 2 + [False] * 4
+def written(before: int, after: int) -> Provenance:
+    return Provenance(CheckpointRef("x"), Resize(after - 2, method="copy"), rows={"wpe": (before, after)})
 
 
 @pytest.mark.parametrize(
-    ("chain", "table", "most"),
+    ("chain", "table", "most", "expected"),
     [
-        ((), "wpe", 8),
-        ((written(4, 6),), "other", 8),
-        ((written(4, 6),), "wpe", 5),  # more rows than there are
-        ((written(2, 6),), "wpe", 8),  # nothing behind the rows in front of position 0
+        ((written(8, 8), written(6, 8), written(4, 6)), "wpe", 8, [True] * 2 + [False] * 4),  # the newest first
+        ((), "wpe", 8, None),
+        ((written(4, 6),), "other", 8, None),
+        ((written(4, 6),), "wpe", 5, None),  # more rows than there are
+        ((written(2, 6),), "wpe", 8, None),  # nothing behind the rows in front of position 0
     ],
 )
-def test_learned_by_tells_nothing_where_recipes_do_not(chain: tuple[Provenance, ...], table: str, most: int) -> None:
-    assert learned_before(chain, table, 2, most) is None
+def test_learned_before_is_what_recipes_say(chain: Any, table: str, most: int, expected: list[bool] | None) -> None:
+    learned = learned_before(chain, table, 2, most)
+    assert (learned if learned is None else learned.tolist()) == expected

@@ -5,8 +5,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ MODELS = {
     "minilm": ("minilm",),
 }
 NAMES = [f"{name}{kind}-{width}" for name in MODELS for kind in ("", "-ascii") for width in WIDTHS]
+COMMAND = [sys.executable, "-m", "ctxextend", "inspect"]
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 MakePico = Callable[..., pico.Pico]
@@ -39,44 +39,30 @@ def inspect(*arguments: object, charset: str = "utf-8") -> str:
 
 
 def shown(name: str) -> str:
-    """A screen by its name in `NAMES`, in a folder that `make_models` filled."""
+    """A screen by its name in `NAMES`."""
     models, _, width = name.rpartition("-")
     charset = "ascii" if models.endswith("-ascii") else "utf-8"
     return inspect(*MODELS[models.removesuffix("-ascii")], "--width", width, charset=charset)
 
 
-def make_models() -> None:
-    """Put the models of the screens into the current folder, so that no path of this machine is on a screen."""
-    Path("minilm").symlink_to(get_model_path())
-    resize("tiny-gpt2", to=512)
-
-
-@contextmanager
-def models_here() -> Iterator[None]:
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            make_models()
-            yield
-        finally:
-            os.chdir(before)
+def make_screens() -> dict[str, str]:
+    """Return every screen by its name, made in a folder of its own so that no path of this machine is on one."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("minilm").symlink_to(get_model_path())
+        resize("tiny-gpt2", to=512)
+        return {name: shown(name) for name in NAMES}
 
 
 def rewrite() -> None:
     """Write every screen anew."""
-    SCREENS.mkdir(exist_ok=True)
-    with models_here():
-        for name in NAMES:
-            (SCREENS / f"{name}.txt").write_text(shown(name), encoding="utf-8")
-    for name in evaluations.NAMES:
-        (SCREENS / f"{name}.txt").write_text(evaluations.shown(name), encoding="utf-8")
+    for name, text in (make_screens() | {name: evaluations.shown(name) for name in evaluations.NAMES}).items():
+        (SCREENS / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def screens() -> dict[str, str]:
-    with models_here():
-        return {name: shown(name) for name in NAMES}
+    return make_screens()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,12 +110,12 @@ def test_inspect_screen_says_which_rows_are_reserved_and_which_new(make_pico: Ma
 def in_terminal(*arguments: str, **environment: str) -> str:
     """What a terminal gets."""
     own = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLORTERM")}
-    command = [sys.executable, "-m", "ctxextend", "inspect", *arguments, "--quiet"]
-    return on_terminal(command, own | {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment)
+    colours = {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
+    return on_terminal([*COMMAND, *arguments, "--quiet"], own | colours | environment)
 
 
 def test_inspect_in_a_terminal_is_coloured_and_says_the_same() -> None:
-    make_models()
+    resize("tiny-gpt2", to=512)
     arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
     coloured = in_terminal(*arguments)
     plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]
@@ -143,9 +129,9 @@ def test_inspect_in_a_terminal_is_coloured_and_says_the_same() -> None:
 
 def test_inspect_in_a_pipe_goes_by_the_encoding_and_has_no_escapes() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    command = [sys.executable, "-m", "ctxextend", "inspect", "tiny-gpt2", "--width", "80"]
     for encoding in ("latin-1", "utf-8"):
         settings = environment | {"PYTHONIOENCODING": encoding, "TERM": "xterm"}
+        command = [*COMMAND, "tiny-gpt2", "--width", "80"]
         text = subprocess.run(command, capture_output=True, check=True, env=settings).stdout.decode(encoding)
         assert text == inspect("tiny-gpt2", "--width", 80, charset=encoding)
         assert text.isascii() == (encoding != "utf-8")

@@ -2,8 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ctxextend.evaluation.evaluation_result import binomial_tail, estimate, estimate_loss
 from ctxextend.json_output import to_json
@@ -29,14 +27,6 @@ def test_estimate_of_losses_that_are_not_finite_is_not_finite(bad: float) -> Non
     found = estimate([np.array([bad]), np.array([1.0])])
     assert not math.isfinite(found.mean)
     assert to_json(found)["error"] is None
-
-
-@given(st.integers(2, 200), st.integers(0, 2**32))
-def test_estimate_error_covers_the_true_mean(windows: int, seed: int) -> None:
-    draws = np.random.default_rng(seed).normal(2.0, 1.0, (windows, 1)) * np.ones((1, 5))
-    found = estimate(list(draws))
-    assert found.error is not None
-    assert found.error == pytest.approx(draws[:, 0].std(ddof=1) / math.sqrt(windows))
 
 
 @pytest.mark.parametrize(

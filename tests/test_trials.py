@@ -96,12 +96,6 @@ def test_search_leaves_what_was_typed(typed: dict[str, object]) -> None:
         assert {name: getattr(settings, name) for name in typed} == typed
 
 
-def test_search_of_a_table_too_short_to_part_tries_gains_alone() -> None:
-    first, _, tried = search(table=TWO_BANDS[:16])
-    assert [(settings.sigma, settings.repeat) for settings in tried.found] == [(0.0, None)] * (1 + len(GAINS))
-    assert {settings.gain for settings in tried.found} == {first.gain, *GAINS}
-
-
 def test_search_with_a_typed_stretch_parts_a_table_without_grain_too() -> None:
     grainless = np.random.default_rng(0).normal(size=(128, 16))
     first, _, _ = search(typed=replace(ASKED, repeat=(20, 80)), table=grainless)

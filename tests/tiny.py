@@ -6,6 +6,7 @@ import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -95,19 +96,6 @@ PRIMES = (11, 17, 29, 43, 61, 83, 107, 137, 173, 211, 257, 307, 359, 419, 479, 5
 HEADS = ("PRETRAINING", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ")
 
 
-@dataclass(frozen=True)
-class Follower:
-    """A parameter with one row for each unit of a key's value.
-
-    Attributes:
-        key: The key of the config, with dots.
-        name: The parameter.
-    """
-
-    key: str
-    name: str
-
-
 def make_config(model_type: str) -> Any:
     """Make the default config of a type."""
     return CONFIG_MAPPING[model_type](**copy.deepcopy(NEEDED.get(model_type, {})))
@@ -138,13 +126,6 @@ def set_value(config: Any, path: tuple[str, ...], value: Any) -> None:
     for key in path[:-1]:
         config = getattr(config, key)
     setattr(config, path[-1], value)
-
-
-def get_value(config: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at a path of keys."""
-    for key in path:
-        config = getattr(config, key)
-    return config
 
 
 def model_classes(model_type: str) -> tuple[Any, ...]:
@@ -229,8 +210,8 @@ def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
                 yield (*path, key), value
 
 
-def followers(built: Built, step: int = 8) -> Iterator[Follower]:
-    """Yield every parameter that gets as many more rows as a key that may state a length is raised by."""
+def followers(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
+    """Yield every parameter that gets as many more rows as a key, with dots, that may state a length is raised by."""
     before, keys = built.shapes, list(length_keys(built.config))
     # All at once first, each by another prime: mostly no shape changes, and one model is built instead of many.
     if (
@@ -242,7 +223,7 @@ def followers(built: Built, step: int = 8) -> Iterator[Follower]:
         after = _raised(built, {path: step})
         for name, shape in before.items():
             if _has_more_rows(shape, after.get(name, shape), step):
-                yield Follower(".".join(path), name)
+                yield ".".join(path), name
 
 
 def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, tuple[int, ...]]:
@@ -250,7 +231,7 @@ def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, 
     config = copy.deepcopy(built.config)
     try:
         for path, step in steps.items():
-            set_value(config, path, get_value(config, path) + step)
+            set_value(config, path, reduce(getattr, path, config) + step)
         return shapes(built.model_class, config)
     except Exception:
         return {}

@@ -19,15 +19,10 @@ LENGTHS: Mapping[str, tuple[int, int]] = {"mra": (64, 128), "led": (16, 48)}
 
 @dataclass(frozen=True)
 class Reader:
-    """The module that reads a table, and how it is called.
+    """The module that reads a table, and how it is called."""
 
-    Attributes:
-        path: Its name in the model.
-        extras: What it takes beside a text.
-    """
-
-    path: str
-    extras: tuple[str, ...]
+    path: str  # its name in the model
+    extras: tuple[str, ...]  # what it takes, keys of `EXTRAS`
 
     def run(self, model: Any, length: int, *, gradients: bool = False) -> torch.Tensor:
         """Return what it gives for a text of so many tokens, the same for every model."""
@@ -112,9 +107,10 @@ def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]]
     best: tuple[Reader, list[int]] | None = None
     for depth in range(len(path) + 1):
         name = ".".join(path[:depth])
-        if not isinstance(module := getattr_path(model, name), torch.nn.Module):
+        try:
+            taken = inspect.signature(model.get_submodule(name).forward).parameters
+        except AttributeError:  # the table itself
             break
-        taken = inspect.signature(module.forward).parameters
         for names in TRIES:
             if all(extra in taken for extra in names):
                 reader = Reader(name, names)
@@ -125,10 +121,3 @@ def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]]
         if best and len(best[1]) >= length - 1:
             break
     return best
-
-
-def getattr_path(model: Any, path: str) -> Any:
-    """Return what stands at a path of names."""
-    for name in path.split(".") if path else ():
-        model = getattr(model, name, None)
-    return model
