@@ -1,10 +1,9 @@
-import io
 import os
 import pickle
 import tempfile
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from ctxextend.checkpoints.pytorch_file import DTYPES, PytorchFile, as_tensor_file, find_tensors, unpickle
-from ctxextend.checkpoints.safetensors_file import FLOATS, numpy_dtype, read_floats
 from ctxextend.errors import CheckpointError
 from tests import pico
 
@@ -44,11 +42,8 @@ TIED: dict[str, dict[str, Any]] = {
     "DistilBertForMaskedLM": {**GPT, "dim": 8, "hidden_dim": 16, "n_layers": 1, "n_heads": 2},
     "ElectraForMaskedLM": {**BERT, "embedding_size": 8},
     "GPT2LMHeadModel": GPT,
-    "MBartForConditionalGeneration": PAIR,
-    "OpenAIGPTLMHeadModel": GPT,
     "RobertaForMaskedLM": pico.CONFIGS["roberta"],
     "T5ForConditionalGeneration": {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2},
-    "XLMRobertaForMaskedLM": pico.CONFIGS["roberta"],
 }
 
 
@@ -140,18 +135,6 @@ def test_read_bytes_of_any_strides(shape: list[int], steps: list[int], wider: in
         assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
 
 
-@pytest.mark.parametrize("name", FLOATS)
-def test_read_floats_gives_a_copy_as_ml_dtypes_sees_it(name: str, tmp_path: Path) -> None:
-    dtype = getattr(torch, next(theirs for theirs, ours in DTYPES.items() if ours == name))
-    values = torch.randn(5, 3).to(dtype)
-    file = open_torch_file(save({"table": values.T}, tmp_path / "a.bin"))
-    table = read_floats(file, "table")
-    assert (table.shape, table.dtype) == ((3, 5), numpy_dtype(name))
-    np.testing.assert_array_equal(table.astype(np.float64), values.T.double().numpy())
-    table[:] = 0
-    assert read_floats(file, "table").any()
-
-
 @pytest.mark.parametrize("write", [write_zip, write_legacy])
 def test_tied_are_names_of_one_tensor_and_not_views_or_copies(
     write: Callable[[Any, Path], None], tmp_path: Path
@@ -235,39 +218,12 @@ def test_open_torch_file_refuses_what_safetensors_cannot_hold(
         open_torch_file(path)
 
 
-def zipped(**records: bytes) -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        for name, content in records.items():
-            archive.writestr(f"archive/{name}", content)
-    return data.getvalue()
-
-
-def valid() -> bytes:
-    data = io.BytesIO()
-    torch.save({"a": torch.arange(100.0)}, data)
-    return data.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "no whole torch file"),
-        (b"<!DOCTYPE html><html></html>", "no whole torch file"),
-        (b"PK\x03\x04" + bytes(100), "no whole torch file"),
-        (valid()[:1000], "no whole torch file"),
-        (valid()[:-10], "no whole torch file"),
-        (zipped(x=b"hello"), "no whole torch file"),
-        (zipped(version=b"3\n", **{"data.pkl": b""}), "no whole torch file"),
-        (zipped(version=b"3\n", **{"data.pkl": pickle.dumps({"a": 1}, protocol=2)}), "'a' is of type int"),
-    ],
-)
-def test_open_torch_file_refuses_what_is_broken(content: bytes, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><html></html>", b"PK\x03\x04" + bytes(100)])
+def test_open_torch_file_refuses_what_is_broken(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(CheckpointError, match=f"{path} is no whole torch file"):
         open_torch_file(path)
-    assert str(path) in caught.value.message
 
 
 @given(where=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), is_zip=st.booleans())
@@ -299,12 +255,14 @@ def test_read_bytes_of_a_file_that_was_cut_short_are_an_error(tmp_path: Path) ->
             file.read_bytes(name)
 
 
-def change_records(path: Path, change: Callable[[str, bytes], bytes], more: Mapping[str, bytes]) -> None:
-    """Write a zip file again with the content of some records changed, and some more."""
+def change_records(
+    path: Path, change: Callable[[str, bytes], tuple[str, bytes]], compression: int = zipfile.ZIP_STORED
+) -> None:
+    """Write a zip file again, its records under other names or with other bytes."""
     with zipfile.ZipFile(path) as archive:
-        records = {name: change(name, archive.read(name)) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in {**records, **more}.items():
+        records = [change(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in records:
             archive.writestr(name, data)
 
 
@@ -312,7 +270,7 @@ def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
     values = torch.randn(3, dtype=torch.float32)
     path = save({"a": values}, tmp_path / "a.bin")
     turned = {"a/data/0": values.numpy().byteswap().tobytes(), "a/byteorder": b"big"}
-    change_records(path, lambda name, data: turned.get(name, data), {})
+    change_records(path, lambda name, data: (name, turned.get(name, data)))
     file = open_torch_file(path)
     assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
     assert file.is_in_memory
@@ -320,8 +278,9 @@ def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
 
 def test_open_torch_file_refuses_numbers_that_no_tensor_has(tmp_path: Path) -> None:
     path = save({"a": torch.ones(3)}, tmp_path / "a.bin")
-    change_records(path, lambda name, data: data, {})
+    change_records(path, lambda name, data: (name, data))
     assert open_torch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
-    change_records(path, lambda name, data: data, {"a/data/1": b"1234"})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a/data/1", b"1234")
     with pytest.raises(CheckpointError, match="records of numbers that are not its tensors'"):
         open_torch_file(path)

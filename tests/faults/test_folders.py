@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 
 from ctxextend import evaluate, inspect, plan_resize, resize, run, train, verify
 from ctxextend.checkpoints.filenames import is_code
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, printable
 from tests import pico, trainings
 from tests.faults.limits import within
+from tests.faults.weights import entry, model, pack
 
 MakePico = Callable[..., pico.Pico]
 
@@ -59,52 +61,38 @@ def put(kind: str, path: Path) -> None:
     HOSTILE[kind](path)
 
 
-def refused(folder: Path) -> list[CheckpointError]:
-    """Let everything that opens a folder open one; return the errors, which each must raise."""
-    errors = []
-    for use in (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder)):
-        with within(2), pytest.raises(CheckpointError) as caught:
-            use()
-        errors.append(caught.value)
-    assert not Path("out").exists()
-    return errors
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "adapter_config.json"])
-def test_resize_refuses_what_is_no_file_of_the_folder(name: str, kind: str, make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    if name == "adapter_config.json":
-        (folder / "config.json").unlink()
-    put(kind, folder / name)
-    for error in refused(folder):
-        assert str(folder / name) in error.message or name == "adapter_config.json"
-        assert error.hint
-
-
-@pytest.mark.parametrize("kind", ["a pipe", "a dangling link", "a link out", "a roundabout link out"])
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        *[(pico.shard, "model.safetensors.index.json"), (pico.shard, "model-00002-of-*"), (Path, "pytorch_model.bin")],
-        *[(pico.nest, "modules.json"), (pico.nest, "0_Transformer/config.json"), (pico.nest, "0_Transformer")],
-    ],
+READ = ("config.json", "model.safetensors", "adapter_config.json")
+PARTS = (
+    *("model.safetensors.index.json", "model-00002-of-*", "pytorch_model.bin"),
+    *("modules.json", "0_Transformer/config.json", "0_Transformer"),
 )
-def test_resize_refuses_parts_that_are_no_files_of_the_folder(
-    make: Callable[..., Any], name: str, kind: str, make_pico: MakePico, tmp_path: Path
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*product(READ, HOSTILE), *product(PARTS, ("a pipe", "a dangling link", "a link out"))]
+)
+def test_no_command_reads_what_is_no_file_of_the_folder(
+    name: str, kind: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     folder = make_pico("bert").folder
-    if make is pico.nest:
-        folder = pico.nest(folder, tmp_path / "sentence")
-    elif make is pico.shard:
+    if name.startswith("model") and name in PARTS:
         pico.shard(folder)
-    else:
+    elif name == "pytorch_model.bin":
         (folder / "model.safetensors").unlink()
+    elif name == "adapter_config.json":
+        (folder / "config.json").unlink()
+    elif name in PARTS:
+        folder = pico.nest(folder, tmp_path / "sentence")
     path = next(folder.glob(name), folder / name)
     if name == "0_Transformer":
         path.rename(tmp_path / "elsewhere")
     put(kind, path)
-    refused(folder)
+    for use in (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder)):
+        with within(2), pytest.raises(CheckpointError) as caught:
+            use()
+        assert str(path if name in READ[:2] else folder) in caught.value.message
+        assert caught.value.hint
+    assert not Path("out").exists()
 
 
 SIDE_FILES = (
@@ -167,47 +155,27 @@ def test_links_inside_a_folder_are_followed(make_pico: MakePico) -> None:
     pico.logits(source.load(output), NEW)
 
 
-def cached(folder: Path, tmp_path: Path, *, below: str = "") -> Path:
-    """Move a folder's files where the Hub's client keeps them, and put its links in their place."""
-    cache = tmp_path / "models--owner--name"
-    snapshot = cache / "snapshots" / ("0" * 40) / below
+def test_links_of_the_hubs_cache_are_followed_from_a_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
+    blobs, snapshot = (tmp_path / "models--owner--name" / part for part in ("blobs", f"snapshots/{'0' * 40}/sub"))
     snapshot.mkdir(parents=True)
-    (cache / "blobs").mkdir()
-    for number, path in enumerate(sorted(folder.iterdir())):
-        path.rename(cache / "blobs" / str(number))
-        (snapshot / path.name).symlink_to(os.path.relpath(cache / "blobs" / str(number), snapshot))
-    return snapshot
-
-
-@pytest.mark.parametrize("below", ["", "sub"])
-def test_links_of_the_hubs_cache_are_followed(below: str, make_pico: MakePico, tmp_path: Path) -> None:
-    folder = cached(make_pico("gpt2").folder, tmp_path, below=below)
-    assert resize(folder, to=NEW, output="out").plan.files["copied"] == ("generation_config.json",)
-    link_out(folder / "vocab.txt")
-    assert "vocab.txt" in plan_resize(folder, to=NEW).checkpoint.omitted
-    Path("linked").symlink_to(folder)
+    make_pico("gpt2").folder.rename(blobs)
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(os.path.relpath(path, snapshot))
+    assert resize(snapshot, to=NEW, output="out").plan.files["copied"] == ("generation_config.json",)
+    link_out(snapshot / "vocab.txt")
+    assert "vocab.txt" in plan_resize(snapshot, to=NEW).checkpoint.omitted
+    Path("linked").symlink_to(snapshot)
     assert "config.json" in plan_resize("linked", to=NEW).files["edited"]
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "a\x00b", "\ud800", "sub", "."])
-def test_resize_refuses_an_index_of_names_that_no_file_has(name: str, make_pico: MakePico) -> None:
-    folder = make_pico("gpt2").folder
-    names = pico.shard(folder)
-    (folder / "sub").mkdir()
-    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    index |= {tensor: name for tensor, shard in index.items() if shard == names[0]}
-    pico.edit_json(folder / "model.safetensors.index.json", weight_map=index)
-    refused(folder)
-
-
 ODD_NAMES = (
-    "x" * 255,
-    "a\nb.txt",
-    "\x1b[2J\x1b]0;owned\x07.txt",
-    "\u202etxt.exe ",
+    *("x" * 255, "a\nb.txt", "\x1b[2J\x1b]0;owned\x07.txt", "\u202etxt.exe ", "-rf", "$(x)"),
     os.fsdecode(b"\xff\xfe.txt"),
-    "-rf",
-    "$(x)",
+)
+# Line breaks, colours, and what turns the order of letters.
+ODD_TENSOR = (
+    "pos\0\nError: a line of its own\u2028\u2029\u0085\r\t\x1b[31mred\x1b]0;title\x07\x9b31m"
+    "\u202egnp.exe\u2067a\u2069\u200f\u061c"
 )
 
 
@@ -224,6 +192,30 @@ def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: Make
     assert all((Path("out") / name).read_bytes() == b"kept" for name in ODD_NAMES)
     assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
     assert verify(folder, "out").passed
+
+
+def test_commands_show_hostile_names_of_tensors_escaped(tmp_path: Path) -> None:
+    sound = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
+    odd = model(tmp_path / "model", pack(sound | {ODD_TENSOR: entry(64, 128, "F32", [4, 4])}, bytes(128)), "mystery")
+    plain = model(tmp_path / "plain", pack(sound, bytes(64)), "mystery")
+    by_hand, given = (("--table", name, "--config-key", "n_positions") for name in ("wpe.weight", ODD_TENSOR))
+    said = ""
+    for arguments in (
+        ("inspect", odd),  # an error with candidates
+        ("inspect", odd, *given),  # a table
+        ("resize", odd, *given, "--to", "32", "--dry-run"),  # a plan
+        ("resize", odd, *given, "--to", "32", "-o", "out"),  # notes
+        ("resize", odd, *by_hand, "--to", "32", "-o", "other"),  # warnings
+        ("verify", odd, "out", *given),  # checks
+        ("verify", odd, plain, *by_hand),  # checks that fail
+        ("verify", plain, odd),
+        ("resize", odd, *by_hand[:2], "--config-key", ODD_TENSOR, "--to", "32"),
+    ):
+        done = trainings.invoke(*arguments)
+        said += done.stdout + done.stderr
+    assert not {one for one in ODD_TENSOR if not one.isprintable()} & set(said) - {"\n", "\t"}
+    assert "\nError: a line" not in said
+    assert printable(ODD_TENSOR) in said
 
 
 # ---- code
