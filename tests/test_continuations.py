@@ -10,40 +10,31 @@ from hypothesis.extra.numpy import arrays
 
 from ctxextend.tables import methods
 from ctxextend.tables.methods import rotation, spectral
-from ctxextend.tables.sinusoids import fit_sinusoids
 
 METHODS = [spectral, rotation]
 
 
-def waves(cycles: Any, rows: int, width: int, learned: int = 64) -> Any:
-    """Rows of sinusoids with so many cycles in the learned ones, in any directions, around a mean of their own."""
-    generator, positions = np.random.default_rng(0), np.arange(rows)
-    angles = 2 * np.pi * np.outer(positions, cycles) / learned
-    curves = np.hstack([np.cos(angles), np.sin(angles)])
-    return curves @ generator.normal(size=(curves.shape[1], width)) + generator.normal(size=width)
-
-
-def turning(cycles: Any, rows: int, width: int, learned: int = 64) -> Any:
-    """Rows that turn in planes at right angles, by whole cycles in the learned ones, around a mean of their own."""
-    generator, angles = np.random.default_rng(1), 2 * np.pi * np.outer(np.arange(rows), cycles) / learned
-    axes = np.linalg.qr(generator.normal(size=(width, width)))[0][: 2 * len(cycles)]
-    return np.hstack([np.cos(angles), np.sin(angles)]) @ axes + generator.normal(size=width)
+def waves(cycles: Any, rows: int, width: int, learned: int = 64, *, right_angles: bool = False) -> Any:
+    """Sinusoids with so many cycles in the learned rows around a mean, in any directions or in orthogonal ones."""
+    generator, angles = np.random.default_rng(0), 2 * np.pi * np.outer(np.arange(rows), cycles) / learned
+    directions = generator.normal(size=(2 * len(cycles), width))
+    if right_angles:
+        directions = np.linalg.qr(directions.T)[0].T
+    return np.hstack([np.cos(angles), np.sin(angles)]) @ directions + generator.normal(size=width)
 
 
 @pytest.mark.parametrize(
-    ("width", "cycles"),
-    [(1, [1.7]), (3, [0.8, 3]), (3, [2.14, 8.5, 18.7]), (40, [0.8, 3]), (40, [1, 2, 3, 4, 5, 6.5, 20, 31.5])],
-    ids=str,
+    ("width", "cycles"), [(1, [1.7]), (3, [2.14, 8.5, 18.7]), (40, [1, 2, 3, 4, 5, 6.5, 20, 31.5])], ids=str
 )
 def test_spectral_continues_sinusoids_exactly(width: int, cycles: list[float]) -> None:
     table = waves(cycles, 600, width)
     np.testing.assert_allclose(spectral(table[:64], 600), table, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("cycles", [[3], [2, 5], [1, 4, 9, 30]], ids=str)
+@pytest.mark.parametrize("cycles", [[3], [1, 4, 9, 30]], ids=str)
 @pytest.mark.parametrize("width", [8, 100])
 def test_rotation_continues_a_rotation_exactly(cycles: list[int], width: int) -> None:
-    table = turning(cycles, 600, width)
+    table = waves(cycles, 600, width, right_angles=True)
     np.testing.assert_allclose(rotation(table[:64], 600), table, rtol=0, atol=1e-9)
 
 
@@ -72,11 +63,7 @@ def test_spectral_new_rows_stay_near_the_mean(table: Any, extra: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "table",
-    [np.ones((1, 3)), np.full((9, 2), 0.1), np.zeros((4, 1)), np.array([[1.0, 2], [3, 4]]), np.array([[1.0], [5]])],
-    ids=str,
-)
+@pytest.mark.parametrize("table", [np.ones((1, 3)), np.zeros((4, 1)), np.array([[1.0, 2], [3, 4]])], ids=str)
 def test_continuations_of_few_or_equal_rows_are_rows_like_them(method: Any, table: Any) -> None:
     new = method(table, len(table) + 5)[len(table) :]
     assert (new >= table.min(axis=0) - 1e-9).all()
@@ -106,9 +93,3 @@ def test_continuations_turn_with_the_table(method: Any) -> None:
     table = waves([1.3, 4, 9], 64, 6) + np.random.default_rng(2).normal(0, 0.05, size=(64, 6))
     axes = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0]
     np.testing.assert_allclose(method(table @ axes, 200), method(table, 200) @ axes, rtol=0, atol=1e-7)
-
-
-def test_fit_sinusoids_finds_frequencies_between_the_steps_of_the_periodogram() -> None:
-    cycles = [0.71, 5.03, 20.9]
-    fit = fit_sinusoids(waves(cycles, 128, 4, 128), 16)
-    np.testing.assert_allclose(np.sort(fit.frequencies) * 128, cycles, rtol=1e-8)
