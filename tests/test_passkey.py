@@ -24,22 +24,14 @@ ENCODER_FOLDER = str(get_model_path())
 
 
 @pytest.fixture(scope="module")
-def causal() -> EvalModel:
-    return open_eval_model(CheckpointRef("tiny-gpt2"), "fp32")
-
-
-@pytest.fixture(scope="module")
-def encoder() -> EvalModel:
-    return open_eval_model(CheckpointRef(ENCODER_FOLDER), "fp32")
-
-
-@pytest.fixture(scope="module")
-def masked(tmp_path_factory: pytest.TempPathFactory) -> EvalModel:
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EvalModel]:
+    """A model of each kind."""
     folder: Path = tmp_path_factory.mktemp("masked")
     tokenizer = transformers.AutoTokenizer.from_pretrained(ENCODER_FOLDER)
     pico.make(folder, "bert", max_position_embeddings=128, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(folder)
-    return open_eval_model(CheckpointRef(str(folder)), "fp32")
+    names = {"causal": "tiny-gpt2", "masked": str(folder), "encoder": ENCODER_FOLDER}
+    return {kind: open_eval_model(CheckpointRef(name), "fp32") for kind, name in names.items()}
 
 
 def plan(reader: EvalModel, *lengths: int, **settings: Any) -> PasskeyTask:
@@ -56,29 +48,21 @@ def report(task: PasskeyTask) -> Passkey:
     return found
 
 
-def words(reader: EvalModel) -> int:
-    return len(reader.tokenizer.tokenizer)
-
-
-def copier(reader: EvalModel, sees: int = 0) -> EvalModel:
-    """A model that finds those words most likely that stand in its text, or among so many of its last tokens."""
-    return plant(reader, lambda ids: counts(ids[:, -sees:], words(reader)).expand(-1, ids.shape[1], -1))
-
-
 @pytest.mark.parametrize("name", ["causal", "masked"])
-def test_a_text_is_as_long_as_it_says_with_the_number_where_it_says(name: str, request: pytest.FixtureRequest) -> None:
-    reader: EvalModel = request.getfixturevalue(name)
-    task = plan(reader, 100)
-    for number, depth in enumerate(DEPTHS):
-        window = task.window(100, depth, number)
-        ids, hidden = list(window.input_ids), task.numbers[task.answer(100, depth, number)]
+def test_window_is_as_long_as_it_says_with_the_number_where_it_says(name: str, readers: dict[str, EvalModel]) -> None:
+    tokenizer, task = readers[name].tokenizer, plan(readers[name], 100)
+    numbers = [tokenizer.tokenizer.decode([token]).strip() for token in task.numbers]
+    assert len({*numbers}) == NUMBERS
+    assert all(text.isdecimal() and (name == "causal" or len(text) == 3) for text in numbers)
+    for trial, depth in enumerate(DEPTHS):
+        window, answer = task.window(100, depth, trial), task.answer(100, depth, trial)
+        ids, hidden = list(window.input_ids), task.numbers[answer]
+        text = tokenizer.tokenizer.decode(ids)
         assert len(ids) == 100
         assert [ids.count(token) for token in task.numbers] == [int(token == hidden) for token in task.numbers]
-        assert ids[: len(reader.tokenizer.before)] == list(reader.tokenizer.before)
-        text = reader.tokenizer.tokenizer.decode(ids)
-        key = reader.tokenizer.tokenizer.decode([hidden]).strip()
-        assert f"pass key is {key}. remember it." in text.lower().replace(" .", ".").replace('"', "")
-        before, after = len(reader.tokenizer.before), len(reader.tokenizer.after)
+        assert f"pass key is {numbers[answer]}. remember it." in text.lower().replace(" .", ".").replace('"', "")
+        before, after = len(tokenizer.before), len(tokenizer.after)
+        assert tuple(ids[:before]) == tokenizer.before
         asked = len(task.question) + after if name == "masked" else list(task.question).index(-1)
         start = before + round(depth * (100 - before - len(task.sentence) - asked))
         assert ids.index(hidden) == start + list(task.sentence).index(-1)
@@ -86,18 +70,11 @@ def test_a_text_is_as_long_as_it_says_with_the_number_where_it_says(name: str, r
         assert window.places.tolist() == [place] * NUMBERS
         assert window.labels.tolist() == task.numbers.tolist()
         if name == "masked":
-            assert ids[place] == reader.tokenizer.tokenizer.mask_token_id
-            assert tuple(ids[-len(reader.tokenizer.after) :]) == reader.tokenizer.after
+            assert ids[place] == tokenizer.tokenizer.mask_token_id
+            assert tuple(ids[-after:]) == tokenizer.after
         else:
             assert place == 99
             assert text.endswith('What is the pass key? The pass key is "')
-
-
-def test_numbers_have_as_many_digits_as_ten_of_one_token_have(causal: EvalModel, masked: EvalModel) -> None:
-    for reader in (causal, masked):
-        found = {reader.tokenizer.tokenizer.decode([token]).strip() for token in plan(reader, 100).numbers}
-        assert len(found) == NUMBERS
-        assert all(text.isdecimal() and (reader is causal or len(text) == 3) for text in found)
 
 
 @dataclass
@@ -111,53 +88,59 @@ class Letters:
         return {"input_ids": [ord(one) if known or not one.isdecimal() else 7 for one in text]}
 
 
-def test_numbers_of_a_tokenizer_of_characters_are_the_ten_digits(causal: EvalModel) -> None:
-    task = plan(replace(causal, tokenizer=TextTokenizer(Letters())), 300)
+def test_numbers_of_a_tokenizer_of_characters_are_the_ten_digits(readers: dict[str, EvalModel]) -> None:
+    task = plan(replace(readers["causal"], tokenizer=TextTokenizer(Letters())), 300)
     assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
     with pytest.raises(DataError, match="no ten numbers"):
-        plan(replace(causal, tokenizer=TextTokenizer(Letters(7))), 300)
+        plan(replace(readers["causal"], tokenizer=TextTokenizer(Letters(7))), 300)
 
 
-@pytest.mark.parametrize("name", ["causal", "masked"])
-def test_a_model_that_copies_finds_the_number_at_every_depth(name: str, request: pytest.FixtureRequest) -> None:
-    found = report(plan(copier(request.getfixturevalue(name)), 80, 128))
-    assert found.found == ((1.0,) * 5,) * 2
-    assert found.how == "loss rank"
+def sees(reader: EvalModel, tokens: slice = slice(None), value: float | None = None) -> EvalModel:
+    """A model that finds those words most likely that it sees in its text, or gives all of them one value."""
+    words = len(reader.tokenizer.tokenizer)
+
+    def answer(ids: torch.Tensor) -> torch.Tensor:
+        found = counts(ids[:, tokens], words)
+        found = found if value is None else torch.full_like(found, value)
+        return found if reader.kind == ENCODER else found.expand(-1, ids.shape[1], -1)
+
+    return plant(reader, answer)
 
 
-def test_a_model_that_sees_the_last_tokens_finds_it_where_it_stands_there(causal: EvalModel) -> None:
-    assert report(plan(copier(causal, sees=60), 128)).found == ((0.0, 0.0, 0.0, 1.0, 1.0),)
+@pytest.mark.parametrize(
+    ("name", "length", "seen", "expected"),
+    [
+        ("causal", 128, {}, (1, 1, 1, 1, 1)),
+        ("masked", 80, {}, (1, 1, 1, 1, 1)),
+        ("encoder", 600, {}, (1, 1, 1, 1, 1)),
+        ("causal", 128, {"tokens": slice(-60, None)}, (0, 0, 0, 1, 1)),
+        ("encoder", 512, {"tokens": slice(200)}, (1, 1, 0, 0, 0)),
+        # Those to which all numbers are one find none.
+        ("causal", 128, {"value": 0.0}, (0, 0, 0, 0, 0)),
+        ("causal", 128, {"value": float("nan")}, (0, 0, 0, 0, 0)),
+        ("encoder", 128, {"value": 1.0}, (0, 0, 0, 0, 0)),
+    ],
+)
+def test_a_planted_model_finds_the_number_where_it_sees_it(
+    name: str, length: int, seen: dict[str, Any], expected: tuple[float, ...], readers: dict[str, EvalModel]
+) -> None:
+    found = report(plan(sees(readers[name], **seen), length))
+    assert found.found == (expected,)
+    assert (found.how, found.chance) == ("retrieval" if name == "encoder" else "loss rank", 0.1)
 
 
-def test_a_model_that_does_not_read_finds_it_by_chance(causal: EvalModel) -> None:
-    liked = torch.linspace(0, 9, words(causal))
-    task = replace(plan(plant(causal, lambda ids: liked.expand(*ids.shape, -1)), 128), texts=30)
-    assert report(task).found[0] == pytest.approx((0.1,) * 5)
+def test_a_model_that_does_not_read_finds_it_by_chance(readers: dict[str, EvalModel]) -> None:
+    liked = torch.linspace(0, 9, len(readers["causal"].tokenizer.tokenizer))
+    planted = plant(readers["causal"], lambda ids: liked.expand(*ids.shape, -1))
+    assert report(replace(plan(planted, 128), texts=30)).found[0] == pytest.approx((0.1,) * 5)
 
 
-@pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_a_model_to_which_all_numbers_are_one_finds_none(value: float, causal: EvalModel, encoder: EvalModel) -> None:
-    even = plant(causal, lambda ids: torch.full((*ids.shape, words(causal)), value))
-    assert report(plan(even, 128)).found == ((0.0,) * 5,)
-    same = plant(encoder, lambda ids: torch.full((*ids.shape, 4), value or 1.0))
-    assert report(plan(same, 128)).found == ((0.0,) * 5,)
-
-
-def test_an_encoder_that_counts_words_finds_every_text_that_it_reads(encoder: EvalModel) -> None:
-    counter = plant(encoder, lambda ids: counts(ids, words(encoder)))
-    whole = report(plan(counter, 64, 600))
-    assert whole.found == ((1.0,) * 5,) * 2
-    assert (whole.how, whole.chance, whole.trials) == ("retrieval", 0.1, NUMBERS)
-    short = plant(encoder, lambda ids: counts(ids[:, :200], words(encoder)))
-    assert report(plan(short, 512)).found == ((1.0, 1.0, 0.0, 0.0, 0.0),)
-
-
-def test_what_was_not_measured_is_none(causal: EvalModel) -> None:
+def test_what_was_not_measured_is_none(readers: dict[str, EvalModel]) -> None:
     def stop(tokens: int) -> None:
         if len(task.cells) == 7:
             raise KeyboardInterrupt
 
-    task = plan(copier(causal), 128, 80)
+    task = plan(sees(readers["causal"]), 128, 80)
     assert task.report() == {}
     with pytest.raises(KeyboardInterrupt):
         task.measure(stop)
@@ -166,16 +149,16 @@ def test_what_was_not_measured_is_none(causal: EvalModel) -> None:
     assert begun.found == ((1.0,) * 5, (1.0, 1.0, None, None, None))
 
 
-def test_lengths_without_room_are_left_out_and_named(causal: EvalModel) -> None:
-    task = plan(causal, 10, 128, 16)
+def test_lengths_without_room_are_left_out_and_named(readers: dict[str, EvalModel]) -> None:
+    task = plan(readers["causal"], 10, 128, 16)
     assert task.lengths == (128,)
     assert task.notes[0].startswith("The pass key was not measured at 10, 16 tokens")
     with pytest.raises(DataError, match="needs texts of"):
-        plan(causal, 10)
+        plan(readers["causal"], 10)
 
 
-def test_a_seed_draws_the_same_again_and_another_draws_others(masked: EvalModel) -> None:
-    one, same, other = (plan(masked, 100, seed=seed) for seed in (1, 1, 2))
+def test_a_seed_draws_the_same_again_and_another_draws_others(readers: dict[str, EvalModel]) -> None:
+    one, same, other = (plan(readers["masked"], 100, seed=seed) for seed in (1, 1, 2))
     assert one.numbers.tolist() == same.numbers.tolist() != other.numbers.tolist()
     windows = [task.window(100, 0.5, 3).input_ids.tolist() for task in (one, same, other)]
     assert windows[0] == windows[1] != windows[2]
