@@ -14,7 +14,7 @@ from ctxextend import demo as demonstration
 from ctxextend.cli.app import app_of
 from ctxextend.comparison.compare import Compare, compare_model, read_methods
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.demo import compare_demo, held_out_documents
+from ctxextend.demo import compare_demo
 from ctxextend.models import load as running
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.report.figures import FileKind
@@ -25,17 +25,16 @@ def demo(*arguments: str) -> Result:
     return CliRunner().invoke(app_of(), ["demo", *arguments])
 
 
+def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Comparison:
+    """Compare two methods on one window."""
+    few = replace(settings.evaluate, tokens=512, measure=("position",))
+    methods = read_methods(("linear", "copy"), settings.to)
+    return compare_model(opened, replace(settings, methods=methods, evaluate=few), *others)
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare two methods on one window."""
     monkeypatch.setattr(demonstration, "compare_model", compare_few)
-
-
-def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Comparison:
-    few = replace(settings.evaluate, tokens=512, measure=("position",))
-    return compare_model(
-        opened, replace(settings, methods=read_methods(("linear", "copy"), settings.to), evaluate=few), *others
-    )
 
 
 @pytest.fixture
@@ -106,34 +105,26 @@ def test_demo_stopped_by_ctrl_c_prints_what_was_measured(monkeypatch: pytest.Mon
         if who == "copy":
             signal.raise_signal(signal.SIGINT)
 
-    def compare_and_stop(opened: OpenedModel, settings: Compare, progress: Any) -> Comparison:
-        return compare_few(opened, settings, stop)
-
-    monkeypatch.setattr(demonstration, "compare_model", compare_and_stop)
+    monkeypatch.setattr(demonstration, "compare_model", lambda opened, settings, _: compare_few(opened, settings, stop))
     done = demo()
     assert done.exit_code == 130
     assert "incomplete" in done.stdout.lower()
     assert " 1 linear " in done.stdout
 
 
-def test_compare_demo_asks_for_every_method_on_text_that_was_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_demo_asks_for_every_method_on_the_text_that_the_model_card_holds_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[Any] = []
 
     def remember(opened: OpenedModel, settings: Compare, *others: Any) -> None:
-        asked.append((opened.ref.source, settings))
-        texts.extend(read_documents(settings.evaluate.data))
+        asked.append((opened.ref.source, settings, list(read_documents(settings.evaluate.data))))
 
-    texts: list[str] = []
     monkeypatch.setattr(demonstration, "compare_model", remember)
     compare_demo()
-    ((source, settings),) = asked
+    ((source, settings, texts),) = asked
     assert (source, settings.to, settings.methods, settings.train) == ("tiny-gpt2", 512, read_methods((), 512), None)
     assert settings.evaluate.measure == settings.evaluate.length == ()
-    assert texts == list(held_out_documents())
-
-
-def test_held_out_documents_are_those_that_the_model_card_names() -> None:
-    texts = list(held_out_documents())
     assert len(texts) == len(set(texts)) > 100
     assert all(hashlib.sha256(text.encode()).digest()[0] < 256 / 20 for text in texts)
     assert sum(map(len, texts)) > 2 * demonstration.DEMO_TOKENS
