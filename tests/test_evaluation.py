@@ -46,12 +46,11 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ctxextend.resize("tiny-gpt2", to=512, output=tmp_path_factory.mktemp("models") / "tiny-gpt2-512").output
 
 
-def words(folder: Path, count: int, documents: int = 1) -> Path:
-    """A file of documents of so many words each."""
-    generator = np.random.default_rng(0)
-    lines = [json.dumps({"text": text_of(generator.integers(0, 27, count).tolist())}) for _ in range(documents)]
-    path = folder / "words.jsonl"
-    path.write_text("\n".join(lines))
+def words(count: int, documents: int = 1) -> Path:
+    """Write documents of so many words each into the current folder."""
+    generator, path = np.random.default_rng(0), Path("words.jsonl")
+    texts = [text_of(generator.integers(0, 27, count).tolist()) for _ in range(documents)]
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
     return path
 
 
@@ -79,13 +78,13 @@ def test_evaluate_finds_the_original_by_the_recipe_and_pairs_it(extended: Path, 
 
 
 def test_evaluate_compares_with_the_originals_own_length_whatever_is_asked_for(extended: Path, reference: Path) -> None:
-    flags: dict[str, Any] = {"tokens": 1024, "measure": ["context"]}
     few, whole = (
-        measured(extended, reference, length=asked, **flags)["contexts"]["points"] for asked in ((16, 512), ())
+        measured(extended, reference, tokens=1024, measure=["context"], length=asked)["contexts"]["points"]
+        for asked in ((16, 512), ())
     )
     assert [point["context"] for point in few] == [16, 512]
-    expected = pytest.approx(whole[-1]["against_original"]["mean"], abs=1e-5)
-    assert few[-1]["against_original"]["mean"] == expected
+    ends = [points[-1]["against_original"]["mean"] for points in (few, whole)]
+    assert ends[0] == pytest.approx(ends[1], abs=1e-5)
 
 
 def test_evaluate_of_an_original_alone_measures_its_own_length(reference: Path) -> None:
@@ -115,23 +114,14 @@ def test_evaluate_by_position_equals_transformers_own_loss_in_either_precision(r
     assert (whole["precision"], half["precision"]) == ("float32", "bfloat16")
 
 
-def test_evaluate_measures_a_masked_model_with_its_original(make_pico: Make, tmp_path: Path) -> None:
-    folder = add_tokenizer(make_pico("bert").folder, is_framed=True)
-    longer = ctxextend.resize(folder, to=64, output=tmp_path / "longer").output
-    found = measured(longer, words(tmp_path, 300), tokens=256, measure=LOSSES)
-    assert (found["kind"], found["max_len"], found["original_max_len"]) == (MASKED, 64, 16)
-    assert found["positions"]["windows"] == 4
-    assert found["positions"]["losses"][MODEL]["tokens"] == 4 * round(0.15 * 62)
-    assert [point["context"] for point in found["contexts"]["points"]] == [8, 16, 32, 64]
-
-
-def test_evaluate_knows_language_models_by_their_heads(tmp_path: Path) -> None:
-    kinds = []
-    for name, base in (("gpt2", False), ("gpt2", True), ("bert", False), ("bert", True), ("roberta", False)):
-        folder = pico.make(tmp_path / f"{name}{base}", name, base=base).folder
-        kinds.append(open_eval_model(CheckpointRef(str(add_tokenizer(folder, is_framed=name != "gpt2")))).kind)
-    # The head of GPT-2 is its word table, so nothing is missing without a head's name.
-    assert kinds == [CAUSAL, CAUSAL, MASKED, ENCODER, MASKED]
+# The head of GPT-2 is its word table, so nothing is missing without a head's name.
+@pytest.mark.parametrize(
+    ("name", "base", "kind"),
+    [("gpt2", False, CAUSAL), ("gpt2", True, CAUSAL), ("bert", False, MASKED), ("bert", True, ENCODER)],
+)
+def test_evaluate_knows_language_models_by_their_heads(name: str, base: bool, kind: str, make_pico: Make) -> None:
+    folder = add_tokenizer(make_pico(name, base=base).folder, is_framed=name != "gpt2")
+    assert open_eval_model(CheckpointRef(str(folder))).kind == kind
 
 
 def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) -> None:
@@ -145,8 +135,8 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
     assert open_scorer(open_eval_model(CheckpointRef(str(tmp_path)))).has_separate_head
 
 
-def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make_pico: Make, tmp_path: Path) -> None:
-    text = words(tmp_path, 5, documents=40)
+def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make_pico: Make) -> None:
+    text = words(5, documents=40)
     folder = add_tokenizer(make_pico("gpt2").folder, is_framed=False)
     found = ctxextend.evaluate(folder, text, tokens=64, measure=LOSSES)
     assert found.across_documents
@@ -159,34 +149,31 @@ def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make
 
 
 def test_evaluate_goes_on_without_an_original_that_is_gone_or_another(make_pico: Make, tmp_path: Path) -> None:
-    folder = add_tokenizer(make_pico("gpt2").folder, is_framed=False)
-    longer = ctxextend.resize(folder, to=32, output=tmp_path / "longer").output
-    folder.rename(tmp_path / "elsewhere")
-    text = words(tmp_path, 200)
-    found = ctxextend.evaluate(longer, text, measure=LOSSES)
-    assert found.original is None
-    assert any("--original" in warning for warning in found.warnings)
+    folder, elsewhere, text = make_pico("gpt2").folder, tmp_path / "elsewhere", words(200)
+    longer = ctxextend.resize(add_tokenizer(folder, is_framed=False), to=32, output=tmp_path / "longer").output
+    folder.rename(elsewhere)
+    gone = ctxextend.evaluate(longer, text, measure=LOSSES)
+    assert gone.original is None
+    assert any("--original" in warning for warning in gone.warnings)
     assert not any("--original" in warning for warning in ctxextend.evaluate(longer, text, alone=True).warnings)
-    named = ctxextend.evaluate(longer, text, original=tmp_path / "elsewhere", measure=LOSSES)
-    assert named.original == str(tmp_path / "elsewhere")
-    add_tokenizer(pico.make(folder, "gpt2", n_positions=16, initializer_range=0.5).folder, is_framed=False)
-    found = ctxextend.evaluate(longer, text, measure=["position"])
-    assert found.original is None
-    assert any("no longer what it was" in warning for warning in found.warnings)
+    assert ctxextend.evaluate(longer, text, original=elsewhere, measure=LOSSES).original == str(elsewhere)
+    add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, is_framed=False)
+    another = ctxextend.evaluate(longer, text, measure=["position"])
+    assert another.original is None
+    assert any("no longer what it was" in warning for warning in another.warnings)
 
 
-def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make, tmp_path: Path) -> None:
+def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make) -> None:
     causal = add_tokenizer(make_pico("gpt2").folder, is_framed=False)
     masked = add_tokenizer(make_pico("bert").folder, is_framed=True)
-    framed = add_tokenizer(pico.make(tmp_path / "framed", "gpt2").folder, is_framed=True)
-    text, others = words(tmp_path, 200), "cut the text into different tokens"
+    framed = add_tokenizer(make_pico("gpt2", "framed").folder, is_framed=True)
     for model, base, said in (
         (causal, masked, r"a masked language model, and .* is a causal"),
-        (causal, "tiny-gpt2", others),
-        (framed, causal, others),
+        (causal, "tiny-gpt2", "cut the text into different tokens"),
+        (framed, causal, "cut the text into different tokens"),
     ):
         with pytest.raises(CheckpointError, match=said):
-            ctxextend.evaluate(model, text, original=base)
+            ctxextend.evaluate(model, words(200), original=base)
 
 
 @pytest.mark.parametrize(
@@ -206,14 +193,11 @@ def test_evaluate_refuses_values_that_cannot_be(flags: dict[str, Any], message: 
         ctxextend.evaluate("tiny-gpt2", reference, **flags)
 
 
-def test_evaluate_refuses_text_that_is_empty_or_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "short.txt").write_text("A short text that is not long enough.")
-    with pytest.raises(DataError, match=r"one window takes 128.*--data, or measure shorter windows with --length 8"):
-        ctxextend.evaluate("tiny-gpt2", tmp_path / "short.txt")
-    monkeypatch.setattr("ctxextend.evaluation.evaluate.load_eval_model", None)  # an empty one before a model is loaded
-    (tmp_path / "short.txt").write_text("")
-    with pytest.raises(DataError, match=r"short\.txt is empty"):
-        ctxextend.evaluate("tiny-gpt2", tmp_path / "short.txt")
+def test_evaluate_refuses_an_empty_text_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctxextend.evaluation.evaluate.load_eval_model", None)
+    Path("empty.txt").write_text("")
+    with pytest.raises(DataError, match=r"empty\.txt is empty"):
+        ctxextend.evaluate("tiny-gpt2", "empty.txt")
 
 
 def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:
@@ -256,7 +240,7 @@ def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(
     assert values["passkey"] is None
 
 
-def test_evaluate_refuses_a_model_that_reads_less_than_the_shortest_context(make_pico: Make, tmp_path: Path) -> None:
+def test_evaluate_refuses_a_model_that_reads_less_than_the_shortest_context(make_pico: Make) -> None:
     folder = add_tokenizer(make_pico("bert", max_position_embeddings=2).folder, is_framed=True)
     with pytest.raises(ResizeError, match=r"reads 2 tokens at once, and a context of 8"):
-        ctxextend.evaluate(folder, words(tmp_path, 40))
+        ctxextend.evaluate(folder, words(40))

