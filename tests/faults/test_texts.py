@@ -27,8 +27,6 @@ MakePico = Callable[..., pico.Pico]
 
 WPE = "transformer.wpe.weight"
 NEW = 40
-
-
 USES: list[Callable[[Path], Any]] = [lambda folder: plan_resize(folder, to=NEW), inspect]
 
 
@@ -58,7 +56,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         **dict.fromkeys(("config.json", "tokenizer.json", "tokenizer_config.json"), plain),
         **dict.fromkeys(("generation_config.json", "sentence_bert_config.json"), plain),
         **{"model.safetensors.index.json": shards, "modules.json": nested, "0_Transformer/config.json": nested},
-        **{"adapter_config.json": adapter, "ctxextend.yaml": made, "README.md": made},
+        **{"adapter_config.json": adapter, "ctxextend.yaml": made},
     }
 
 
