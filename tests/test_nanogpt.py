@@ -1,3 +1,5 @@
+"""Checkpoints of nanoGPT, resized into GPT-2 checkpoints that compute the same."""
+
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,27 +8,29 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
 from torch.nn import functional
 
+from ctxextend import CheckpointError, plan_resize, resize
 from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-from ctxextend.checkpoints.pytorch_file import unpickle
-from ctxextend.errors import CheckpointError
 from tests import pico
-from tests.test_pytorch_file import open_torch_file
 
+OLD, NEW = 16, 40
 ARGUMENTS: dict[str, Any] = {
-    **{"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 16, "bias": True, "vocab_size": 32, "dropout": 0.1},
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 8,
+    "block_size": OLD,
+    "bias": True,
+    "vocab_size": 32,
+    "dropout": 0.1,
 }
 PARTS = {
-    **{
-        "ln_1": (1,),
-        "attn.c_attn": (3, 1),
-        "attn.c_proj": (1, 1),
-        "ln_2": (1,),
-        "mlp.c_fc": (4, 1),
-        "mlp.c_proj": (1, 4),
-    },
+    "ln_1": (1,),
+    "attn.c_attn": (3, 1),
+    "attn.c_proj": (1, 1),
+    "ln_2": (1,),
+    "mlp.c_fc": (4, 1),
+    "mlp.c_proj": (1, 4),
 }
 
 
@@ -70,16 +74,12 @@ def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Ten
     return linear(norm(x, "transformer.ln_f"), "lm_head")
 
 
-def convert(content: Any, folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Take it through a file, as a user does, and into a folder for transformers."""
+def convert(content: Any, folder: Path) -> dict[str, Any]:
+    """Convert a checkpoint at the length that it has, as a user does; return the config."""
     torch.save(content, folder / "ckpt.pt")
-    loaded, _ = unpickle(folder / "ckpt.pt")
-    assert is_nanogpt(loaded)
-    config, tensors = from_nanogpt(loaded, folder / "ckpt.pt")
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config))
-    return config, tensors
+    resize(folder / "ckpt.pt", to=OLD, output=folder / "out")
+    config: dict[str, Any] = json.loads((folder / "out" / "config.json").read_text())
+    return config
 
 
 def assert_same_logits(content: Any, folder: Path) -> None:
@@ -94,26 +94,56 @@ def assert_same_logits(content: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("bias", "masks", "prefix"), [(True, True, ""), (False, False, "_orig_mod."), (False, True, "module._orig_mod.")]
 )
-def test_from_nanogpt_gives_a_gpt2_that_computes_the_same(bias: bool, masks: bool, prefix: str, tmp_path: Path) -> None:
+def test_resize_of_a_nanogpt_checkpoint_gives_a_gpt2_that_computes_the_same(
+    bias: bool, masks: bool, prefix: str, tmp_path: Path
+) -> None:
     content = make(bias=bias)
     state = {prefix + name: t for name, t in content["model"].items() if masks or not name.endswith(".attn.bias")}
-    config, _ = convert(content | {"model": state}, tmp_path)
-    assert config["tie_word_embeddings"]
-    assert_same_logits(content, tmp_path)
-
-
-def test_from_nanogpt_gives_what_transformers_saves(tmp_path: Path) -> None:
-    (tmp_path / "ours").mkdir()
-    config, _ = convert(make(bias=False), tmp_path / "ours")
-    transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
-    ours, theirs = (pico.tensor_bytes(tmp_path / name) for name in ("ours", "theirs"))
-    assert ours == theirs
+    config = convert(content | {"model": state}, tmp_path)
+    assert_same_logits(content, tmp_path / "out")
+    # It is what transformers saves.
+    transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "theirs")
+    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "theirs")
     stated = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    assert all(stated.get(key) == value for key, value in config.items())
+    assert {key: stated.get(key) for key in config} == config
+    assert config["tie_word_embeddings"]
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_path: Path) -> None:
+    content, out_dir = make(), tmp_path / "out-shakespeare"
+    out_dir.mkdir()
+    torch.save(content, out_dir / "ckpt.pt")
+    (out_dir / "log.txt").write_text("loss")
+    untouched = pico.contents(out_dir)
+    plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
+    assert "gelu_new" in plan.notes[0]
+    assert (plan.default_output, plan.family, plan.warnings) == (Path("out-shakespeare-40"), "gpt2", ())
+    output = plan.execute().output
+    assert pico.contents(out_dir) == untouched
+    files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
+    assert set(pico.contents(output)) == files | (set() if by_file else {"log.txt"})
+    stated = json.loads((output / "config.json").read_text())
+    assert (stated["n_positions"], stated["model_type"], stated["n_layer"]) == (NEW, "gpt2", 2)
+    assert_same_logits(content, output)
+    loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
+    assert pico.logits(loaded, NEW).isfinite().all()
+    learned = content["model"]["transformer.wpe.weight"]
+    assert torch.equal(loaded.transformer.wpe.weight[: 2 * OLD], torch.cat([learned, learned]))
+    again = resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW, output="again").output
+    assert pico.contents(again) == pico.contents(output)
+    resize(out_dir, to=NEW, output=output, force=True)
+
+
+def test_resize_of_a_nanogpt_checkpoint_beside_a_config_is_refused(tmp_path: Path) -> None:
+    torch.save(make(), tmp_path / "ckpt.pt")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(CheckpointError, match="nanoGPT.*folder of its own"):
+        resize(tmp_path / "ckpt.pt", to=NEW, output="out")
 
 
 @pytest.mark.parametrize("change", ["another", "copied", "dropped"])
-def test_from_nanogpt_ties_a_head_that_equals_the_embeddings(change: str, tmp_path: Path) -> None:
+def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(change: str, tmp_path: Path) -> None:
     content = make()
     state = content["model"]
     if change == "another":
@@ -121,9 +151,9 @@ def test_from_nanogpt_ties_a_head_that_equals_the_embeddings(change: str, tmp_pa
     elif change == "copied":
         state["lm_head.weight"] = state["lm_head.weight"].clone()
     kept = {name: tensor for name, tensor in state.items() if change != "dropped" or name != "lm_head.weight"}
-    config, tensors = convert(content | {"model": kept}, tmp_path)
+    config, tensors = convert(content | {"model": kept}, tmp_path), pico.tensor_bytes(tmp_path / "out")
     assert config["tie_word_embeddings"] == (change != "another") == ("lm_head.weight" not in tensors)
-    assert_same_logits(content, tmp_path)
+    assert_same_logits(content, tmp_path / "out")
 
 
 def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
@@ -133,11 +163,17 @@ def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "activation_function": "gelu",
-        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-        **{"bos_token_id": 50256, "eos_token_id": 50256},
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
         "dtype": "float32",
         "layer_norm_epsilon": 1e-5,
-        **{"n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 16},
+        "n_embd": 8,
+        "n_head": 2,
+        "n_layer": 2,
+        "n_positions": 16,
         "tie_word_embeddings": True,
         "vocab_size": 50304,
     }
@@ -201,8 +237,3 @@ def test_is_nanogpt_knows_others() -> None:
     others: list[Any] = [None, [], {"model": {}}, {"model": {}, "model_args": ["block_size"]}, no_tensors]
     for content in others:
         assert not is_nanogpt(content)
-
-
-def test_a_nanogpt_checkpoint_opens_as_a_training_checkpoint_too(tmp_path: Path) -> None:
-    torch.save(make(), tmp_path / "ckpt.pt")
-    assert "lm_head.weight" not in open_torch_file(tmp_path / "ckpt.pt").tensors
