@@ -20,6 +20,7 @@ os.environ.pop("PY_COLORS", None)
 from transformers.utils import logging
 
 from tests import pico, trainings
+from tests.hub_server import Hub, ask_from_here, serve
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -56,6 +57,14 @@ def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
         return pico.make(tmp_path / (name or f"pico-{model_type}"), model_type, **options)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub that huggingface_hub asks in this process, with a cache of the test's own."""
+    with serve() as hub:
+        ask_from_here(hub.endpoint, tmp_path / "cache", monkeypatch)
+        yield hub
 
 
 @pytest.fixture(scope="session")

@@ -37,9 +37,9 @@ class Pico:
     folder: Path
     model_class: Any
 
-    def load(self, folder: Path | None = None) -> Any:
+    def load(self, folder: Path | None = None, **options: Any) -> Any:
         """Load it, demanding that no key is missing, unexpected or mismatched."""
-        model, report = self.model_class.from_pretrained(folder or self.folder, output_loading_info=True)
+        model, report = self.model_class.from_pretrained(folder or self.folder, output_loading_info=True, **options)
         for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
             assert not report.get(kind), (kind, report[kind])
         return model.train(False)

@@ -11,7 +11,7 @@ import transformers
 from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
-from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
+from ctxextend.checkpoints.nanogpt import BLOCK, from_nanogpt, is_nanogpt
 from tests import pico
 
 OLD, NEW = 16, 40
@@ -24,14 +24,6 @@ ARGUMENTS: dict[str, Any] = {
     "vocab_size": 32,
     "dropout": 0.1,
 }
-PARTS = {
-    "ln_1": (1,),
-    "attn.c_attn": (3, 1),
-    "attn.c_proj": (1, 1),
-    "ln_2": (1,),
-    "mlp.c_fc": (4, 1),
-    "mlp.c_proj": (1, 4),
-}
 
 
 def make(**changes: Any) -> dict[str, Any]:
@@ -41,7 +33,7 @@ def make(**changes: Any) -> dict[str, Any]:
     width, length = sizes["n_embd"], sizes["block_size"]
     shapes = {"wte": (sizes["vocab_size"], width), "wpe": (length, width)}
     for layer in range(sizes["n_layer"]):
-        shapes |= {f"h.{layer}.{part}": tuple(width * count for count in counts) for part, counts in PARTS.items()}
+        shapes |= {f"h.{layer}.{part}": tuple(width * count for count in counts) for part, counts in BLOCK.items()}
     state: dict[str, torch.Tensor] = {}
     for name, shape in {**shapes, "ln_f": (width,)}.items():
         state[f"transformer.{name}.weight"] = torch.randn(shape) / 4 + (len(shape) == 1)
@@ -106,7 +98,8 @@ def test_resize_of_a_nanogpt_checkpoint_gives_a_gpt2_that_computes_the_same(
     assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "theirs")
     stated = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert {key: stated.get(key) for key in config} == config
-    assert config["tie_word_embeddings"]
+    assert (config["tie_word_embeddings"], config["activation_function"]) == (True, "gelu")
+    assert {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")} == {0.1}
 
 
 @pytest.mark.parametrize("by_file", [True, False])
@@ -156,29 +149,10 @@ def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(c
     assert_same_logits(content, tmp_path / "out")
 
 
-def test_from_nanogpt_writes_the_config_of_the_arguments() -> None:
-    content = make(vocab_size=50304, dropout=0)
-    config, tensors = from_nanogpt(content, Path("ckpt.pt"))
-    assert config == {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "activation_function": "gelu",
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-        "bos_token_id": 50256,
-        "eos_token_id": 50256,
-        "dtype": "float32",
-        "layer_norm_epsilon": 1e-5,
-        "n_embd": 8,
-        "n_head": 2,
-        "n_layer": 2,
-        "n_positions": 16,
-        "tie_word_embeddings": True,
-        "vocab_size": 50304,
-    }
-    assert next(iter(tensors)) == "transformer.wte.weight"
-    assert from_nanogpt(make(), Path("ckpt.pt"))[0]["eos_token_id"] is None
+def test_from_nanogpt_states_the_end_of_text_where_the_vocabulary_is_gpt2s() -> None:
+    for vocab_size, end in ((50304, 50256), (32, None)):
+        config, _ = from_nanogpt(make(vocab_size=vocab_size), Path("ckpt.pt"))
+        assert (config["vocab_size"], config["bos_token_id"], config["eos_token_id"]) == (vocab_size, end, end)
 
 
 def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> None:

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,19 +9,11 @@ import yaml
 from ctxextend import SourceError, plan_resize
 from ctxextend.checkpoints.source import BUNDLED, resolve_source
 from tests import pico
-from tests.hub_server import SHA, Hub, ask_from_here, serve
+from tests.hub_server import SHA, Hub
 from tests.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A server that the client asks in the Hub's place, with a cache of the test's own."""
-    with serve() as hub:
-        ask_from_here(hub.endpoint, tmp_path / "cache", monkeypatch)
-        yield hub
 
 
 STALE = (
