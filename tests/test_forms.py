@@ -116,7 +116,7 @@ def as_pickled_shards(checkpoint: pico.Pico, *, apart: bool = False) -> list[str
     return names
 
 
-PICKLES = {
+PICKLES: Mapping[str, Callable[[pico.Pico], list[str]]] = {
     "zip": as_pickle,
     "legacy": partial(as_pickle, _use_new_zipfile_serialization=False),
     "shards": as_pickled_shards,
