@@ -67,6 +67,24 @@ def make_bart(folder: Path) -> Path:
     return folder
 
 
+def make_led(folder: Path, encoder: int = 32, decoder: int = 16) -> Path:
+    """Save a model with random weights and two tables, whose lengths are two keys of its config."""
+    layers: dict[str, Any] = {
+        f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
+    }
+    lengths: dict[str, Any] = {"max_encoder_position_embeddings": encoder, "max_decoder_position_embeddings": decoder}
+    sizes: dict[str, Any] = {"d_model": WIDTH, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 32}
+    config = transformers.LEDConfig(attention_window=4, **sizes, **layers, **lengths)
+    transformers.LEDModel(config).save_pretrained(folder)
+    return folder
+
+
+def make_bros(folder: Path) -> Path:
+    """Save a model with random weights and a position buffer that transformers reads, embeddings.position_ids."""
+    transformers.BrosModel(transformers.BrosConfig(**CONFIGS["bert"])).save_pretrained(folder)
+    return folder
+
+
 def shard(folder: Path, max_shard_size: str = "2KB") -> list[str]:
     """Save a checkpoint again in shards, with an index; return their names."""
     model = transformers.AutoModelForPreTraining.from_pretrained(folder)

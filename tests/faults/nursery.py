@@ -1,13 +1,14 @@
 """Commands in processes of their own, each forked from one that has imported what they need.
 
 A command begins in some milliseconds so, which is what makes it possible to run it once for every system call that it
-makes. `python -m tests.faults.nursery MAIN ARGUMENT...` runs a function, named as an entry point is, with these
-arguments, and then serves.
+makes. `python -m tests.faults.nursery FOLDER MAIN ARGUMENT...` runs a function, named as an entry point is, with these
+arguments, and then serves; what the commands say lies in the folder until they are asked for.
 """
 
 import contextlib
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module, invalidate_caches
+from importlib import invalidate_caches
 from importlib.metadata import MetadataPathFinder
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,11 @@ class Nursery:
 
     def begin(self, *arguments: object, stopped: bool = False) -> int:
         """Start a command in the current folder, stopped before its first step if so asked; return its process."""
-        folder, says = str(Path.cwd()), str(self.folder)
-        return int(self._ask(arguments=[*map(str, arguments)], folder=folder, says=says, stopped=stopped))
+        return self._ask("fork", [*map(str, arguments)], str(Path.cwd()), stopped)
 
     def end(self, process: int) -> Ended:
         """Wait for a command's end."""
-        code = int(self._ask(process=process))
+        code = self._ask("wait", process)
         out, err = (self.folder / f"{process}.{name}" for name in ("out", "err"))
         ended = Ended(code, out.read_text(), err.read_text())
         out.unlink()
@@ -60,50 +60,39 @@ class Nursery:
         """Run a command in the current folder to its end."""
         return self.end(self.begin(*arguments))
 
-    def _ask(self, **request: Any) -> Any:
+    def _ask(self, *request: Any) -> int:
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         self.server.stdin.write(f"{json.dumps(request)}\n")
         self.server.stdin.flush()
-        return json.loads(self.server.stdout.readline())
+        return int(self.server.stdout.readline())
 
 
 @contextlib.contextmanager
 def open_nursery(*arguments: object, main: str = MAIN) -> Iterator[Nursery]:
     """Give a process that has run a command once, and forks others from there."""
     with tempfile.TemporaryDirectory() as folder:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.nursery", main, *map(str, arguments)],
-            cwd=REPOSITORY,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        )
-        try:
-            yield Nursery(server, Path(folder))
-        finally:
-            server.kill()
-            server.wait()
+        command = [sys.executable, "-m", "tests.faults.nursery", folder, main, *map(str, arguments)]
+        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+        with subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as server:
+            try:
+                yield Nursery(server, Path(folder))
+            finally:
+                server.kill()
 
 
-def _serve(main: str) -> None:
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer = _wait(request["process"]) if "process" in request else _fork(main, **request)
-        print(json.dumps(answer), flush=True)  # noqa: T201
-
-
-def _fork(main: str, arguments: list[str], folder: str, says: str, stopped: bool) -> int:
+def _fork(folder: str, main: str, arguments: list[str], where: str, stopped: bool) -> int:
     process = os.fork()
     if process:
         return process
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
-        said = os.open(f"{says}/{os.getpid()}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        said = os.open(f"{folder}/{os.getpid()}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         os.dup2(said, number)
         os.close(said)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.chdir(folder)
+    os.chdir(where)
     sys.argv[1:] = arguments
     if stopped:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -111,9 +100,8 @@ def _fork(main: str, arguments: list[str], folder: str, says: str, stopped: bool
 
 
 def _run(main: str) -> int:
-    module, function = main.split(":")
     try:
-        getattr(import_module(module), function)()
+        pkgutil.resolve_name(main)()
     except SystemExit as stop:
         return int(stop.code or 0)
     except BaseException:
@@ -141,7 +129,7 @@ def _wait(process: int) -> int:
 if __name__ == "__main__":
     stdout = os.dup(1)
     os.dup2(2, 1)  # what the first command prints is no answer
-    main = sys.argv.pop(1)
+    folder, main = sys.argv.pop(1), sys.argv.pop(1)
     if _run(main):
         sys.exit("the first command failed")
     sys.stdout.flush()
@@ -150,4 +138,7 @@ if __name__ == "__main__":
     # same calls, and the k-th of one is the k-th of all.
     invalidate_caches()
     MetadataPathFinder().invalidate_caches()
-    _serve(main)
+    for line in sys.stdin:
+        asked, *request = json.loads(line)
+        answer = _wait(*request) if asked == "wait" else _fork(folder, main, *request)
+        print(answer, flush=True)  # noqa: T201

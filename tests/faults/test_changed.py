@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests import pico
 from tests.faults.nursery import Nursery, open_nursery
 from tests.faults.outcomes import RESIZE, found, leftovers, made, put_none
-from tests.faults.tracing import Call, calls, needs_strace, paused, some
+from tests.faults.tracing import calls, needs_strace, some, traced
 from tests.pico import contents
 
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
@@ -65,8 +65,12 @@ def weights() -> list[Path]:
     return [path for path in Path("source").iterdir() if path.suffix in (".safetensors", ".bin")]
 
 
-CHANGES = (replaced, deleted, overwritten, shortened)
-TORCH_CHANGES = (deleted, overwritten, emptied)
+# How a source changes, by what holds its weights; each at every tenth or twentieth read, beginning with another.
+CHANGES: dict[str, tuple[Callable[[], None], ...]] = {
+    "safetensors": (replaced, deleted, overwritten, shortened),
+    "torch": (deleted, overwritten, emptied),
+}
+STEPS = {"safetensors": 10, "torch": 20}
 
 
 def make_torch_source(folder: Path) -> Path:
@@ -86,53 +90,39 @@ def resizing_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery
         yield nursery
 
 
-@pytest.fixture
-def torch_source(_own_folder: None) -> Path:
-    return make_torch_source(Path("source"))
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("kind", "change"), [(kind, change) for kind in CHANGES for change in CHANGES[kind]])
 def test_resize_of_a_source_that_changes_is_an_error_or_whole(
-    change: Callable[[], None], resizing: Nursery, source: Path
+    kind: str, change: Callable[[], None], request: pytest.FixtureRequest
 ) -> None:
-    assert_error_or_whole(change, slice(CHANGES.index(change), None, 10), resizing, source)
-
-
-@pytest.mark.parametrize("change", TORCH_CHANGES)
-def test_resize_of_a_torch_file_that_changes_is_an_error_or_whole(
-    change: Callable[[], None], resizing_torch: Nursery, torch_source: Path
-) -> None:
-    assert_error_or_whole(change, slice(TORCH_CHANGES.index(change), None, 20), resizing_torch, torch_source)
-
-
-def assert_error_or_whole(change: Callable[[], None], tried: slice, resizing: Nursery, source: Path) -> None:
-    before, wanted = contents(source), [made(resizing, 32)]
+    if kind == "torch":
+        resizing: Nursery = request.getfixturevalue("resizing_torch")
+        source = make_torch_source(Path("source"))
+    else:
+        resizing, source = request.getfixturevalue("resizing"), request.getfixturevalue("source")
+    before, first = contents(source), made(resizing, 32)
     other_source(source)
-    shutil.copytree(source, "kept")
-    shutil.rmtree("source")
+    source.rename("kept")
     shutil.copytree("other", "source")
-    wanted.append(made_again(resizing))
-    assert wanted[0] != wanted[1]
+    shutil.rmtree("peace-32")
+    second = made(resizing, 32)
+    assert first != second
+    reset(before)
+    reads = [call for call in calls(resizing, *RESIZE, of=READING) if "source" in call.given]
     outcomes = set()
-    calls_made = reading(resizing)
     # The last always: behind it nothing is read that could be missed.
-    for call in dict.fromkeys([*some(calls_made, tried.start, tried.step), calls_made[-1]]):
+    for call in dict.fromkeys([*some(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]):
         reset(before)
-        ended = paused(resizing, RESIZE, f"{call.name}:signal=STOP:when={call.k}", change, of=READING)
+        injection = f"{call.name}:signal=STOP:when={call.k}"
+        ended, _ = traced(resizing, RESIZE, injection, of=READING, meanwhile=change)
         assert "Traceback" not in ended.stderr, (call, ended)
         assert leftovers() == [], call
         if ended.code:
             assert (ended.code, found()) == (1, None), (call, ended)
             assert "Error: " in ended.stderr
         else:
-            assert found() in wanted, call
+            assert found() in (first, second), call
         outcomes.add(ended.code)
     assert outcomes == {0, 1}
-
-
-def made_again(nursery: Nursery) -> dict[str, bytes]:
-    shutil.rmtree("peace-32")
-    return made(nursery, 32)
 
 
 def reset(content: dict[str, bytes]) -> None:
@@ -143,9 +133,3 @@ def reset(content: dict[str, bytes]) -> None:
         path = Path("source") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-
-
-def reading(nursery: Nursery) -> list[Call]:
-    """The calls of a run by which it looks at its source."""
-    reset(contents(Path("kept")))
-    return [call for call in calls(nursery, *RESIZE, of=READING) if "source" in call.given]

@@ -113,39 +113,35 @@ def test_resize_where_any_read_fails_names_the_file(resizing: Nursery, source: P
             assert found() == new, call
 
 
-@needs_strace
-def test_resize_waits_for_the_disk_before_the_output_has_its_name(resizing: Nursery, source: Path) -> None:
-    made_calls = calls(resizing, *RESIZE)
-    renamed = next(i for i, call in enumerate(made_calls) if call.name == "rename")
-    paths = [path for call in made_calls[:renamed] if (path := written(call))]
-    for path in {*paths, *(str(Path(path).parent) for path in paths)}:
-        last = max(i for i, call in enumerate(made_calls[:renamed]) if path in (written(call), folder_of(call)))
-        synced = [
-            i for i, call in enumerate(made_calls[:renamed]) if call.name == "fsync" and f"<{path}>" in call.given
-        ]
-        assert synced, path
-        assert max(synced) > last, path
-    assert len(set(paths)) == 9
-    assert any(call.name == "fsync" and f"{OUTPUT.parent}>" in call.given for call in made_calls[renamed:])
-
-
 def written(call: Call) -> str | None:
     """The file that a call writes to, below a folder of ours."""
     found = re.search(r"<([^>]*\.ctxextend-new-[^>]*)>", call.given)
     return found[1] if found and call.name in ("openat", "write", "copy_file_range") else None
 
 
-def folder_of(call: Call) -> str | None:
-    """The folder in which a call makes a file."""
-    path = written(call)
-    return str(Path(path).parent) if path and call.name == "openat" else None
+@needs_strace
+def test_resize_waits_for_the_disk_before_the_output_has_its_name(resizing: Nursery, source: Path) -> None:
+    made_calls = calls(resizing, *RESIZE)
+    renamed = next(i for i, call in enumerate(made_calls) if call.name == "rename")
+    last: dict[str, int] = {}  # the last call that writes to a file, or makes one in a folder
+    files = set()
+    for i, call in enumerate(made_calls[:renamed]):
+        if path := written(call):
+            files.add(path)
+            last[path] = i
+            if call.name == "openat":
+                last[str(Path(path).parent)] = i
+    assert len(files) == 9
+    for path, i in last.items():
+        assert any(call.name == "fsync" and f"<{path}>" in call.given for call in made_calls[i + 1 : renamed]), path
+    assert any(call.name == "fsync" and f"{OUTPUT.parent}>" in call.given for call in made_calls[renamed:])
 
 
 @contextmanager
 def tmpfs(size: int) -> Iterator[Path]:
     """Mount a file system of so many bytes that lies in memory."""
     folder = Path("small").resolve()
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, check=False).returncode:
         pytest.skip("mounting a tmpfs needs root")
@@ -168,7 +164,6 @@ def test_resize_on_a_small_disk_asks_for_room_before_it_writes(source: Path) -> 
 def test_resize_fits_where_it_says_that_it_does(source: Path) -> None:
     with tmpfs(1 << 12) as small, pytest.raises(OutputError) as caught:
         resize(source, to=32, output=small / "out")
-    Path("small").rmdir()
     needed = re.search(r"needs ([\d,]+) bytes", caught.value.message)
     assert needed is not None
     with tmpfs(int(needed[1].replace(",", ""))) as small:
@@ -182,27 +177,28 @@ def test_resize_on_a_disk_that_takes_no_more_files_says_so(source: Path) -> None
             resize(source, to=32, output=small / "out")
 
 
-@pytest.mark.parametrize("room", [1 << 12, 1 << 14, 3 << 13, 1 << 15])
-def test_resize_on_a_disk_that_fills_meanwhile_leaves_what_was_there(
-    room: int, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resize as if there were room when it was asked for, and none when it is needed."""
     monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None)
+
+
+@pytest.mark.usefixtures("_unasked")
+@pytest.mark.parametrize("room", [1 << 12, 1 << 14, 3 << 13, 1 << 15])
+def test_resize_on_a_disk_that_fills_meanwhile_leaves_nothing(room: int, source: Path) -> None:
     with tmpfs(room) as small:
         with pytest.raises(OutputError, match=r"No space left on device\. It needs .* free"):
             resize(source, to=4096, output=small / "out")
         assert list(small.iterdir()) == []
 
 
-def test_resize_force_on_a_disk_that_fills_meanwhile_keeps_the_old(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None)
+@pytest.mark.usefixtures("_unasked")
+def test_resize_force_on_a_disk_that_fills_meanwhile_keeps_the_old(source: Path) -> None:
     with tmpfs(1 << 16) as small:
         before = contents(resize(source, to=20, output=small / "out").output)
         with pytest.raises(OutputError, match="No space left on device"):
             resize(source, to=32, output=small / "out", force=True)
-        assert contents(small / "out") == before
-        assert [path.name for path in small.iterdir()] == ["out"]
+        assert contents(small) == {f"out/{name}": data for name, data in before.items()}
 
 
 def test_resize_to_more_than_any_disk_holds_is_refused(source: Path) -> None:

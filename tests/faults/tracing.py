@@ -64,13 +64,9 @@ def some(calls: list[Call], first: int, step: int) -> list[Call]:
 def calls(
     nursery: Nursery, *arguments: object, injections: Sequence[str] = (), of: Sequence[str] = CHANGING
 ) -> list[Call]:
-    """Run a command to its end, which must be a good one; return its system calls of some names, in order.
+    """Run a command to its end, which must be a good one; return its calls that change something, in order.
 
-    Args:
-        nursery: Where it is forked from.
-        arguments: The command's.
-        injections: As in `traced`.
-        of: The names; of `CHANGING` those calls alone that change something.
+    For the arguments see `traced`.
     """
     ended, log = traced(nursery, arguments, *injections, of=of)
     assert ended.code == 0, ended.stderr
@@ -89,7 +85,11 @@ def _changes(call: Call) -> bool:
 
 
 def traced(
-    nursery: Nursery, arguments: Sequence[object], *injections: str, of: Sequence[str] = CHANGING
+    nursery: Nursery,
+    arguments: Sequence[object],
+    *injections: str,
+    of: Sequence[str] = CHANGING,
+    meanwhile: Callable[[], None] | None = None,
 ) -> tuple[Ended, str]:
     """Run a command under strace; return its end, and the log of its calls.
 
@@ -98,11 +98,18 @@ def traced(
         arguments: The command's.
         injections: As ``strace -e inject=`` takes them, such as ``write:error=ENOSPC:when=3``.
         of: The names of the calls that are traced.
+        meanwhile: What is done while an injection stops it, before it goes on.
     """
     process = nursery.begin(*arguments, stopped=True)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         tracer = attach(process, log, *injections, of=of)
+        if meanwhile is not None:
+            while STOPPED not in log.read_text():
+                assert tracer.poll() is None, injections
+                time.sleep(0.001)
+            meanwhile()
+            os.kill(process, signal.SIGCONT)
         ended = nursery.end(process)
         tracer.wait()
         return ended, log.read_text()
@@ -128,31 +135,3 @@ def wait_for_stop(process: int) -> None:
     """Wait until a process that stops itself has done so."""
     while Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
         time.sleep(0.001)
-
-
-def paused(
-    nursery: Nursery, arguments: Sequence[object], injection: str, act: Callable[[], None], of: Sequence[str]
-) -> Ended:
-    """Run a command that stops at one of its calls, do something meanwhile, and let it go on.
-
-    Args:
-        nursery: As in `traced`.
-        arguments: As in `traced`.
-        injection: Sends it SIGSTOP, as in `traced`.
-        act: What is done meanwhile.
-        of: As in `traced`.
-    """
-    process = nursery.begin(*arguments, stopped=True)
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        tracer = attach(process, log, injection, of=of)
-        while tracer.poll() is None:
-            if STOPPED in log.read_text():
-                act()
-                os.kill(process, signal.SIGCONT)
-                break
-            time.sleep(0.001)
-        ended = nursery.end(process)
-        tracer.wait()
-        assert STOPPED in log.read_text(), injection
-        return ended
