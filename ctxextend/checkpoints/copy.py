@@ -13,8 +13,8 @@ from typing import BinaryIO, TypeAlias
 
 from ctxextend.errors import CheckpointError
 
-# Called with the bytes written since the last call.
-Written: TypeAlias = Callable[[int], None]
+# Called with a file and the bytes appended to it since the last call.
+Written: TypeAlias = Callable[[BinaryIO, int], None]
 # Size in bytes, modification time and inode change time in ns: nobody can set the last, which tells a file from another
 # that took its name.
 Fingerprint: TypeAlias = tuple[int, int, int]
@@ -27,7 +27,7 @@ DISK_BLOCK = 4096
 
 
 def copy_range(
-    source: FileIO, destination: BinaryIO, start: int, length: int, written: Written = lambda count: None
+    source: FileIO, destination: BinaryIO, start: int, length: int, written: Written = lambda file, count: None
 ) -> None:
     """Append `length` bytes of one unbuffered file, from `start` on, to another at its position."""
     in_kernel = hasattr(os, "copy_file_range")
@@ -48,10 +48,10 @@ def copy_range(
             write_all(destination, memoryview(data))
             count = len(data)
         start, length = start + count, length - count
-        written(count)
+        written(destination, count)
 
 
-def copy_file(source: Path, destination: Path, written: Written = lambda count: None) -> None:
+def copy_file(source: Path, destination: Path, written: Written = lambda file, count: None) -> None:
     """Copy a file's bytes and permission bits to a new file."""
     with open_source(source) as original, destination.open("xb", buffering=0) as copy:
         status = os.fstat(original.fileno())

@@ -7,11 +7,12 @@ where the difference is whole blocks; elsewhere it goes last.
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,10 @@ from ctxextend.checkpoints.copy import CHUNK, DISK_BLOCK, Written, copy_file, co
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
+
+# Bytes of an output that the disk is told to begin with at once. Without that it idles until all is written; of large
+# outputs it begins by itself, and telling it would take longer than it saves.
+EARLY_BYTES = 1 << 30
 
 
 class TensorRange(NamedTuple):
@@ -120,7 +125,7 @@ def rewrite(
     layout: Layout,
     tensor_of: Callable[[str], NDArray[Any]],
     destination: Path,
-    written: Written = lambda count: None,
+    written: Written = lambda file, count: None,
 ) -> None:
     """Write the file that `plan_layout(file, …)` laid out, with the old one's permission bits.
 
@@ -128,7 +133,7 @@ def rewrite(
     """
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))
-        written(len(layout.header))
+        written(output, len(layout.header))
         for piece in layout.ranges:
             if piece.offset is not None:
                 copy_range(source, output, piece.offset, piece.size, written)
@@ -139,7 +144,7 @@ def rewrite(
             data = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data
             for start in range(0, piece.size, CHUNK):
                 write_all(output, data[start : start + CHUNK])
-                written(min(CHUNK, piece.size - start))
+                written(output, min(CHUNK, piece.size - start))
     destination.chmod(file.path.stat().st_mode & 0o777)
 
 
@@ -156,17 +161,26 @@ def write_files(
     layouts: Mapping[str, Layout],
     tensor_of: Callable[[str], NDArray[Any]],
     texts: Mapping[str, bytes],
-    written: Written = lambda count: None,
+    written: Callable[[int], None] = lambda count: None,
 ) -> None:
     """Write an output: weights as they are laid out, texts, copies of all else; then check the source.
 
     `tensor_of` gives a new tensor by its name; `written` is called with the bytes written since the last call.
     """
+    total = 0
+
+    def moved(file: BinaryIO, count: int) -> None:
+        nonlocal total
+        total += count
+        if total <= EARLY_BYTES and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
+        written(count)
+
     for name, file in checkpoint.weights.items():
         if name in layouts:
-            rewrite(file, layouts[name], tensor_of, folder / name, written)
+            rewrite(file, layouts[name], tensor_of, folder / name, moved)
     for name in sorted(checkpoint.files - layouts.keys() - texts.keys()):
-        copy_file(checkpoint.root / name, folder / name, written)
+        copy_file(checkpoint.root / name, folder / name, moved)
     for name, text in texts.items():
         (folder / name).write_bytes(text)
         if name in checkpoint.files:
