@@ -4,7 +4,10 @@ import filecmp
 import json
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -89,12 +92,13 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
             wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {wanted}")
     same = [(entry, file) for entry, file in kept if not misfits[entry.name]]
     total = sum(entry.size for entry, _ in same)
-    for entry, file in same:
-        byte = _first_difference(entry, file, resized.names[entry.name])
-        progress(entry.size, total)
-        if byte is not None:
-            number = byte * math.prod(entry.shape) // entry.size
-            wrong.append(f"{entry.name} differs, first in its byte {byte:,} (number {number:,})")
+    # One reads while the other compares.
+    with ThreadPoolExecutor(2) as pool, closing(pool.map(partial(_first_difference, resized), *zip(*same))) as found:
+        for (entry, _), byte in zip(same, found, strict=True):
+            progress(entry.size, total)
+            if byte is not None:
+                number = byte * math.prod(entry.shape) // entry.size
+                wrong.append(f"{entry.name} differs, first in its byte {byte:,} (number {number:,})")
     read = f"{len(same):,} tensors, {total:,} bytes of each read and compared"
     fine = f"every other tensor has its name, dtype, shape and bytes: {read}"
     return Check("tensors", not wrong, (*wrong, read) if wrong else (fine,))
@@ -110,8 +114,9 @@ def _misfit(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) 
     return f"{name} is {found.dtype} {list(found.shape)}, and should be {dtype} {list(shape)}"
 
 
-def _first_difference(entry: TensorEntry, ours: TensorFile, theirs: TensorFile) -> int | None:
+def _first_difference(resized: Checkpoint, entry: TensorEntry, ours: TensorFile) -> int | None:
     """Return the first byte in which a tensor differs between two files; None where it is equal."""
+    theirs = resized.names[entry.name]
     our_offset, their_offset = ours.offset(entry.name), theirs.offset(entry.name)
     if our_offset is None or their_offset is None:  # torch files may hold it in other strides
         first, second = ours.read_bytes(entry.name), theirs.read_bytes(entry.name)
