@@ -93,8 +93,9 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     same = [(entry, file) for entry, file in kept if not misfits[entry.name]]
     total = sum(entry.size for entry, _ in same)
     # One reads while the other compares.
-    with ThreadPoolExecutor(2) as pool, closing(pool.map(partial(_first_difference, resized), *zip(*same))) as found:
-        for (entry, _), byte in zip(same, found, strict=True):
+    compare = partial(_first_difference, resized)
+    with ThreadPoolExecutor(2) as pool, closing(pool.map(compare, same)) as differences:
+        for (entry, _), byte in zip(same, differences, strict=True):
             progress(entry.size, total)
             if byte is not None:
                 number = byte * math.prod(entry.shape) // entry.size
@@ -114,8 +115,9 @@ def _misfit(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) 
     return f"{name} is {found.dtype} {list(found.shape)}, and should be {dtype} {list(shape)}"
 
 
-def _first_difference(resized: Checkpoint, entry: TensorEntry, ours: TensorFile) -> int | None:
-    """Return the first byte in which a tensor differs between two files; None where it is equal."""
+def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile]) -> int | None:
+    """Return the first byte in which a tensor of a file differs from that of its name; None where it is equal."""
+    entry, ours = tensor
     theirs = resized.names[entry.name]
     our_offset, their_offset = ours.offset(entry.name), theirs.offset(entry.name)
     if our_offset is None or their_offset is None:  # torch files may hold it in other strides
