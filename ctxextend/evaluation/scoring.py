@@ -121,8 +121,9 @@ def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Te
     import torch
 
     # A few rows at a time stay in the processor's cache.
-    normalizers = torch.cat([rows.logsumexp(1) for rows in logits.split(ROWS_AT_ONCE)])
+    normalizers = torch.cat([rows.logsumexp(1) for rows in torch.split(logits, ROWS_AT_ONCE)])
     scores = logits.gather(1, targets[:, None])[:, 0]
     # To the CPU first: not every device knows float64.
     normalizers, scores = torch.stack([normalizers, scores]).cpu().double()
-    return normalizers - scores
+    losses: torch.Tensor = normalizers - scores
+    return losses

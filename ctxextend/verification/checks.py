@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -92,14 +91,16 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
             wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {wanted}")
     same = [(entry, file) for entry, file in kept if not misfits[entry.name]]
     total = sum(entry.size for entry, _ in same)
-    # One reads while the other compares.
-    compare = partial(_first_difference, resized)
-    with ThreadPoolExecutor(2) as pool, closing(pool.map(compare, same)) as differences:
+    pool = ThreadPoolExecutor(2)  # one reads while the other compares
+    try:
+        differences = pool.map(partial(_first_difference, resized), same)
         for (entry, _), byte in zip(same, differences, strict=True):
             progress(entry.size, total)
             if byte is not None:
                 number = byte * math.prod(entry.shape) // entry.size
                 wrong.append(f"{entry.name} differs, first in its byte {byte:,} (number {number:,})")
+    finally:
+        pool.shutdown(cancel_futures=True)  # so that Ctrl-C waits for no more than two tensors
     read = f"{len(same):,} tensors, {total:,} bytes of each read and compared"
     fine = f"every other tensor has its name, dtype, shape and bytes: {read}"
     return Check("tensors", not wrong, (*wrong, read) if wrong else (fine,))
