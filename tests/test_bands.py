@@ -121,6 +121,10 @@ def test_choose_split_takes_what_is_given() -> None:
     assert choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 86)).match < -0.9  # half a wave more
     assert choose_split(TWO_BANDS, keep=128).repeat[1] == 128
     assert choose_split(TWO_BANDS, keep=100).repeat[1] >= 100
+    for repeat in ((0, 128), (0, 1000), (100, 101), (300, 400)):
+        first, stop = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat).repeat
+        assert 0 <= first < stop <= 128
+        assert np.isfinite(bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)).all()
     for learned in (SHORTEST, SHORTEST + 1, 47):
         assert 3 <= choose_split(fast_rows(learned)).sigma <= learned / 8
 
@@ -233,13 +237,6 @@ def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -
     assert len(set(lengths)) == 4
     assert find_repeats(TWO_BANDS[:16], 8.0, 3) == []
     assert all(stop >= 128 for _, stop in find_repeats(TWO_BANDS, 8.0, 3, keep=128))
-
-
-@pytest.mark.parametrize("repeat", [(0, 128), (0, 1000), (100, 101), (300, 400)])
-def test_bands_takes_any_stretch_that_is_typed(repeat: tuple[int, int]) -> None:
-    first, stop = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat).repeat
-    assert 0 <= first < stop <= 128
-    assert np.isfinite(bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)).all()
 
 
 def test_choose_split_holds_little_beside_the_table() -> None:

@@ -1,5 +1,6 @@
 """What is said of a table in numbers, against plain formulas, tables checked by eye, and a real table."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -161,9 +162,9 @@ def test_measure_finds_the_period_of_a_sinusoid(period: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "period", "bad"), [(256, 37.0, [3, 50, 51, 52, 200, 255]), (stats.SPECTRUM_ROWS + 1809, 500.0, [9000])]
+    ("rows", "period", "bad"), [(256, 37.0, range(0, 256, 3)), (stats.SPECTRUM_ROWS + 1809, 500.0, [9000])]
 )
-def test_measure_finds_a_period_where_rows_are_not_read(rows: int, period: float, bad: list[int]) -> None:
+def test_measure_finds_a_period_where_rows_are_not_read(rows: int, period: float, bad: Sequence[int]) -> None:
     angles = 2 * np.pi * np.arange(rows) / period
     circle = np.stack([np.cos(angles), np.sin(angles), np.full(rows, 3.0)], axis=1)
     found = measure(with_rows(circle, dict.fromkeys(bad, np.nan)))
@@ -201,8 +202,8 @@ def test_outlier_rows_of_a_real_encoder(minilm: Floats) -> None:
 
 @pytest.mark.parametrize("width", [64, 768])
 def test_outlier_rows_of_random_tables_are_few(width: int) -> None:
-    flagged = [outliers_of(measure(normal(512, width, seed, 0.02))) for seed in range(6)]
-    assert sum(map(len, flagged)) <= 0.005 * 6 * 512
+    flagged = [row for seed in range(6) for row in outliers_of(measure(normal(512, width, seed, 0.02)))]
+    assert len(flagged) <= 0.005 * 6 * 512
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, 255])

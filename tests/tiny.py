@@ -51,7 +51,6 @@ NEEDED: Mapping[str, dict[str, Any]] = {
         for model_type in ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral")
     },
     **dict.fromkeys(DETECTORS, OWN_BACKBONE),
-    "videomae": {"image_size": 32},
     "chameleon": {"vocabulary_map": {"<image>": 4}},
     "nemotron": {"num_key_value_heads": 2},
     "esm": {"vocab_size": 48, "mask_token_id": 3, "pad_token_id": 1},
@@ -81,14 +80,8 @@ FITTING: Mapping[str, dict[str, Any]] = {
         "vision_config.depths": [1, 1, 1, 1],
     },
     "lilt": {"hidden_size": 24},
-    "tvp": {
-        "backbone_config.hidden_sizes": [8, 8, 8, 8],
-        "backbone_config.embedding_size": 8,
-        "backbone_config.depths": [1, 1, 1, 1],
-    },
     "layoutlmv3": {"coordinate_size": 2, "shape_size": 4},
     "led": {"attention_window": [8, 8]},
-    "longformer": {"attention_window": [8, 8]},
     "whisper": dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 3),
 }
 
