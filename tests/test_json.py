@@ -1,12 +1,11 @@
-"""Results as plain values, and every command's --json, held to its schema in tests/schemas."""
+"""Every command's --json, held to its schema in tests/schemas."""
 
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
@@ -16,7 +15,7 @@ from ctxextend import resize
 from ctxextend.cli.app import COMMANDS, app_of
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
-from ctxextend.json_output import json_key, not_in_json, to_json
+from ctxextend.json_output import to_json
 from tests.comparisons import comparison, encoders
 from tests.evaluations import EVALUATIONS, EXTENDED
 
@@ -54,39 +53,6 @@ REFUSED = {
     "run no-such.yaml": 1,
     "families llama": 1,
 }
-
-
-@dataclass(frozen=True)
-class Loss:
-    mean: float
-    tokens: int = field(default=2, metadata=json_key("count"))
-
-    json_properties: ClassVar = {"perplexity": "twice"}
-
-    @property
-    def twice(self) -> float:
-        return self.mean * 2
-
-
-@dataclass(frozen=True)
-class Result:
-    output: Path
-    losses: dict[int, Loss]
-    norms: np.ndarray
-    log: str = field(default="long", metadata=not_in_json)
-
-    json_properties: ClassVar = ("best",)
-
-    @property
-    def best(self) -> float:
-        return math.inf
-
-
-def test_to_json_writes_fields_in_order_then_named_properties() -> None:
-    found = to_json(Result(Path("out"), {8: Loss(1.5)}, np.array([1, np.nan], np.float32)))
-    losses = {"8": {"mean": 1.5, "count": 2, "perplexity": 3.0}}
-    assert found == {"output": "out", "losses": losses, "norms": [1.0, None], "best": None}
-    assert list(found) == ["output", "losses", "norms", "best"]
 
 
 # The commands

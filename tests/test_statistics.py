@@ -12,6 +12,7 @@ def test_estimate_weighs_windows_by_their_tokens() -> None:
     assert (found.mean, found.tokens) == (1.75, 4)
     # s - r·c is -0.75 and 0.75, of two windows, over four tokens
     assert found.error == pytest.approx(math.sqrt(2 * 2 * 0.75**2) / 4)
+    assert estimate([np.full(5, value) for value in (1.0, 2.0, 3.0)]).error == pytest.approx(1 / math.sqrt(3))
 
 
 def test_estimate_knows_no_error_of_one_window_and_nothing_of_none() -> None:
