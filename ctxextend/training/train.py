@@ -36,15 +36,7 @@ from ctxextend.plan.output_files import (
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
-from ctxextend.recipe_file import (
-    TABLE_KEYS,
-    Provenance,
-    find_base,
-    read_provenance,
-    recipe_text,
-    recipe_values,
-    yaml_text,
-)
+from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values, yaml_text
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.memory import open_devices
@@ -192,8 +184,9 @@ def train_recipe(
             filled = replace(task.settings, lr=result.lr, micro_batch=result.micro_batch)
             hashes = sha256, table_hash(weights.tensor(files.table))
             recipe = replace(recipe, checkpoint=ref, train=filled)
+            before = dict(written.values) if written else {}
             texts = {
-                RECIPE_FILE: _recipe(recipe, files, written, result, hashes, begun_for),
+                RECIPE_FILE: _recipe(recipe, before, files, result, hashes, begun_for),
                 CARD_FILE: _card(recipe, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -315,18 +308,17 @@ class TrainedWeights:
 
 def _recipe(
     recipe: Recipe,
+    before: dict[str, Any],
     files: ModelFiles,
-    written: Provenance | None,
     result: TrainResult,
     hashes: tuple[str, str],
     begun_for: int | None,
 ) -> str:
-    """Return the recipe; that of the resize, which is `written` then, is kept as the resize wrote it."""
+    """Return the recipe; the one that lay beside what is trained, as plain values, is kept in it."""
     trained = {name: getattr(result, name) for name in NOTED}
     if begun_for is not None:
         trained["begun_for"] = begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
-    before = dict(written.values) if written else {}
     if recipe.resize is not None:
         provenance = before.pop("provenance")
         for table in provenance["tables"]:
