@@ -1,4 +1,4 @@
-"""`train` as a command: what it refuses, what it shows elsewhere, and what it prints as JSON."""
+"""`train` as its user meets it: what it refuses, what it says before and after, and what it prints as JSON."""
 
 import json
 from collections.abc import Callable
@@ -11,20 +11,103 @@ import transformers
 from jsonschema import Draft202012Validator
 from transformers.integrations import integration_utils
 
-from ctxextend import TrainingError, resize, verify
-from ctxextend.training.train import train as train_in_python
+from ctxextend import resize, verify
+from ctxextend.errors import CheckpointError
+from ctxextend.models.load import match_parameters
+from ctxextend.plan.find_tables import open_model
+from ctxextend.recipe import CheckpointRef
 from tests import pico
-from tests.trainings import (
-    OLD,
-    invoke,
-    make_encoder,
-    train,
-)
+from tests.trainings import OLD, invoke, make_encoder, make_source, train
 from tests.words import add_tokenizer
 
 pytestmark = pytest.mark.usefixtures("book")
-BOOK = b"w1 w2 w3 " * 100
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "train.json").read_text())
+
+TEXTS = {
+    **{"empty.txt": b"", "blank.txt": b" \n ", "short.txt": b"w1 w2 w3", "latin.txt": b"w1 \xff\xfe"},
+    "body.jsonl": b'{"body": "w1"}',
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        ("--data missing.txt", 1, "There is no file or folder missing.txt."),
+        ("--data empty.txt", 1, "empty.txt is empty."),
+        ("--data blank.txt", 1, "blank.txt holds no text"),
+        ("--data latin.txt", 1, "UTF-8"),
+        ("--data body.jsonl", 1, "body.jsonl, line 1, has no field 'text'; it has body"),
+        ("--data short.txt", 1, "The text has 3 tokens, and a sequence to train on and one held out take 64"),
+        ("--data book.txt --eval-data blank.txt", 1, "blank.txt holds no text"),
+        ("--data book.txt --eval-data short.txt", 1, "of --eval-data has 3 tokens, and a sequence takes 32."),
+        ("--data book.txt --window 33", 1, "--window 33 is more than the 32 positions of"),
+        ("--data book.txt --seq-len 40", 1, "--seq-len 40 is more than the 32 positions of"),
+        ("--data book.txt --trainable new --original nowhere", 1, "are new is not known"),
+        ("--data book.txt --precision fp16", 1, "A CPU does not train in fp16"),
+        ("--data book.txt --batch-size 4 --micro-batch 3", 2, "is no multiple of --micro-batch 3"),
+        ("--data book.txt --steps 0", 2, "Invalid value for '--steps'"),
+        ("--data book.txt --lr -1", 2, "--lr must be above 0, not -1.0"),
+        ("--data book.txt --trainable some", 2, "'some' is not one of"),
+        ("--data book.txt --window-skip", 2, "--window is not given"),
+    ],
+)
+def test_train_refuses_before_the_model_is_loaded(
+    flags: str, code: int, said: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.training.train.load_eval_model", lambda *_: pytest.fail("a model was loaded"))
+    for name, text in TEXTS.items():
+        Path(name).write_bytes(text)
+    done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out")
+    assert done.exit_code == code
+    assert said in " ".join(done.stderr.split())
+    assert not list(Path.cwd().glob("out*"))
+
+
+def test_train_new_is_refused_where_nothing_is_new_or_it_is_not_known(gpt2: Path) -> None:
+    source = gpt2.with_name("long-old")
+    resize(source, to=OLD, mend_limits=True, output="same")
+    for arguments, said in (
+        (("same",), "has no new rows"),
+        ((source, "--original", source), "has no new rows"),
+        ((source,), "are new is not known. No recipe lies beside it"),
+    ):
+        done = invoke("train", *arguments, "--data", "book.txt", "--steps", 2, "--trainable", "new", "-o", "out")
+        assert done.exit_code == 1
+        assert said in done.stderr
+
+
+def make_clip(folder: Path) -> Path:
+    torch.manual_seed(0)
+    tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
+    config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    return add_tokenizer(folder, is_framed=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (make_encoder, "which it could learn from, is not known. Name that with"),
+        (lambda folder: add_tokenizer(pico.make_bart(folder), is_framed=True), "reads one text and writes another"),
+        (make_clip, "gives no embeddings of a text alone"),
+    ],
+)
+def test_train_refuses_models_that_it_cannot_teach(make: Callable[[Path], Path], said: str) -> None:
+    source = make(Path("source").absolute())
+    done = invoke("train", source, "--data", "book.txt", "--steps", 2, "-o", "out")
+    assert done.exit_code == 1
+    assert said in " ".join(done.stderr.split())
+    assert not list(Path.cwd().glob("out*"))
+
+
+def test_match_parameters_refuses_a_model_without_the_table() -> None:
+    checkpoint = open_model(CheckpointRef("tiny-gpt2")).checkpoint
+    with pytest.raises(CheckpointError, match=r"holds no table of the shape of transformer\.wpe\.weight"):
+        match_parameters(torch.nn.Linear(2, 2), checkpoint, ["transformer.wpe.weight"])
+
+
+# ---- other programs that show losses
 
 
 class Show(transformers.TrainerCallback):
@@ -61,86 +144,26 @@ def test_train_refuses_to_report_to_what_is_not_there(gpt2: Path, monkeypatch: p
         assert said in done.stderr
 
 
-# By what is refused: the text, None where there is none; flags; and what is said.
-REFUSED: dict[str, tuple[bytes | None, tuple[object, ...], str]] = {
-    "no text": (None, (), "There is no file or folder book.txt."),
-    "an empty text": (b"", (), "book.txt is empty."),
-    "too little text": (b"w1 w2 w3", (), "The text has 3 tokens, and a sequence to train on and one held out take 64"),
-    "no UTF-8": (b"w1 \xff\xfe", (), "UTF-8"),
-    "long windows": (BOOK, ("--window", 33), "--window 33 is more than the 32 positions of"),
-    "long sequences": (BOOK, ("--seq-len", 40), "--seq-len 40 is more than the 32 positions of"),
-    "unknown new rows": (BOOK, ("--trainable", "new", "--original", "nowhere"), "are new is not known"),
-    "odd micro-batches": (BOOK, ("--batch-size", 4, "--micro-batch", 3), "is no multiple of --micro-batch 3"),
-    "half precision": (BOOK, ("--precision", "fp16"), "A CPU does not train in fp16"),
-}
+# ---- notes, warnings and JSON
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_train_refuses_before_the_model_is_loaded(name: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.training.train.load_eval_model", lambda *_: pytest.fail("a model was loaded"))
-    text, flags, said = REFUSED[name]
-    Path("book.txt").write_bytes(text or b"")
-    if text is None:
-        Path("book.txt").unlink()
-    done = invoke("train", gpt2, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
-    assert done.exit_code in (1, 2)
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-    assert not list(Path.cwd().glob("out*"))
+def test_train_says_how_a_name_was_understood_before_it_begins() -> None:
+    make_source(Path("gpt2"), "gpt2")
+    done = train("gpt2", "out", "--json", steps=1)
+    (note,) = json.loads(done.stdout)["notes"]
+    assert note == "gpt2 is a local folder here, and it wins over a model of the Hub of that name."
+    assert done.stderr.count(note) == 1
+    assert done.stderr.startswith(note)
+    assert "1 step of 4 sequences of 16 tokens, 4 at once on 1 device," in done.stderr
 
 
-def test_train_new_is_refused_where_nothing_is_new(gpt2: Path) -> None:
-    source = gpt2.with_name("long-old")
-    resize(source, to=OLD, mend_limits=True, output="same")
-    for flags in (("same",), (source, "--original", source)):
-        done = invoke("train", *flags, "--data", "book.txt", "--steps", 2, "--trainable", "new", "-o", "out")
-        assert done.exit_code == 1
-        assert "has no new rows" in done.stderr
-    with pytest.raises(TrainingError, match="is not known"):
-        train_in_python(gpt2.with_name("long-old"), "book.txt", 2, trainable="new", output="out")
-
-
-def make_clip(folder: Path) -> Path:
-    torch.manual_seed(0)
-    tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
-    config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
-    transformers.CLIPModel(config).save_pretrained(folder)
-    return folder
-
-
-UNTAUGHT: dict[str, tuple[Callable[[Path], Path], tuple[object, ...], str]] = {
-    "an encoder of unknown origin": (make_encoder, (), "which it could learn from, is not known. Name that with"),
-    "one that writes another text": (pico.make_bart, (), "reads one text and writes another"),
-    "one of texts and images": (make_clip, (), "gives no embeddings of a text alone"),
-}
-
-
-@pytest.mark.parametrize("name", UNTAUGHT)
-def test_train_refuses_models_that_it_cannot_teach(name: str) -> None:
-    make, flags, said = UNTAUGHT[name]
-    source = make(Path("source").absolute())
-    if make is not make_encoder:
-        add_tokenizer(source, is_framed=True)
-    done = invoke("train", source, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
-    assert done.exit_code == 1
-    assert said in " ".join(done.stderr.split())
-    assert not [path for path in Path.cwd().iterdir() if path.name.startswith("out")]
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--steps", 0),
-        ("--steps", 2, "--lr", -1),
-        ("--steps", 2, "--trainable", "some"),
-        ("--steps", 2, "--window-skip"),
-    ],
-)
-def test_train_flags_that_mean_nothing_exit_2(flags: tuple[object, ...], gpt2: Path) -> None:
-    done = invoke("train", gpt2, "--data", "book.txt", *flags, "-o", "out", "--json")
-    assert done.exit_code == 2
-    assert json.loads(done.stdout)["error"]["type"] == "UsageError"
+def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path) -> None:
+    Path("other.txt").write_text(Path("book.txt").read_text())
+    done = train(gpt2, "out", "--eval-data", "./book.txt", "--json", steps=1)
+    warning = "book.txt is trained on and measured on: the held-out loss is not one of new text."
+    assert json.loads(done.stdout)["warnings"] == [warning]
+    assert done.stderr.count(warning) == 1
+    assert "Warning" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
 
 
 def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
@@ -151,4 +174,7 @@ def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
     errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(said)]
     assert errors == []
     assert (said["seq_len"], said["window"], said["tokens"], said["objective"]) == (32, 8, 4 * 4 * 8, "causal")
+    log = [json.loads(line) for line in Path("out/train_log.jsonl").read_text().splitlines()]
+    measuring = sum(line.get("eval_runtime", 0) for line in log)
+    assert said["tokens_per_second"] == pytest.approx(said["tokens"] / (said["seconds"] - measuring), rel=0.01)
     assert list(Draft202012Validator(SCHEMA).iter_errors({**said, "steps": 0}))

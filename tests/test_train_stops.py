@@ -1,9 +1,7 @@
 """A training that is stopped or spoilt, and goes on; killed and out of space it is in tests/faults."""
 
-import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,68 +22,53 @@ STEPS = 5
 @pytest.fixture(scope="module")
 def unbroken(gpt2: Path) -> Path:
     """What it becomes in a run that nothing stops."""
-    folder = gpt2.parent / "unbroken"
-    here = Path.cwd()
-    os.chdir(gpt2.parent)
-    write_book()
-    train(gpt2, "unbroken", *FLAGS, steps=STEPS)
-    os.chdir(here)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(gpt2.parent)
+        write_book()
+        train(gpt2, "unbroken", *FLAGS, steps=STEPS)
+    return gpt2.parent / "unbroken"
 
 
-def begin(source: Path, *flags: object, steps: int = STEPS, command: tuple[object, ...] = FLAGS) -> Any:
-    return invoke("train", source, "--data", "book.txt", "--steps", steps, *command, "-o", "out", *flags)
+def begin(source: Path, *flags: object, steps: int = STEPS) -> Any:
+    return invoke("train", source, "--data", "book.txt", "--steps", steps, *FLAGS, "-o", "out", *flags)
 
 
-def at_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], object]) -> None:
-    """Do something when a step was taken, before it is saved."""
+def begin_and_stop(source: Path, *flags: object) -> Any:
+    """Begin a training to which Ctrl-C comes when it has taken its second step, before that is saved."""
     on_log = RunCallback.on_log
 
     def acting(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
         on_log(self, args, state, control, **others)
-        if state.global_step == step and "loss" in others.get("logs", {}):
-            act()
+        if state.global_step == 2 and "loss" in others.get("logs", {}):
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(RunCallback, "on_log", acting)
-
-
-def interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
-def check_goes_on(source: Path, unbroken: Path, *flags: object) -> None:
-    """Go on, and demand the losses of an unbroken run, its weights byte for byte, and that nothing stays beside."""
-    done = begin(source, "--resume", *flags)
-    assert done.exit_code == 0, done.stderr
-    assert log_of(Path("out")) == log_of(unbroken)
-    assert Path("out/model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
-    assert not Path("out.training").exists()
-
-
-def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(
-    gpt2: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        at_step(patched, 2, interrupt)
-        done = begin(gpt2, command=(*FLAGS[:4], "--trainable", "new", "--weight-decay", 0.1, "--save-every", 100))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunCallback, "on_log", acting)
+        done = begin(source, *flags)
     assert done.exit_code == 130
+    return done
+
+
+def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(gpt2: Path, unbroken: Path) -> None:
+    done = begin_and_stop(gpt2, "--save-every", 100)
     assert done.stdout == ""
     assert done.stderr.splitlines()[-2:] == [
         "Error: Stopped after step 3, which is saved in out.training.",
         "Go on with the same command and --resume.",
     ]
     assert not Path("out").exists()
-    refused = begin(gpt2)
-    assert refused.exit_code == 1
-    assert "out.training holds the saves of a run that was stopped." in refused.stderr
-    assert "Go on with --resume, or begin anew with --force." in refused.stderr
-    other = begin(gpt2, "--resume", "--seed", 7)
-    assert other.exit_code == 1
-    assert "train.seed was 0 and is 7" in other.stderr
-    fewer = begin(gpt2, "--resume", steps=2)
-    assert fewer.exit_code == 1
-    assert "holds the save of step 3, and --steps asks for 2" in fewer.stderr
-    check_goes_on(gpt2, unbroken, "--micro-batch", 4)
+    for flags, said in (
+        ((), "holds the saves of a run that was stopped.\nGo on with --resume, or begin anew with --force."),
+        (("--resume", "--seed", 7), "train.seed was 0 and is 7"),
+        (("--resume", "--steps", 2), "holds the save of step 3, and --steps asks for 2"),
+    ):
+        refused = begin(gpt2, *flags)
+        assert refused.exit_code == 1
+        assert said in refused.stderr
+    assert begin(gpt2, "--resume", "--micro-batch", 4).exit_code == 0
+    assert log_of(Path("out")) == log_of(unbroken)
+    assert Path("out/model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
+    assert not Path("out.training").exists()
 
 
 def test_train_in_python_takes_paths_and_says_what_is_saved(gpt2: Path) -> None:
@@ -93,7 +76,7 @@ def test_train_in_python_takes_paths_and_says_what_is_saved(gpt2: Path) -> None:
 
     def progress(advance: int, total: int, label: str = "") -> None:
         assert label.startswith("loss ")
-        interrupt()
+        signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(TrainingInterrupted, match=r"stopped after step 1, which is saved in out\.training") as caught:
         paths: dict[str, Any] = {"eval_data": [Path("held-out.txt")], "original": gpt2.with_name("long-old")}
@@ -102,10 +85,8 @@ def test_train_in_python_takes_paths_and_says_what_is_saved(gpt2: Path) -> None:
     assert Path("out.training/saves/checkpoint-1").is_dir()
 
 
-def test_train_goes_on_with_more_steps_than_were_asked_for(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        at_step(patched, 2, interrupt)
-        assert begin(gpt2).exit_code == 130
+def test_train_goes_on_with_more_steps_than_were_asked_for(gpt2: Path) -> None:
+    begin_and_stop(gpt2)
     done = begin(gpt2, "--resume", steps=8)
     assert done.exit_code == 0
     assert f"Warning: It was begun for {STEPS} steps, and ends at 8: the learning rates until" in done.stderr

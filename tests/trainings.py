@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
@@ -77,11 +76,6 @@ def log_of(folder: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
     kept = ("step", "loss", "eval_loss", "grad_norm", "learning_rate")
     return [{name: line[name] for name in kept if name in line} for line in lines if "train_runtime" not in line]
-
-
-def add_buffer(folder: Path) -> None:
-    """Add a tensor that is no parameter to a GPT-2's file, as old versions of transformers did."""
-    pico.add_tensors(folder, {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4)})
 
 
 def make_encoder(folder: Path) -> Path:
