@@ -18,9 +18,9 @@ from ctxextend.evaluation.evaluate import cut_windows
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import to_json
 from tests import pico
-from tests.test_compare import write_texts
 from tests.test_windows import texts
 from tests.trainings import invoke, make_encoder, make_source, write_book
+from tests.words import write_texts
 
 LEARNED, TO = 48, 96
 

@@ -1,6 +1,5 @@
 """`compare` from end to end, on pico models: what it measures is what `resize`, `train` and `evaluate` give."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,22 +24,13 @@ from ctxextend.training import trainer
 from tests import pico
 from tests.pico import Pico
 from tests.trainings import make_encoder, make_source, write_book
-from tests.words import text_of
+from tests.words import write_texts
 
 Make = Callable[..., Pico]
 TO = 64
 FEW = ("linear", "copy", "stretch:keep-first=5")
 # What a row does not share with what evaluate says of the checkpoint that it stands for.
 OWN = ("source", "seconds", "notes", "complete")
-
-
-def write_texts(words: int = 300, documents: int = 4) -> Path:
-    """Write documents of so many words each into the current folder."""
-    generator = np.random.default_rng(0)
-    lines = [json.dumps({"text": text_of(generator.integers(0, 27, words).tolist())}) for _ in range(documents)]
-    path = Path("texts.jsonl")
-    path.write_text("\n".join(lines))
-    return path
 
 
 def found_by(evaluation: Evaluation) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from ctxextend.errors import OutputError
 from ctxextend.evaluation.evaluate import EvaluationRun
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
-from tests.test_compare import write_texts
 from tests.test_json import check_result
 from tests.trainings import invoke, make_source
+from tests.words import write_texts
 
 FLAGS = ("--data", "texts.jsonl", "--tokens", 128, "--measure", "position")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -25,7 +24,7 @@ from ctxextend.json_output import to_json
 from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
 from tests import pico
 from tests.pico import Pico
-from tests.words import add_tokenizer, text_of
+from tests.words import add_tokenizer, write_texts
 
 Make = Callable[..., Pico]
 LOSSES = ("position", "context")
@@ -44,14 +43,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny-gpt2, made to read 512 tokens by a method that keeps what it learned."""
     return ctxextend.resize("tiny-gpt2", to=512, output=tmp_path_factory.mktemp("models") / "tiny-gpt2-512").output
-
-
-def words(count: int, documents: int = 1) -> Path:
-    """Write documents of so many words each into the current folder."""
-    generator, path = np.random.default_rng(0), Path("words.jsonl")
-    texts = [text_of(generator.integers(0, 27, count).tolist()) for _ in range(documents)]
-    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    return path
 
 
 def measured(*arguments: Any, **flags: Any) -> dict[str, Any]:
@@ -89,16 +80,16 @@ def test_evaluate_compares_with_the_originals_own_length_whatever_is_asked_for(e
 
 def test_evaluate_of_an_original_alone_measures_its_own_length(reference: Path) -> None:
     found = measured("tiny-gpt2", reference, tokens=2048, measure=LOSSES)
+    positions, contexts = found["positions"], found["contexts"]
     assert (found["original"], found["original_max_len"]) == (None, None)
-    assert list(found["positions"]["losses"]) == [MODEL]
-    assert found["positions"]["changes"] == {}
-    assert [point["context"] for point in found["contexts"]["points"]] == [16, 32, 64, 128]
-    assert found["contexts"]["reference"] == 16
-    assert all(point["original"] is None for point in found["contexts"]["points"])
-    # tiny-gpt2 uses what stands before a token.
-    last = found["contexts"]["points"][-1]["change"]
-    assert last["mean"] < -2 * last["error"]
     assert any("--original" in note for note in found["notes"])
+    assert (list(positions["losses"]), positions["changes"]) == ([MODEL], {})
+    assert [point["context"] for point in contexts["points"]] == [16, 32, 64, 128]
+    assert contexts["reference"] == 16
+    assert all(point["original"] is None for point in contexts["points"])
+    # tiny-gpt2 uses what stands before a token.
+    last = contexts["points"][-1]["change"]
+    assert last["mean"] < -2 * last["error"]
 
 
 def test_evaluate_by_position_equals_transformers_own_loss_in_either_precision(reference: Path) -> None:
@@ -126,7 +117,7 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
 
 
 def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make_pico: Make) -> None:
-    text = words(5, documents=40)
+    text = write_texts(5, 40)
     # Its head is its word table, so nothing is missing without a head's name.
     causal = add_tokenizer(make_pico("gpt2", "causal", base=True).folder, is_framed=False)
     found = ctxextend.evaluate(causal, text, tokens=64, measure=LOSSES)
@@ -140,7 +131,7 @@ def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make
 
 
 def test_evaluate_notes_what_cannot_be_measured_and_refuses_it_by_its_name(make_pico: Make) -> None:
-    masked, text = add_tokenizer(make_pico("bert").folder, is_framed=True), words(300)
+    masked, text = add_tokenizer(make_pico("bert").folder, is_framed=True), write_texts(300, 1)
     found = ctxextend.evaluate(masked, text, tokens=64)
     assert (found.kind, found.passkey) == (MASKED, None)
     assert any("no ten numbers of one token" in note for note in found.notes)
@@ -149,7 +140,7 @@ def test_evaluate_notes_what_cannot_be_measured_and_refuses_it_by_its_name(make_
 
 
 def test_evaluate_goes_on_without_an_original_that_is_gone_or_another(make_pico: Make, tmp_path: Path) -> None:
-    folder, elsewhere, text = make_pico("gpt2").folder, tmp_path / "elsewhere", words(200)
+    folder, elsewhere, text = make_pico("gpt2").folder, tmp_path / "elsewhere", write_texts(200, 1)
     longer = ctxextend.resize(add_tokenizer(folder, is_framed=False), to=32, output=tmp_path / "longer").output
     folder.rename(elsewhere)
     gone = ctxextend.evaluate(longer, text, measure=LOSSES)
@@ -173,7 +164,7 @@ def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make) -> None:
         (framed, causal, "cut the text into different tokens"),
     ):
         with pytest.raises(CheckpointError, match=said):
-            ctxextend.evaluate(model, words(200), original=base)
+            ctxextend.evaluate(model, write_texts(200, 1), original=base)
 
 
 @pytest.mark.parametrize(
@@ -243,4 +234,4 @@ def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(
 def test_evaluate_refuses_a_model_that_reads_less_than_the_shortest_context(make_pico: Make) -> None:
     folder = add_tokenizer(make_pico("bert", max_position_embeddings=2).folder, is_framed=True)
     with pytest.raises(ResizeError, match=r"reads 2 tokens at once, and a context of 8"):
-        ctxextend.evaluate(folder, words(40))
+        ctxextend.evaluate(folder, write_texts(40))

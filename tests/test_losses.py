@@ -111,20 +111,6 @@ def test_masks_are_drawn_by_seed_and_window(make_pico: Make) -> None:
     assert drawn[0] not in drawn[2:]
 
 
-def test_loss_task_states_the_tokens_that_models_read_and_reads_the_base_once(make_pico: Make) -> None:
-    model, base = opened(make_pico, "gpt2")
-    task = plan_losses(open_scorer(model), open_scorer(base), [TEXT, TEXT[::-1]], (8, 16, 32), 0)
-    read: list[int] = []
-    for reader in (model, base):
-        reader.model.transformer.wte.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].numel()))
-    task.read_base(lambda tokens: None)
-    assert sum(read) == task.base_tokens
-    for again in (1, 2):
-        task.measure(lambda tokens: None)
-        assert sum(read) == task.base_tokens + again * task.tokens
-    assert task.report() == measured(model, base, (8, 16, 32), TEXT, TEXT[::-1]).report()
-
-
 def test_loss_task_report_pairs_losses_by_token(make_pico: Make) -> None:
     model, base = opened(make_pico, "gpt2")
     task = measured(model, base, (8, 16, 32), *(np.roll(TEXT, number) for number in range(3)))

@@ -1,4 +1,4 @@
-"""The pass key: models that copy find it, models that do not read find it by chance, and texts are what they say."""
+"""The pass key: planted models find it where they see it, and texts are what they say."""
 
 from dataclasses import replace
 from typing import Any
@@ -118,12 +118,6 @@ def test_a_planted_model_finds_the_number_where_it_sees_it(
     found = report(plan(sees(readers[name], **seen), length))
     assert found.found == (expected,)
     assert (found.how, found.chance) == ("retrieval" if name == "encoder" else "loss rank", 0.1)
-
-
-def test_a_model_that_does_not_read_finds_it_by_chance(readers: dict[str, EvalModel]) -> None:
-    liked = torch.linspace(0, 9, len(readers["causal"].tokenizer.tokenizer))
-    planted = plant(readers["causal"], lambda ids: liked.expand(*ids.shape, -1))
-    assert report(replace(plan(planted, 128), texts=30)).found[0] == pytest.approx((0.1,) * 5)
 
 
 def test_what_was_not_measured_is_none(readers: dict[str, EvalModel]) -> None:

@@ -51,6 +51,8 @@ def test_check_paths_takes_each_text_once_however_it_is_named(tmp_path: Path, mo
     assert check_paths(["texts/b.txt", tmp_path / "texts", "./texts/../texts/a.txt"]) == [Path("texts/b.txt"), one]
     assert shared(["texts"], [two]) == [Path("texts/b.txt")]
     assert shared([one], [two]) == []
+    assert check_paths(["hf:a.x/b-y", "hf:a.x/b-y:train"]) == ["hf:a.x/b-y:train"]
+    assert shared(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == ["hf:a/b/c.d:train@refs/pr/1"]
 
 
 @pytest.mark.parametrize(
@@ -213,19 +215,6 @@ def test_read_documents_streams_what_a_word_names_and_says_what_there_is_instead
     for (message, hint), (_, _, part, advice) in zip(faults, HUB_FAULTS, strict=True):
         assert part in message
         assert advice in hint
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("hf:a/b", "hf:a/b:train"),
-        ("hf:a.x/b-y/c.d-e:test", "hf:a.x/b-y/c.d-e:test"),
-        ("hf:a/b/c@refs/pr/1", "hf:a/b/c:train@refs/pr/1"),
-        ("hf:a/b@v1:0", "hf:a/b:train@v1:0"),
-    ],
-)
-def test_check_paths_names_the_split_of_a_hub_dataset(word: str, expected: str) -> None:
-    assert check_paths([word, expected]) == shared([word], [expected]) == [expected]
 
 
 def test_read_documents_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
-"""Tokenizers of a few whole words for pico models, so that they can read texts."""
+"""Tokenizers of a few whole words for pico models, and texts of these words."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -26,3 +28,11 @@ def add_tokenizer(folder: Path, *, is_framed: bool, max_len: int = 16) -> Path:
 def text_of(numbers: list[int]) -> str:
     """Return the text whose words have these numbers."""
     return " ".join(f"w{number}" for number in numbers)
+
+
+def write_texts(words: int = 300, documents: int = 4) -> Path:
+    """Write documents of so many words each into the current folder."""
+    generator, path = np.random.default_rng(0), Path("texts.jsonl")
+    lines = [json.dumps({"text": text_of(generator.integers(0, 27, words).tolist())}) for _ in range(documents)]
+    path.write_text("\n".join(lines))
+    return path
