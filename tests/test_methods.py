@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ctxextend.errors import ResizeError
-from ctxextend.json_output import to_json
 from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions
-from ctxextend.tables.method_facts import METHOD_NAMES
-from ctxextend.tables.methods import METHODS, list_methods
+from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import sinusoidal_rows
 
 TABLES = arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8))
@@ -230,15 +228,3 @@ def test_method_options_take_the_flags_of_the_method_alone_and_fill_in_its_defau
                 MethodOptions(method=name, **{flag: value})
     assert options.keeps_learned_rows == METHODS[name].keeps_learned_rows
     assert not MethodOptions(method="sinusoidal", scope="all").keeps_learned_rows
-
-
-def test_list_methods_says_all_that_users_need_with_the_default_first() -> None:
-    found = list_methods()
-    assert tuple(method.name for method in found) == tuple(METHODS) == METHOD_NAMES
-    assert found[0].name == MethodOptions().facts.name
-    for method in found:
-        values = to_json(method)
-        assert (values["name"], values["flags"], values["tolerance"]) == (method.name, method.flags, method.tolerance)
-        assert method.tolerance >= 0
-        assert method.source in " ".join(str(method.function.__doc__).split())
-        assert len(method.source) >= len("our own")
