@@ -10,11 +10,10 @@ from ctxextend.evaluation.evaluation_result import (
     Bucket,
     Estimate,
     Evaluation,
-    LossEstimate,
     PositionLosses,
     Recall,
 )
-from tests.evaluations import context_losses, passkey, retrieval
+from tests.evaluations import context_losses, estimate, passkey, retrieval
 
 BEFORE, AFTER = 128, 512
 
@@ -36,10 +35,6 @@ METHODS = {
 }
 
 
-def estimate(mean: float, error: float | None = 0.021, tokens: int = 1536) -> LossEstimate:
-    return LossEstimate(mean, error, tokens)
-
-
 def read_loss(position: float) -> float:
     """A loss that falls with the context."""
     return 2.75 + 1.7 / math.sqrt(1 + position / 5)
@@ -53,9 +48,9 @@ def losses(beyond: float, within: float) -> PositionLosses:
         seam = 0.06 * math.sin(start / 37) * (beyond > 0.3)
         mean = read_loss(middle) + (within if middle < BEFORE else beyond + 0.1 * within + seam)
         pieces = read_loss(middle if middle < BEFORE else BEFORE / 2 + middle % (BEFORE / 2))
-        buckets.append(Bucket(start, start + 32, {MODEL: estimate(mean), SLIDING: estimate(pieces, 0.02)}))
+        buckets.append(Bucket(start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(pieces, 0.02)}))
     mean, pieces = (sum(bucket.losses[way].mean for bucket in buckets) / len(buckets) for way in (MODEL, SLIDING))
-    totals = {MODEL: estimate(mean, 0.022, 24_576), SLIDING: estimate(pieces, 0.021, 24_576)}
+    totals = {MODEL: estimate(mean, 0.022), SLIDING: estimate(pieces, 0.021)}
     return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - pieces, 0.006, 1536)}, tuple(buckets))
 
 
@@ -75,26 +70,22 @@ def evaluation(method: str, beyond: float, within: float) -> Evaluation:
     )
 
 
-def outcome(method: str, best: Estimate | None, scale: float = 1.0) -> Outcome:
-    """What a method is worth, against the best one's score."""
+def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
+    """What a method is worth, and how far it is behind the best one."""
     beyond, within = (scale * value for value in METHODS[method])
     found = evaluation(method, beyond, within)
     assert found.positions is not None
-    score = found.positions.losses[MODEL]
-    behind = None if best is None else Estimate(score.mean - best.mean, 0.004 + 0.03 * (score.mean - best.mean), 24_576)
-    if method.startswith("stretch") and behind is not None:
-        behind = replace(behind, error=behind.mean / 1.5)
+    score, behind = found.positions.losses[MODEL], None
+    if best is not None:
+        far = score.mean - outcome(best, None, scale).score.mean
+        behind = Estimate(far, far / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * far, 24_576)
     return Outcome(score, behind, Estimate(within, 0.004 if within else 0.0, 3072), found)
 
 
-def norms(method: str, length: int = AFTER) -> tuple[float, ...]:
-    """Norms that repeat, stretch or fall to nothing, as methods make them."""
-    own = [1.1 + 0.4 * math.exp(-place / 6) + 0.06 * math.sin(place / 3) for place in range(BEFORE)]
-    if method in ("linear", "cubic", "stretch --keep-first 20", "nearest"):
-        return tuple(0.97 * own[place * BEFORE // length] for place in range(length))
-    if method in ("last", "random", "sinusoidal"):
-        return (*own, *[own[-1] if method == "last" else 0.8] * (length - BEFORE))
-    return tuple(own[place % BEFORE] for place in range(length))
+def norms(length: int = AFTER) -> tuple[float, ...]:
+    """Norms that fall from position 0 on, again after every learned length."""
+    places = (place % BEFORE for place in range(length))
+    return tuple(1.1 + 0.4 * math.exp(-place / 6) + 0.06 * math.sin(place / 3) for place in places)
 
 
 def recipe(method: str) -> str:
@@ -106,14 +97,11 @@ def recipe(method: str) -> str:
 def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Comparison:
     """Methods in this order, the first being the best."""
     rows = []
-    best: Outcome | None = None
-    best_trained: Outcome | None = None
-    for method in methods:
-        untrained = outcome(method, best.score if best else None)
-        trained = outcome(method, best_trained.score if best_trained else None, 0.4) if steps else None
-        best, best_trained = best or untrained, best_trained or trained
+    for number, method in enumerate(methods):
+        untrained = outcome(method, methods[0] if number else None)
+        trained = outcome(method, methods[0] if number else None, 0.4) if steps else None
         keeps = METHODS[method][1] == 0
-        rows.append(Row(method, keeps, recipe(method), norms(method), untrained, trained, 3.2 + len(method) / 7))
+        rows.append(Row(method, keeps, recipe(method), norms(), untrained, trained, 3.2))
     return Comparison(
         "tiny-gpt2",
         "gpt2",
@@ -123,7 +111,7 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         AFTER,
         LOSS,
         losses(0.0, 0.0).losses[SLIDING],
-        norms("", BEFORE),
+        norms(BEFORE),
         tuple(rows),
         left_out={"mean": "it makes no more rows than it has."},
         steps=steps,
@@ -147,6 +135,6 @@ def encoders() -> Comparison:
         measured = evaluation(method, 0.1 * number, 0.0)
         measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=asked)
         made = Outcome(Estimate(rank, 0.0311, 200), behind, None, measured)
-        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(method), made, None, 2.5))
+        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(), made, None, 2.5))
     other = {"source": "minilm", "family": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
     return replace(comparison(), **other, original=Estimate(0.522, 0.0317, 200), rows=tuple(rows))  # type: ignore[arg-type]

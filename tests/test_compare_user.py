@@ -10,9 +10,7 @@ import pytest
 from typer.testing import Result
 
 from ctxextend.cli.app import _stop
-from ctxextend.comparison import compare as compare_module
 from ctxextend.errors import OutputError
-from ctxextend.evaluation.evaluate import EvaluationRun
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
 from tests.test_json import check_result
@@ -62,24 +60,26 @@ def test_compare_prints_one_json_object(source: Path) -> None:
     ("flags", "code", "said"),
     [
         (("--methods", "no-such"), 2, "There is no method 'no-such'"),
-        (("--lr", 0.1), 2, "--lr belongs to a training"),
-        (("--length", 128), 2, "--length 128"),
-        (("--report", "page.txt"), 2, "page.txt does not end"),
-        (("--plot", "figure.txt"), 2, "figure.txt does not end"),
-        (("--report", "none/page.html"), 1, "There is no folder"),
+        (("--methods", "linear:alpha=0.4"), 2, "--alpha has no meaning for --method linear"),
         (("--methods", "hierarchical", "--to", 999), 1, "256"),
+        (("--to", 16), 1, "--to 64"),
+        (("--length", 128), 2, "--length 128"),
+        (("--lr", 0.1), 2, "--lr belongs to a training"),
+        (("--eval-data", "texts.jsonl"), 2, "--eval-data belongs to a training"),
+        (("--eval-data", "texts.jsonl", "--steps", 1), 1, "texts.jsonl is named by --data"),
+        (("--data", "none.txt"), 1, "no file or folder"),
+        (("--steps", 1, "--seq-len", 128), 1, "--seq-len 128"),
         (("--measure", "retrieval"), 1, "has no meaning"),
     ],
 )
-def test_compare_refuses_before_a_model_is_read(
+def test_compare_refuses_what_cannot_be_before_a_model_is_read(
     flags: tuple[Any, ...], code: int, said: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if flags[0] != "--measure":
+    if flags[0] not in ("--measure", "--steps"):  # which depend on the model
         monkeypatch.setattr("ctxextend.comparison.compare.load_eval_model", None)
     done = compare(source, *flags)
-    assert done.exit_code == code
+    assert (done.exit_code, done.stdout) == (code, "")
     assert said in done.stderr
-    assert done.stdout == ""
 
 
 def test_compare_that_cannot_write_the_page_prints_the_ranking_all_the_same(
@@ -109,39 +109,25 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int, 
     monkeypatch.setattr(owner, name, then_stop)
 
 
-def test_compare_stopped_by_ctrl_c_prints_what_was_measured(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, EvaluationRun, "measure", 2, signal.SIGINT)
-    done = compare(source, "--methods", "linear,copy", "--json", "--report", "page.html")
-    assert done.exit_code == 130
-    values = json.loads(done.stdout)
-    check_result(values)
-    assert values["complete"] is False
-    assert [row["method"] for row in values["rows"]] == ["linear"]
-    assert Path("page.html").is_file()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_compare_stopped_in_a_training_leaves_nothing_behind(
+def test_compare_stopped_in_a_training_shows_what_was_measured_and_leaves_nothing_else(
     number: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    stop_at(monkeypatch, RunCallback, "on_step_end", 2, number)
+    stop_at(monkeypatch, RunCallback, "on_step_end", 3, number)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        done = compare(source, "--methods", "linear,copy", "--steps", 5, "--batch-size", 2)
+        training = ("--steps", 2, "--batch-size", 2)
+        done = compare(source, "--methods", "linear,copy", *training, "--json", "--report", "page.html")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert done.exit_code == 128 + number
     assert [*tmp_path.glob("ctxextend-*")] == []
-    assert ("by 2 methods" in done.stdout) == (number == signal.SIGINT)
-    assert ("nothing was left half-made" in done.stderr) == (number == signal.SIGTERM)
-
-
-def test_compare_model_is_what_the_library_calls(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-    monkeypatch.setattr(compare_module, "compare_model", lambda opened, *asked: seen.append((opened.ref, asked[0])))
-    compare_module.compare(source, 64, "texts.jsonl", tokens=128, measure=["position"])
-    with pytest.raises(AttributeError):  # what is to be shown is None
-        compare(source)
-    library, typed = seen
-    assert library == typed
+    if number == signal.SIGTERM:
+        assert "nothing was left half-made" in done.output
+        return
+    values = json.loads(done.stdout)
+    check_result(values)
+    assert values["complete"] is False
+    assert {row["method"]: row["trained"] is not None for row in values["rows"]} == {"linear": True, "copy": False}
+    assert "Incomplete" in Path("page.html").read_text("utf-8")

@@ -26,7 +26,6 @@ from ctxextend.inspection.table_report import Inspection
 from ctxextend.report.figures import (
     evaluation_figure,
     panel_figure,
-    sampled_cosines,
     save,
     tables_figure,
     training_figure,
@@ -139,22 +138,17 @@ def test_tables_figure_names_every_axis_and_draws_the_figures_of_the_table() -> 
     assert list(curve(norms, "stands out").get_xdata()) == [0, 1, 2, 125, 126, 127]
 
 
-def test_tables_figure_tells_new_rows_from_learned_ones() -> None:
-    resize("tiny-gpt2", to=512, output="longer")
-    norms = panels(tables_figure([inspect("longer")]))[0]
-    assert "new rows of longer" in legend(norms)
-    (band,) = norms.patches
-    assert (band.get_x(), band.get_x() + band.get_width()) == (127.5, 511.5)
-
-
-def test_tables_figure_draws_reserved_rows_before_position_0(make_pico: MakePico) -> None:
-    found = inspect(make_pico("roberta").folder)
+def test_tables_figure_tells_learned_rows_from_new_ones_and_reserved_ones(make_pico: MakePico) -> None:
+    resize(make_pico("roberta").folder, to=40, output="longer")
+    found = inspect("longer")
     norms, cosines, _, heat = panels(tables_figure([found]))
-    reserved = curve(norms, "offset rows of pico-roberta")
+    reserved = curve(norms, "offset rows of longer")
     assert (list(reserved.get_xdata()), list(reserved.get_ydata())) == ([-2, -1], list(found.tables[0].norms[:2]))
-    assert len(curve(norms, "pico-roberta").get_ydata()) == 16
-    assert len(cosines.lines[0].get_ydata()) == 15
-    assert heat.images[0].get_array().shape == (16, 16)
+    assert len(curve(norms, "longer").get_ydata()) == 40
+    assert len(cosines.lines[0].get_ydata()) == 39
+    assert heat.images[0].get_array().shape == (40, 40)
+    (band,) = norms.patches
+    assert (band.get_label(), band.get_x(), band.get_x() + band.get_width()) == ("new rows of longer", 15.5, 39.5)
 
 
 def test_tables_figure_gives_each_of_several_tables_a_row(tmp_path: Path) -> None:
@@ -201,17 +195,12 @@ def test_tables_figure_of_odd_tables(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(("rows", "drawn", "step"), [(512, 512, 1), (513, 257, 2), (100_000, 391, 256)])
-def test_sampled_cosines_are_few_however_long_the_table(rows: int, drawn: int, step: int) -> None:
-    cosines, found = sampled_cosines(np.ones((rows, 2), dtype=np.float32))
-    assert (cosines.shape, found) == ((drawn, drawn), step)
-
-
-def test_tables_figure_maps_the_cosines_of_every_fourth_position(tmp_path: Path) -> None:
+def test_tables_figure_maps_no_more_than_512_positions_of_a_long_table(tmp_path: Path) -> None:
     table = normal(1100, 2)
     heat = panels(tables_figure([save_table(tmp_path / "table", table)]))[3]
     assert heat.get_xlabel() == heat.get_ylabel() == "position (1 in 4 drawn)"
     assert heat.images[0].get_extent() == [-2.0, 1098.0, 1098.0, -2.0]
+    assert heat.images[0].get_array().shape == (275, 275)
     cosine = table[0] @ table[4] / np.linalg.norm(table[0]) / np.linalg.norm(table[4])
     assert heat.images[0].get_array()[0, 1] == pytest.approx(cosine)
 
