@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ctxextend import Inspection, inspect, resize
 from tests import pico, tiny
-from tests.trainings import invoke
+from tests.trainings import invoke, make_encoder
 
 ENCODER = Path(get_model_path())
 # More tokens than any limit in these tests.
@@ -102,14 +102,10 @@ def by_tokenizers(folder: Path) -> tuple[int | None, str]:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder") / "minilm"
     shutil.copytree(ENCODER, folder, ignore=shutil.ignore_patterns("*.safetensors", "data_config.json", "README.md"))
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    pico.edit_json(folder / "config.json", **small)
     pico.edit_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=16)
     torch.manual_seed(0)
-    config = transformers.AutoConfig.from_pretrained(folder)
-    kept = (folder / "config.json").read_bytes()
-    transformers.BertModel(config).save_pretrained(folder)
-    (folder / "config.json").write_bytes(kept)
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertModel(transformers.AutoConfig.from_pretrained(ENCODER, **small)).save_pretrained(folder)
     return folder
 
 
@@ -247,14 +243,9 @@ def test_inspect_says_where_long_texts_share_the_last_position(tmp_path: Path) -
     assert claims(tmp_path / "prophetnet")[TRANSFORMERS] == (positions, "last position")
 
 
-def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(make_pico: MakePico, tmp_path: Path) -> None:
-    folder = make_pico("bert", base=True).folder
-    dress(folder, model_max_length=16)
-    pico.edit_json(folder / "sentence_bert_config.json", max_seq_length=7)
-    root = pico.nest(folder, tmp_path / "nested")
-    pooling = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True}
-    (root / "1_Pooling").mkdir()
-    pico.edit_json(root / "1_Pooling" / "config.json", **pooling)
+def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(tmp_path: Path) -> None:
+    root = make_encoder(tmp_path / "bert")
+    pico.edit_json(root / "0_Transformer" / SENTENCE_CONFIG, max_seq_length=7)
     found = {client.client: (client.tokens, client.beyond, client.decided_by) for client in inspect(root).clients}
     assert found[SENTENCE] == (7, "cut", "0_Transformer/sentence_bert_config.json max_seq_length")
     assert by_sentence_transformers(root, 16) == (7, "cut")

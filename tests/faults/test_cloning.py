@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.disks import mounted, new_blocks
-from ctxextend import CheckpointError, plan_resize, resize
+from ctxextend import plan_resize, resize
 from tests import pico
 from tests.faults.nursery import Nursery
 from tests.faults.outcomes import OUTPUT, RESIZE, found, leftovers, made, put_none
@@ -129,23 +129,6 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 def tensors(folder: Path) -> dict[str, Any]:
     return {name: values for path in folder.glob("*.safetensors") for name, values in load_file(path).items()}
-
-
-def test_resize_of_a_source_that_changes_while_it_is_cloned_is_an_error(
-    disk: Path, room: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = Path(shutil.copytree(disk / "ragged", "source"))
-
-    def changing(*arguments: int, **options: int) -> int:
-        with (source / SHARDS[0]).open("r+b") as file:
-            file.seek(-1, os.SEEK_END)
-            file.write(b"x")
-        return COPY_FILE_RANGE(*arguments, **options)
-
-    monkeypatch.setattr(os, "copy_file_range", changing)
-    with pytest.raises(CheckpointError, match="changed while it was read"):
-        resize(source, to=32, output=room / "out")
-    assert [path.name for path in room.iterdir()] == ["source"]
 
 
 def cloning(nursery: Nursery, disk: Path) -> tuple[list[Call], dict[str, bytes], dict[str, bytes]]:

@@ -40,9 +40,6 @@ class Call:
     k: int
     given: str
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.k}"
-
 
 @cache
 def why_not() -> str | None:
