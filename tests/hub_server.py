@@ -47,7 +47,6 @@ class Hub:
     faults: list[Fault] = field(default_factory=list)  # the first that fits is given, else the right answer
     requests: list[str] = field(default_factory=list)  # method and path of each
     tokens: list[str] = field(default_factory=list)  # what each request showed to be let in
-    sent: list[str] = field(default_factory=list)  # the files that were sent
 
     def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
         """Publish a folder."""
@@ -154,8 +153,6 @@ def serve() -> Iterator[Hub]:
             headers = {"ETag": f'"{etag}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            if with_body:
-                hub.sent.append(name)
             is_cut = with_body and repo.is_cut and name.endswith(".safetensors")
             self.reply(206 if start else 200, data[start:], headers, with_body, is_cut=is_cut)
 
