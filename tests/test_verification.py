@@ -332,6 +332,13 @@ def test_verify_catches_rows_that_transformers_left_at_random(sharded: Path, tmp
     assert "rows are neither learned nor made by" in found["table"]
 
 
+def test_verify_catches_weights_of_another_variant(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    out = resize(source, to=40, output=tmp_path / "out").output
+    (out / "model.safetensors").rename(out / "model.fp16.safetensors")
+    assert "are the variant fp16, and should be plain ones" in failed(verify(source, out))["files"]
+
+
 def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
