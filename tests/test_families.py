@@ -87,12 +87,6 @@ def test_find_architecture_looks_no_deeper_than_models_go() -> None:
     assert len(find_architecture(config).locations) < 20
 
 
-def test_find_architecture_wants_a_model_type() -> None:
-    with pytest.raises(CheckpointError, match=r"names no model_type.*--family gpt2"):
-        find_architecture({})
-    assert find_architecture({}, model_type="gpt2").locations[0].config_key == "n_positions"
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -31,8 +31,7 @@ DTYPES = [torch.float64, torch.float16, torch.bfloat16]
     [
         *(("gpt2", request_, torch.float32) for request_ in REQUESTS),
         *(("gpt2", {"to": NEW, "method": method}, dtype) for method in ("copy", "linear") for dtype in DTYPES),
-        ("bert", {"to": NEW, "method": "linear"}, torch.float32),
-        ("roberta", {"to": NEW, "method": "linear"}, torch.float32),
+        *((encoder, {"to": NEW, "method": "linear"}, torch.float32) for encoder in ("bert", "roberta")),
     ],
     ids=str,
 )
