@@ -1,26 +1,21 @@
 """`run`: the steps of a recipe file from the command line and the library."""
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import ctxextend
-from ctxextend import CheckpointError, DataError, RecipeError, RunResult, pipeline, resize
+from ctxextend import RecipeError, RunResult, pipeline, resize
 from ctxextend.cli.app import app_of
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
-from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
-from ctxextend.training.training_result import TrainingInterrupted, TrainResult
-from tests import pico
-from tests.evaluations import EXTENDED, INTERRUPTED
-from tests.words import add_tokenizer, text_of
+from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
+from tests import pico, trainings
+from tests.evaluations import INTERRUPTED
 
 
 def invoke(*arguments: str) -> Result:
@@ -30,37 +25,6 @@ def invoke(*arguments: str) -> Result:
 def write(text: str) -> str:
     Path("recipe.yaml").write_text(text)
     return "recipe.yaml"
-
-
-def trained(output: Path) -> TrainResult:
-    """What training would give."""
-    numbers: dict[str, Any] = dict.fromkeys(("parameters", "batch_size", "micro_batch"), 8) | {"devices": 1}
-    numbers |= {"seq_len": 160, "window": 160, "steps": 2, "lr": 0.1, "tokens": 9, "seconds": 1.0}
-    what: dict[str, Any] = {"source": "tiny-gpt2", "objective": "causal", "trainable": "positions"}
-    what |= {"precision": "float32", "peak_bytes": None, "log": (), "warnings": ("It was rough.",)}
-    return TrainResult(output=output, loss_before=3.0, loss_after=2.0, **numbers, **what)
-
-
-@pytest.fixture
-def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Put in the place of training what notes how it was called, and resizes."""
-    called: list[Any] = []
-
-    def train_recipe(
-        asked: Recipe, output: Any, *, plan: Any, force: bool, resume: bool, progress: Any, tell: Callable[[str], None]
-    ) -> TrainResult:
-        called.append((asked, output, force, resume))
-        tell("It needs much.")
-        progress(10, 20, "loss 3")
-        if asked.train and asked.train.steps == 99:
-            raise TrainingInterrupted(15, 98, Path("out.training"))
-        assert asked.resize is not None
-        return trained(resize(asked.checkpoint.source, to=asked.resize.to, output=output, force=force).output)
-
-    module = ModuleType("ctxextend.training.train")
-    module.train_recipe = train_recipe  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ctxextend.training.train", module)
-    return called
 
 
 @pytest.mark.parametrize(
@@ -97,8 +61,8 @@ def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> N
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
     assert f"{source} is no longer what it was when this recipe was written: its table transformer.wpe" in done.stderr
-    with pytest.raises(CheckpointError, match="no longer what it was"):
-        ctxextend.run("first/ctxextend.yaml", "again")
+    with pytest.raises(RecipeError, match="Changes are made to what a file says"):
+        ctxextend.run(Recipe(CheckpointRef("tiny-gpt2"), Resize(32)), changes=["resize.to=3"])
     assert not Path("again").exists()
     other = pico.make(tmp_path / "other", "gpt2").folder
     assert ctxextend.run("first/ctxextend.yaml", "again", changes=[f"source={other}"]).output == Path("again")
@@ -154,74 +118,33 @@ def test_run_resizes_then_evaluates_the_output() -> None:
     assert (alone["output"], alone["resize"], alone["evaluate"]["source"]) == (None, None, "tiny-gpt2")
 
 
-def test_run_trains_what_the_recipe_says(trainings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[CheckpointRef] = []
-
-    def evaluate(ref: CheckpointRef, *_: object) -> Evaluation:
-        measured.append(ref)
-        return EXTENDED
-
-    monkeypatch.setattr(pipeline, "evaluate_checkpoint", evaluate)
-    Path("book.txt").write_text(text_of([1, 2, 3]))
-    recipe = write(
-        "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
-    )
-    done = invoke(recipe, "-o", "out", "--resume", "--set", "train.steps=3")
-    assert done.exit_code == 0
-    asked = Recipe(CheckpointRef("tiny-gpt2"), resize=Resize(160), train=Train(("book.txt",), 3))
-    (called,) = trainings
-    assert (called[0].train, called[0].resize, *called[1:]) == (asked.train, asked.resize, Path("out"), False, True)
-    assert [ref.source for ref in measured] == ["./out"]
-    assert "It needs much.\n" in done.stderr
-    assert "held-out loss 3.0000 -> 2.0000 nats a token" in done.stderr
-    assert "Warning: It was rough.\n" in done.stderr
-    said = json.loads(invoke(recipe, "-o", "out", "--force", "--json").stdout)
-    assert (said["output"], said["resize"]["max_len_after"], said["train"]["steps"]) == ("out", 160, 2)
-    assert said["warnings"][0] == "It was rough."
-
-
-def test_run_of_the_recipe_beside_a_trained_output_makes_the_same_weights_again() -> None:
-    add_tokenizer(pico.make(Path("source"), "gpt2").folder, is_framed=False)
-    Path("book.txt").write_text(text_of([i * i % 27 for i in range(2_000)]))
-    train = Train(("book.txt",), 2, seq_len=24, batch_size=2)
-    first = ctxextend.run(Recipe(CheckpointRef("source"), resize=Resize(24), train=train), "first")
-    assert first.training
-    assert first.training.steps == 2
-    assert invoke("first/ctxextend.yaml", "-o", "again").stdout == "again\n"
+@pytest.mark.usefixtures("book")
+def test_run_resizes_trains_and_evaluates_and_its_recipe_makes_the_same_weights_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = trainings.make_source(Path("source"), "gpt2")
+    train, evaluate = Train(("book.txt",), 2, batch_size=2), Evaluate(("book.txt",), tokens=128, measure=("position",))
+    recipe = Recipe(CheckpointRef(str(source)), Resize(24), train, evaluate, output="first")
+    result = ctxextend.run(recipe)
+    assert result.training
+    assert result.evaluation
+    assert (result.output, result.resize, result.training.steps) == (Path("first"), None, 2)
+    assert (result.evaluation.source, result.evaluation.max_len) == ("./first", 24)
+    done = invoke("first/ctxextend.yaml", "-o", "again")
+    assert done.stdout.startswith("again\n")
+    assert "held-out loss" in done.stderr
+    assert "Perplexity by position" in done.stdout
     for name in ("model.safetensors", "config.json", "ctxextend.yaml", "README.md"):
         assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
-
-
-@pytest.mark.usefixtures("trainings")
-def test_run_says_how_to_go_on_with_a_training_that_was_stopped() -> None:
-    done = invoke(write("source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 99}\n"))
-    assert done.exit_code == 143
-    assert "Error: Stopped after step 98, which is saved in out.training.\nGo on with the same" in done.stderr
-
-
-def test_run_of_several_processes_measures_in_the_first_alone(
-    trainings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("book.txt").write_text("words")
-    other = replace(trained(Path("out")), is_first=False)
-    monkeypatch.setattr(sys.modules["ctxextend.training.train"], "train_recipe", lambda *_, **__: other)
-    text = "source: tiny-gpt2\nresize: {to: 160}\ntrain: {data: book.txt, steps: 2}\nevaluate: {data: book.txt}\n"
-    result = ctxextend.run(write(text))
-    assert (result.output, result.training, result.evaluation) == (Path("out"), other, None)
-    assert not trainings
-
-
-def test_run_of_a_run_returns_what_became_of_it(trainings: list[Any]) -> None:
-    asked = Recipe(CheckpointRef("tiny-gpt2"), Resize(160), Train(("book.txt",), 2), output="named")
-    result = ctxextend.run(asked)
-    assert isinstance(result, RunResult)
-    assert (result.output, result.resize, result.evaluation) == (Path("named"), None, None)
-    assert result.training == trained(Path("named"))
-    assert [called[1] for called in trainings] == ["named"]
-    with pytest.raises(RecipeError, match="Changes are made to what a file says"):
-        ctxextend.run(asked, changes=["resize.to=3"])
-    with pytest.raises(DataError, match=r"There is no file or folder none\.txt"):
-        ctxextend.run(write("source: tiny-gpt2\nevaluate: {data: none.txt}"))
+    changes = ("train.steps=1", "train.eval_data=book.txt")
+    said = json.loads(invoke("first/ctxextend.yaml", "--set", *changes, "--json").stdout)
+    assert (said["output"], said["resize"]["max_len_after"], said["train"]["steps"]) == ("source-24", 24, 1)
+    assert said["evaluate"]["max_len"] == 24
+    assert said["warnings"][0].startswith("book.txt is trained on and measured on")
+    # Of several processes the first alone measures.
+    other = replace(result.training, is_first=False)
+    monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
+    assert ctxextend.run(recipe) == RunResult(Path("first"), training=other, planned=ANY)
 
 
 def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
