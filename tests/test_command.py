@@ -1,8 +1,11 @@
+"""What every command has in common: help, flags of several values, completion, and what it looks like where."""
+
 import os
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import app_of, sections, summary
+from ctxextend.tables.methods import METHODS
 from tests.terminal import on_terminal
 
 APP: Any = get_command(app_of())
@@ -58,16 +62,6 @@ def test_help_shows_a_line_then_examples_then_what_the_command_takes(name: str) 
     rest = [line for line in narrow.splitlines() if not EXAMPLE.match(line) and not line.startswith("Usage:")]
     assert max(map(len, rest)) <= 40
     assert "".join(narrow.split()) == "".join(text.split())
-
-
-def test_help_shows_defaults_and_what_must_be_given() -> None:
-    text = help_of("resize", columns=120)
-    assert re.search(r"--to N .*\[x>=1; required\]", text)
-    assert re.search(r"--method NAME .*copy, linear(.|\n)*\[default: copy\]", text)
-    assert re.search(r"--keep-first K .*\[default: 0; stretch: 20; x>=0\]", text)
-    assert re.search(r"--alpha A .*\[default: 0.4\]", text)
-    assert re.search(r"--seed S .*\[default: 0; x>=0\]", text)
-    assert re.search(r"--scope <new\|all> .*\[default: new\]", text)
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -123,3 +117,55 @@ def test_flags_take_several_values_one_behind_the_other(typed: str, data: str, l
     given = COMMANDS["evaluate"].make_context("evaluate", typed.split()).params
     assert given["source"] == "m"
     assert (given["data"], given["length"] or []) == (data.split(), [int(value) for value in length.split()])
+
+
+# ---- completion
+
+
+def offered(typed: str) -> list[str]:
+    """What bash is told to offer for the last word of what was typed; a space behind it begins another."""
+    count = str(len(typed.split(" ")))
+    asked = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": count}
+    done = subprocess.run(PROGRAM, env=os.environ | asked, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_completion_offers_every_command_and_flag() -> None:
+    assert set(offered("")) == set(COMMANDS)
+    flags = {flag for parameter in COMMANDS["resize"].params for flag in parameter.opts if flag.startswith("--")}
+    assert set(offered("resize --")) == flags | {"--help"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("resize ti", ["tiny-gpt2"]),
+        ("resize mo", []),  # left to the shell
+        ("resize tiny-gpt2 --to 512 --method ", list(METHODS)),
+        ("resize tiny-gpt2 --family roberta", ["roberta", "roberta-prelayernorm"]),
+        ("families bart led bert-", ["bert-generation"]),
+    ],
+)
+def test_completion_offers_what_has_names(typed: str, expected: list[str]) -> None:
+    assert offered(typed) == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("ctxextend resize models/b\tmod\t--to 5", "ctxextend resize models/bert/model.safetensors --to 5"),
+        ("ctxextend resize tiny-gpt2 --meth\tsin\t", "ctxextend resize tiny-gpt2 --method sinusoidal"),
+    ],
+)
+def test_completion_on_a_terminal_types_what_was_meant(typed: str, line: str, tmp_path: Path) -> None:
+    for folder in ("models/bert", "models/gpt2"):
+        Path(folder).mkdir(parents=True)
+    Path("models/bert/model.safetensors").touch()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # by which bash finds this ctxextend
+    environment = os.environ | {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "200"}
+    install = ["bash", "-c", "ctxextend --install-completion; true"]
+    done = subprocess.run(install, env=environment, capture_output=True, text=True, check=True)
+    assert "bash completion installed" in done.stdout
+    keys = f"{typed}\x01echo \nexit\n".encode()  # not run but echoed: ^A goes to the line's beginning
+    shown = on_terminal(["bash", "--noprofile", "-i"], environment, keys)
+    assert line in [shown_line.strip() for shown_line in shown.splitlines()]

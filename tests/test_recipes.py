@@ -1,9 +1,12 @@
-"""Every file in recipes/, run on a pico model of its family."""
+"""Every file in recipes/: those for `run` on pico models of their families, and the scripts for a few steps."""
 
 import json
+import math
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,42 +16,17 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
-from ctxextend import list_families
+import corpus
+import mini_bert
+import tiny_gpt2
+from ctxextend import list_families, resize
 from ctxextend.cli.app import app_of
 from ctxextend.recipe_file import read_recipe
 from tests import pico
+from tests.trainings import make_encoder, make_source
 from tests.words import add_tokenizer, text_of
 
 RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "recipes").glob("**/*.yaml"))}
-POOLED = [
-    "sentence_transformers.models.Transformer",
-    "sentence_transformers.models.Pooling",
-    "sentence_transformers.models.Normalize",
-]
-
-
-def make_encoder(folder: Path) -> Path:
-    """Save a sentence encoder of sentence-transformers that takes the mean over a text's tokens."""
-    make_framed(folder, "bert", base=True)
-    modules = [
-        {"idx": i, "name": str(i), "path": "1_Pooling" * (i == 1), "type": kind} for i, kind in enumerate(POOLED)
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": pico.WIDTH, "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
-    return folder
-
-
-def make_framed(folder: Path, model_type: str, **options: Any) -> Path:
-    pico.make(folder, model_type, **options)
-    return add_tokenizer(folder, is_framed=True)
-
-
-def make_gpt2(folder: Path) -> Path:
-    pico.make(folder, "gpt2")
-    return add_tokenizer(folder, is_framed=False)
 
 
 def make_clip(folder: Path) -> Path:
@@ -67,7 +45,7 @@ def make_clip(folder: Path) -> Path:
 class Case(NamedTuple):
     """A recipe made small."""
 
-    make: Callable[[Path], Path]  # builds a model of its family in a folder
+    make: Callable[[Path], Path]  # saves a model of its family, and returns its folder
     table: str  # the table's tensor
     rows: int  # that the output must have
     changes: tuple[str, ...]  # what else is made smaller
@@ -77,22 +55,16 @@ def lengths(to: int) -> tuple[str, ...]:
     return (f"resize.to={to}", f"train.seq_len={to}", "train.batch_size=2")
 
 
-def make_bert(folder: Path) -> Path:
-    return make_framed(folder, "bert")
-
-
 BERT = "bert.embeddings.position_embeddings.weight"
 ENCODER = BERT.removeprefix("bert.")
 CLIP = "text_model.embeddings.position_embedding.weight"
 CASES = {
-    "bert-2048": Case(make_bert, BERT, 32, lengths(32)),
-    "gpt2-4096": Case(make_gpt2, "transformer.wpe.weight", 32, lengths(32)),
-    "hierarchical-bert-1536": Case(make_bert, BERT, 48, lengths(48)),
+    "bert-2048": Case(partial(make_source, model_type="bert"), BERT, 32, lengths(32)),
+    "gpt2-4096": Case(partial(make_source, model_type="gpt2"), "transformer.wpe.weight", 32, lengths(32)),
+    "hierarchical-bert-1536": Case(partial(make_source, model_type="bert"), BERT, 48, lengths(48)),
     "long-clip-text-248": Case(make_clip, CLIP, 36, ("resize.to=36",)),
     "longembed-e5-4096": Case(make_encoder, ENCODER, 64, ("resize.to=64", "train.window=16", "train.batch_size=2")),
-    "longformer-roberta-4096": Case(
-        lambda folder: make_framed(folder, "roberta"), f"roberta.{ENCODER}", 34, lengths(32)
-    ),
+    "longformer-roberta-4096": Case(partial(make_source, model_type="roberta"), f"roberta.{ENCODER}", 34, lengths(32)),
     "minilm-2048": Case(make_encoder, ENCODER, 32, lengths(32)),
 }
 
@@ -134,7 +106,7 @@ def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, bo
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert (said["command"], said["output"]) == ("run", str(output))
-    before, after = (load_file(folder / "model.safetensors") for folder in (source, output))
+    before, after = (load_file(next(folder.rglob("model.safetensors"))) for folder in (source, output))
     assert len(after[case.table]) == case.rows > len(before[case.table])
     changed = {key for key in before if before[key].shape != after[key].shape or not before[key].equal(after[key])}
     if "train" not in asked or asked["train"]["trainable"] != "all":
@@ -143,3 +115,41 @@ def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, bo
         assert changed > {case.table}
     if case.make is make_encoder:
         SentenceTransformer(str(output), device="cpu").encode([text_of(list(range(20)))])
+
+
+# ---- scripts that train checkpoints from nothing
+
+
+@pytest.fixture(scope="module")
+def few() -> list[str]:
+    """Few short documents, and as many like them, of which some are held out."""
+    short = list(islice((text for text in corpus.documents() if len(text) < 400), 120))
+    return [*short, *(f"{text} held out {i}" for i, text in enumerate(short))]
+
+
+def test_tiny_gpt2_script_trains_a_checkpoint_that_resizes(
+    few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few)
+    monkeypatch.setattr("sys.argv", ["tiny_gpt2.py", str(tmp_path / "tiny"), "--steps", "3"])
+    tiny_gpt2.main()
+    assert "Held-out perplexity per token" in (tmp_path / "tiny" / "README.md").read_text()
+    output = resize(tmp_path / "tiny", to=200, output=tmp_path / "out").output
+    pico.logits(pico.Pico(output, transformers.GPT2LMHeadModel).load(), 200)
+
+
+def test_mini_bert_script_trains_a_masked_language_model(
+    few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few)
+    monkeypatch.setattr("sys.argv", ["mini_bert.py", str(tmp_path), "--steps", "3"])
+    mini_bert.main()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.model_max_length == 128
+    ids = tokenizer("Return the name.")["input_ids"]
+    assert tokenizer.decode(ids) == "[CLS]Return the name.[SEP]"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "Return the name."
+    model = transformers.BertForMaskedLM.from_pretrained(tmp_path)
+    held_out = corpus.tokenize(tokenizer, corpus.split(few)[1], mini_bert.SEP)
+    assert math.isfinite(mini_bert.held_out_loss(model, held_out))
+    pico.logits(model, 128)
