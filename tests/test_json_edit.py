@@ -56,6 +56,7 @@ def test_delete_equals_deleting_from_the_parsed_object(value: dict[str, Any], in
         ("[1, 2]", "a JSON list, not an object"),
         ('{"a": 1, "a": 2}', "'a' stands twice"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"a": ' * 150 + "1" + "}" * 150, "nested too deeply"),
         ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
     ],
 )
