@@ -10,8 +10,8 @@ from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, TextTokenizer, open_eval_model
 from ctxextend.evaluation.evaluation_result import Passkey
+from ctxextend.evaluation.losses import Scorer
 from ctxextend.evaluation.passkey import DEPTHS, NUMBERS, PasskeyTask, plan_passkey
-from ctxextend.evaluation.scoring import Scorer
 from ctxextend.recipe import CheckpointRef
 from tests import pico
 from tests.planted import counts, plant

@@ -96,12 +96,13 @@ def test_read_documents_takes_a_file_for_one_document_and_a_line_of_jsonl_for_an
 
 
 def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
-    file = column(tmp_path / "a.PARQUET", pyarrow.array(["one", None, "", "fünf", "one"]).dictionary_encode(), "body")
+    texts = pyarrow.array(["one", None, "", "fünf", "one"]).dictionary_encode()
+    file = column(tmp_path / "a[1].PARQUET", texts, "body")
     assert list(read_documents([file], "body")) == ["one", "", "fünf", "one"]
     assert list(read_documents([tmp_path], "body", 2)) == ["on", "", "fü", "on"]
-    with pytest.raises(DataError, match=r"a.PARQUET has no field 'text'; it has body, n\..*--text-field"):
+    with pytest.raises(DataError, match=r"a\[1\].PARQUET has no field 'text'; it has body, n\..*--text-field"):
         list(read_documents([file]))
-    with pytest.raises(DataError, match=r"a.PARQUET has int in the field 'n', no text"):
+    with pytest.raises(DataError, match=r"a\[1\].PARQUET has int in the field 'n', no text"):
         list(read_documents([file], "n"))
     (tmp_path / "b.parquet").write_bytes(file.read_bytes()[:-20])
     with pytest.raises(DataError, match="b.parquet cannot be read: "):

@@ -13,8 +13,7 @@ from ctxextend.checkpoints.folder import load_modules
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import leads_out
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, prepare_inputs, reads_only_text
-from ctxextend.evaluation.scoring import batches
+from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, batches, prepare_inputs, reads_only_text
 
 if TYPE_CHECKING:
     import torch

@@ -1,8 +1,9 @@
 """A checkpoint loaded to be measured or trained: the model, its tokenizer, and how many tokens it reads at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 SENTENCE_MODULES = "modules.json"  # by which sentence-transformers knows a folder of its own
 
 COMPARED = 512  # tokens by which two tokenizers are compared
+
+TOKENS_AT_ONCE = 4096  # that a model reads where nothing else is asked for
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,14 @@ def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor 
     if position_ids is not None:
         inputs["position_ids"] = position_ids
     return inputs
+
+
+def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[list[int]]:
+    """Yield numbers of texts of one length, which need no padding; by default as many as hold 4,096 tokens."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for length, group in groupby(order, key=lengths.__getitem__):
+        numbers, size = list(group), batch_size or max(TOKENS_AT_ONCE // length, 1)
+        yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
 @contextmanager

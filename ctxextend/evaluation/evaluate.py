@@ -24,10 +24,9 @@ from ctxextend.evaluation.eval_model import (
     open_files,
 )
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.losses import LossTask, plan_losses
+from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
-from ctxextend.evaluation.scoring import Scorer, open_scorer
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
@@ -231,10 +230,8 @@ def plan_evaluation(
 
     `documents` are ids, each of shape (tokens of it,), and `least` is the number of windows needed.
     """
-    measures, longest = (
-        fitting_measures(model, settings),
-        max(settings.length, default=max(model.max_len, LEAST_LENGTH)),
-    )
+    measures = fitting_measures(model, settings)
+    longest = max(settings.length, default=max(model.max_len, LEAST_LENGTH))
     if longest > model.max_len:
         raise ResizeError(
             f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured.",

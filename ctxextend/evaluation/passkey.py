@@ -17,7 +17,7 @@ from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import Embedder, ranks
 from ctxextend.evaluation.eval_model import MASKED, TextTokenizer
 from ctxextend.evaluation.evaluation_result import Passkey
-from ctxextend.evaluation.scoring import ScoredWindow, Scorer
+from ctxextend.evaluation.losses import ScoredWindow, Scorer
 
 Ids = NDArray[np.int64]
 

@@ -9,9 +9,15 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import POOLINGS, last_states
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, check_same_tokens, prepare_inputs, reads_only_text
-from ctxextend.evaluation.losses import Span
-from ctxextend.evaluation.scoring import TOKENS_AT_ONCE, open_scorer, without_head
+from ctxextend.evaluation.eval_model import (
+    CAUSAL,
+    TOKENS_AT_ONCE,
+    EvalModel,
+    check_same_tokens,
+    prepare_inputs,
+    reads_only_text,
+)
+from ctxextend.evaluation.losses import Span, open_scorer, without_head
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 
