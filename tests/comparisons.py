@@ -138,3 +138,25 @@ def encoders() -> Comparison:
         rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(), made, None, 2.5))
     other = {"source": "minilm", "family": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
     return replace(comparison(), **other, original=Estimate(0.522, 0.0317, 200), rows=tuple(rows))  # type: ignore[arg-type]
+
+
+def unsure() -> Comparison:
+    """Methods on a single window, of which one gives no number."""
+    found = comparison(("bands", "copy"))
+    alone = Outcome(Estimate(math.nan, None, 0), Estimate(0.5, None, 64), None, found.rows[1].final.evaluation)
+    return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=alone)), left_out={})
+
+
+def interrupted() -> Comparison:
+    """Methods of which one was not trained yet."""
+    found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
+    return replace(found, rows=(*found.rows[:2], replace(found.rows[2], trained=None)), complete=False)
+
+
+COMPARISONS = {
+    "compare-untrained": comparison(),
+    "compare-encoders": encoders(),
+    "compare-unsure": unsure(),
+    "compare-interrupted": interrupted(),
+    "compare-nothing-yet": replace(comparison(), rows=(), original=None, complete=False),
+}

@@ -1,11 +1,8 @@
-"""Evaluations as measuring would make them, with the screens that they give; nothing here was measured."""
+"""Evaluations as measuring would make them; nothing here was measured."""
 
 import math
 from dataclasses import replace
 
-from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.output import styled
-from ctxextend.cli.tables import Page
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -22,7 +19,6 @@ from ctxextend.evaluation.evaluation_result import (
     Retrieval,
 )
 
-WIDTHS = (40, 80)
 ORIGINAL = 128
 
 
@@ -171,18 +167,3 @@ def odd_evaluation(mean: float, error: float | None) -> Evaluation:
         passkey=Passkey("loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1),
         retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: Recall(math.nan, error, 0.5, error, mean, error)}),
     )
-
-
-NAMES = [f"{name}{kind}-{width}" for name in EVALUATIONS for kind in ("", "-ascii") for width in WIDTHS]
-
-
-def screen_of(evaluation: Evaluation, width: int, *, unicode: bool = True) -> str:
-    """What a pipe gets."""
-    add_evaluation(page := Page(width, unicode=unicode), evaluation)
-    return "".join(styled(line, colour=False) + "\n" for line in page.lines)
-
-
-def shown(name: str) -> str:
-    """A screen by its name in `NAMES`."""
-    which, _, width = name.rpartition("-")
-    return screen_of(EVALUATIONS[which.removesuffix("-ascii")], int(width), unicode=not which.endswith("-ascii"))

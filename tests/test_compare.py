@@ -149,15 +149,16 @@ def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
 ) -> None:
     if model_type == "encoder":
         source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
-        measured: dict[str, Any] = {"tokens": 768, "measure": ["retrieval"]}
+        measured: dict[str, Any] = {"tokens": 768, "measure": ["retrieval"], "seed": 3}
     else:
         source, texts = make_source(tmp_path / "source", model_type, dtype=dtype), write_texts()
-        measured = {"tokens": 256, "measure": ["position", "context"]}
+        measured = {"tokens": 256, "measure": ["position", "context"], "seed": 3}
     write_book()
     training: dict[str, Any] = {"steps": 2, "trainable": trainable, "lr": 0.01, "batch_size": 2}
     found = ctxextend.compare(source, TO, "book.txt", eval_data=texts, methods=[method], **measured, **training)
     assert (found.steps, found.trainable, found.seq_len) == (2, trainable, TO)
     (row,) = found.rows
+    assert "  seed: 3\n" in row.recipe
     made = ctxextend.run(parse_recipe(row.recipe, "the row's recipe").recipe, "made").output
     assert made is not None
     alone = ctxextend.evaluate(made, texts, original=source, precision="fp32", **measured)

@@ -10,7 +10,6 @@ import pytest
 from ctxextend.comparison.compare import Candidate, Compare, Measurement, rank, read_methods
 from ctxextend.comparison.comparison_result import LOSS
 from ctxextend.errors import ResizeError
-from ctxextend.recipe import Evaluate, Train
 from ctxextend.tables.methods import METHODS
 from tests.evaluations import LONE
 
@@ -92,17 +91,7 @@ def test_read_methods_refuses_what_resize_would(typed: str, said: str) -> None:
         read_methods([typed], 64)
 
 
-def test_compare_of_flags_gives_measurement_and_training_what_is_theirs() -> None:
-    flags: dict[str, Any] = {"seed": 3, "tokens": 99, "lr": 0.1, "trainable": "all", "eval_data": ("b",)}
-    found = Compare.from_flags(64, ["a"], ["copy"], 5, **flags)
-    assert found.evaluate == Evaluate(("b",), tokens=99, seed=3)
-    assert found.train == Train(("a",), 5, lr=0.1, trainable="all", seed=3, eval_data=("b",))
-    assert Compare.from_flags(64, ["a"], seed=3, trainable="positions", eval_data=()).train is None
-
-
 def test_compare_measures_what_methods_are_ranked_by_whatever_is_asked_for() -> None:
-    found = Compare.from_flags(64, ["a"], measure=("passkey",), length=(16,))
+    found = Compare.from_flags(64, ["a"], measure=("passkey",))
     assert found.evaluate_for("causal").measure == ("passkey", "position")
     assert found.evaluate_for("encoder").measure == ("passkey", "retrieval")
-    assert found.evaluate_for("masked").length == (16, 64)
-    assert Compare.from_flags(64, ["a"]).evaluate_for("causal") == Evaluate(("a",))

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from ctxextend import resize
 from ctxextend.cli.app import app_of
-from tests import evaluations, pico
+from tests import pico
+from tests import test_result_screens as results
 from tests.terminal import on_terminal
 
-SCREENS = Path(__file__).parent / "screens"
+SCREENS = results.SCREENS
 WIDTHS = (80, 120)
 MODELS = {
     "tiny-gpt2": ("tiny-gpt2",),
@@ -56,7 +57,7 @@ def make_screens() -> dict[str, str]:
 
 def rewrite() -> None:
     """Write every screen anew."""
-    for name, text in (make_screens() | {name: evaluations.shown(name) for name in evaluations.NAMES}).items():
+    for name, text in (make_screens() | {name: results.shown(name) for name in results.NAMES}).items():
         (SCREENS / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
@@ -76,7 +77,7 @@ def test_inspect_screen_is_as_it_was(name: str, screens: dict[str, str]) -> None
 
 
 def test_screens_are_all_of_those_in_the_folder() -> None:
-    assert sorted(path.stem for path in SCREENS.iterdir()) == sorted([*NAMES, *evaluations.NAMES])
+    assert sorted(path.stem for path in SCREENS.iterdir()) == sorted([*NAMES, *results.NAMES])
 
 
 @pytest.mark.parametrize("width", [40, 80])
