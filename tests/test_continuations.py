@@ -63,14 +63,6 @@ def test_spectral_new_rows_stay_near_the_mean(table: Any, extra: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("table", [np.ones((1, 3)), np.zeros((4, 1)), np.array([[1.0, 2], [3, 4]])], ids=str)
-def test_continuations_of_few_or_equal_rows_are_rows_like_them(method: Any, table: Any) -> None:
-    new = method(table, len(table) + 5)[len(table) :]
-    assert (new >= table.min(axis=0) - 1e-9).all()
-    assert (new <= table.max(axis=0) + 1e-9).all()
-
-
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_continuations_of_rows_that_are_no_numbers_are_none(method: Any, value: float) -> None:
     table = np.random.default_rng(0).normal(size=(20, 4))
