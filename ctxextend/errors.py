@@ -74,6 +74,11 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return how many there are of something: ``1 window``, ``1,024 windows``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def one_line(error: object, most: int = 300) -> str:
     """Return what another library's exception says, in one line of so many characters at most."""
     return " ".join(str(error).split())[:most]

@@ -8,7 +8,8 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
-from ctxextend.cli.tables import Cell, Page, counted
+from ctxextend.cli.tables import Cell, Page
+from ctxextend.errors import counted
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:

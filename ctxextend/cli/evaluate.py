@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output, Pieces
-from ctxextend.cli.tables import Cell, Page, counted
+from ctxextend.cli.tables import Cell, Page
+from ctxextend.errors import counted
 
 if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import (

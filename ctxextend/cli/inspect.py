@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output, Pieces
-from ctxextend.cli.tables import Cell, Page, counted
-from ctxextend.errors import ResizeError
+from ctxextend.cli.tables import Cell, Page
+from ctxextend.errors import ResizeError, counted
 
 if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, Shown, TableReport

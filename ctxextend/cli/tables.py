@@ -110,8 +110,3 @@ class Page:
                     padded = text.ljust(sizes[column]) if column in left else text.rjust(sizes[column])
                     line.append((" " * GAP * bool(line) + padded, style))
                 self.lines.append(line)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return how many there are of something: ``1 window``, ``1,024 windows``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"

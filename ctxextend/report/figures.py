@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, os_errors_as_output_error
-from ctxextend.errors import OutputError, printable
+from ctxextend.errors import OutputError, counted, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import twice
@@ -380,7 +380,7 @@ def evaluation_figure(evaluation: Evaluation) -> "Figure":
     made, learned, plots = "", evaluation.original_max_len, list[Plot]()
     if evaluation.original is not None:
         made = f", made of {evaluation.original} ({learned})"
-    text = f"{evaluation.documents:,} document{'s' * (evaluation.documents != 1)}, {evaluation.tokens:,} tokens"
+    text = f"{counted(evaluation.documents, 'document')}, {evaluation.tokens:,} tokens"
     what = f"{evaluation.source} ({evaluation.family}, {evaluation.kind}, {evaluation.max_len} tokens){made}; on {text}"
     for by in ("position", "context"):
         found = [LossCurve(name, losses_by(by, evaluation, way), look) for way, (name, look) in WAYS.items()]

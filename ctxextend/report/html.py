@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.comparison_result import Comparison, Outcome
-from ctxextend.errors import printable
+from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report import figures
 from ctxextend.report.figures import COLOURS, DASHES, INK, ORIGINAL_LOOK, REPORT, Look, LossCurve, Plot
@@ -44,7 +44,7 @@ def comparison_figure(comparison: Comparison) -> "Figure":
     """Return a figure of what each method costs, and its losses by position and context, or what it finds."""
     before, after = comparison.max_len_before, comparison.max_len_after
     what = f"{comparison.source} ({comparison.family}), {before} -> {after} tokens"
-    text = f"{comparison.documents:,} document{'s' * (comparison.documents != 1)}, {comparison.tokens:,} tokens"
+    text = f"{counted(comparison.documents, 'document')}, {comparison.tokens:,} tokens"
     parts = (what, _trained(comparison).rstrip(", ").lower(), text, "" if comparison.complete else "incomplete")
     plots = [plot for panel in comparison_panels(comparison) if not panel.is_small for plot in panel.plots]
     figure = figures.panel_figure([("; ".join(filter(None, parts)), plots)], (4.6, 4.2))
@@ -301,6 +301,5 @@ def verdict(comparison: Comparison) -> str:
 
 def _trained(comparison: Comparison) -> str:
     """Return after what the ranking is, as the beginning of a sentence; nothing where nothing was trained."""
-    if not comparison.steps:
-        return ""
-    return f"After {comparison.steps:,} step{'s' * (comparison.steps != 1)} of training {comparison.trained_part}, "
+    after = f"After {counted(comparison.steps, 'step')} of training {comparison.trained_part}, "
+    return after if comparison.steps else ""

@@ -18,7 +18,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
-from ctxextend.errors import TrainingError, printable
+from ctxextend.errors import TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.models.load import match_parameters
@@ -204,11 +204,6 @@ def _asked(recipe: Recipe) -> dict[str, Any]:
 
 
 # ---- what is said
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 step, 2,000 steps."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _summary(setup: TrainingSetup) -> str:

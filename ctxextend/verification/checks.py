@@ -18,7 +18,7 @@ from ctxextend.checkpoints.filenames import NOT_OURS, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import nested
 from ctxextend.json_output import json_key
 from ctxextend.plan.edits import TablePlan, make_buffer
@@ -246,7 +246,7 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
     length = "the new length" if plan.is_changed else "its length"
     states = f"{length} is stated everywhere ({edits})" if edits else "no length had to change"
-    count = f"{len(compared)} file{'s' * (len(compared) != 1)} compared, all but card, licences, logs and recipe"
+    count = f"{counted(len(compared), 'file')} compared, all but card, licences, logs and recipe"
     fine = f"{count}: {states}, and nothing else in them changed; no stale weights lie beside"
     return Check("files", not wrong, tuple(wrong) or (fine,))
 
