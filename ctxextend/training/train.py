@@ -144,7 +144,10 @@ def train_recipe(
             folder = RunFolder.beside(path)
             if devices.is_main_process:
                 check_output(path, source.checkpoint.guarded, dict.fromkeys(source.checkpoint.files, 0), force=force)
-                asked = _asked(recipe) | {f"sha256 of {source.tables[0].name}": sha256}
+                sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": settings}
+                values = {name: asdict(section) for name, section in sections.items() if section is not None}
+                asked = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
+                asked[f"sha256 of {source.tables[0].name}"] = sha256
                 folder = stack.enter_context(open_run_folder(path, asked, resume=resume, force=force))
                 if folder.save is None:
                     for paths in filter(None, (settings.data, settings.eval_data)):
@@ -194,13 +197,6 @@ def train_recipe(
             weights.write(others | _curve_and_runs(result, folder), path, force=force)
             folder.remove()
     return result
-
-
-def _asked(recipe: Recipe) -> dict[str, Any]:
-    """Return what was asked for, as plain values by which a run is known again."""
-    sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": recipe.train}
-    values = {name: asdict(section) for name, section in sections.items() if section is not None}
-    return {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
 
 
 # ---- what is said

@@ -250,18 +250,15 @@ class RunTrainer(Trainer):
                 shutil.rmtree(unfinished, ignore_errors=True)
         except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeErrors
             shutil.rmtree(unfinished, ignore_errors=True)
-            raise self.save_error(error) from error
+            kept = (
+                f"the save before it, {self.folder.save}, is whole" if self.folder.save else "there was none before it"
+            )
+            _, space = disk_space(saves, {SAVE: self.trainable.save_bytes})
+            raise OutputError(
+                f"A save in {saves} could not be written ({one_line(error)}); {kept}. A save {space}.",
+                "Free some space, then go on with --resume.",
+            ) from error
         self.accelerator.wait_for_everyone()
-
-    def save_error(self, error: Exception) -> OutputError:
-        """Return what to say if something of a run could not be written."""
-        saves, save = self.folder.saves, self.folder.save
-        kept = f"the save before it, {save}, is whole" if save else "there was none before it"
-        _, room = disk_space(saves, {SAVE: self.trainable.save_bytes})
-        return OutputError(
-            f"A save in {saves} could not be written ({one_line(error)}); {kept}. A save {room}.",
-            "Free some space, then go on with --resume.",
-        )
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Save the parameters that are trained: all others are the checkpoint's own."""
