@@ -96,25 +96,20 @@ def test_compare_that_cannot_write_the_page_prints_the_ranking_all_the_same(
     assert Path("figure.svg").is_file()
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int, number: int) -> None:
-    """Send this process a signal when something is done for the n-th time."""
-    whole, seen = getattr(owner, name), [0]
-
-    def then_stop(*arguments: Any, **named: Any) -> Any:
-        seen[0] += 1
-        if seen[0] == count:
-            signal.raise_signal(number)
-        return whole(*arguments, **named)
-
-    monkeypatch.setattr(owner, name, then_stop)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_compare_stopped_in_a_training_shows_what_was_measured_and_leaves_nothing_else(
     number: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    end_step, steps = RunCallback.on_step_end, list[object]()
+
+    def stop_in_the_second_training(self: RunCallback, *arguments: Any, **named: Any) -> Any:
+        steps.append(arguments)
+        if len(steps) == 3:
+            signal.raise_signal(number)
+        return end_step(self, *arguments, **named)
+
+    monkeypatch.setattr(RunCallback, "on_step_end", stop_in_the_second_training)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    stop_at(monkeypatch, RunCallback, "on_step_end", 3, number)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         training = ("--steps", 2, "--batch-size", 2)

@@ -293,12 +293,6 @@ def test_panels_of_a_comparison_show_its_numbers() -> None:
 # Where they are written
 
 
-def test_inspect_plot_writes_the_figure_and_nothing_else() -> None:
-    assert invoke("inspect", "tiny-gpt2", "--plot", "figure.png").exit_code == 0
-    assert Path("figure.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in Path().iterdir()] == ["figure.png"]
-
-
 @pytest.mark.parametrize(
     ("flag", "name", "code", "said"),
     [

@@ -62,6 +62,12 @@ def test_draw_shows_a_single_row_of_many(row: int, value: float, unicode: bool) 
     assert marked[0] == row * (len(texts(lines)[HEIGHT].lstrip()) - 1) // len(values)
 
 
+def test_draw_sets_reserved_rows_apart_in_a_style_of_their_own() -> None:
+    lines = draw([curve([1.0] * 4, [3.0, 0.0])], 60, HEIGHT)
+    styles = {style for line in lines for text, style in line if text.strip() and style != "faint"}
+    assert styles == {"offset", "learned"}
+
+
 @pytest.mark.parametrize("values", [[1.0] * 50 + [5.0] * 50, [5.0] * 50 + [1.0] * 50])
 def test_draw_leaves_no_gap_at_a_step(values: list[float]) -> None:
     lines = body(draw([curve(values)], 80, HEIGHT))
