@@ -14,7 +14,6 @@ from ctxextend.families.unsupported import POSITION_SCHEMES
 
 # Their parts must be given: transformers has no default for them.
 OF_ANY_PARTS = ("rag", "nougat", "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder")
-OVERRIDDEN = [model_type for model_type, family in FAMILIES.items() if any(part.overrides for part in family.parts)]
 
 
 def place(model_type: str, **config: Any) -> TableLocation:
@@ -36,7 +35,7 @@ def test_families_defaults_and_parts_are_transformers_own(model_type: str) -> No
         assert getattr(CONFIG_MAPPING[model_type](), part.config_key).model_type == part.model_type
 
 
-@pytest.mark.parametrize("model_type", ["bridgetower", "blip", "siglip", *OVERRIDDEN])
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if place(name).path == ("text_config",)])
 @pytest.mark.parametrize("second", [{"max_position_embeddings": 90}, {}, None])
 def test_place_value_is_what_transformers_makes_of_a_second_copy(model_type: str, second: Any) -> None:
     config: dict[str, Any] = {"text_config": {"max_position_embeddings": 60}, "text_config_dict": second}
