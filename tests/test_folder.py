@@ -75,7 +75,24 @@ def test_open_checkpoint_without_weights_says_what_is_there(
         opened(folder)
 
 
-@pytest.mark.parametrize("stated", [["X$(touch x)"], 5, [], [7]])
+@pytest.mark.parametrize(
+    ("name", "library", "flag"),
+    [("tf_model.h5", "tensorflow tf-keras", "from_tf=True"), ("flax_model.msgpack", "flax", "from_flax=True")],
+)
+def test_open_checkpoint_with_foreign_weights_alone_says_what_to_type(
+    name: str, library: str, flag: str, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico("gpt2", name="it's $HOME").folder
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(CheckpointError, match=f"holds {library.split()[0]} weights alone, which trans") as caught:
+        opened(folder)
+    advice, command = (caught.value.hint or "").split(", then python -c ")
+    assert advice == f'Convert them with transformers 4: pip install "transformers<5" {library} torch'
+    code = f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r}, {flag})"
+    assert shlex.split(command) == [f"""{code}.save_pretrained("it's $HOME-safetensors")"""]
+
+
+@pytest.mark.parametrize("stated", [["X$(touch x)"], 5, []])
 def test_open_checkpoint_with_foreign_weights_alone_puts_no_strangers_words_into_a_command(
     stated: object, make_pico: Callable[..., pico.Pico]
 ) -> None:

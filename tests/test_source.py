@@ -2,6 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils.tqdm import progress_bar_states
 
 from ctxextend import SourceError, plan_resize
 from ctxextend.checkpoints.source import resolve_source
@@ -22,6 +23,7 @@ def test_resolve_source_of_a_hub_id_fetches_what_is_needed_once(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(name.encode())
     hub.add("gpt2", folder)
+    monkeypatch.setitem(progress_bar_states, "_global", True)  # which no pipe shows
     done = invoke("resize", "gpt2", "--to", 40)
     assert (done.exit_code, done.stdout) == (0, "gpt2-40\n"), done.stderr
     needed = {"config.json", "generation_config.json", "model.safetensors", "vocab.txt", "2_Dense/pytorch_model.bin"}
