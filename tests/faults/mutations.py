@@ -18,20 +18,7 @@ VALUES = (
 )
 
 PIECES = (
-    b"\xff",
-    b"\xef\xbb\xbf",
-    b"\x00",
-    b'"',
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b"\\",
-    b"\\ud800",
-    b"\n",
-    b"\t- ",
+    *(b"\xff", b"\xef\xbb\xbf", b"\x00", b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"\\ud800", b"\n", b"\t- "),
 )
 
 
@@ -100,12 +87,4 @@ def _rename(random: Random, holder: Any, key: Any) -> None:
         holder[random.choice(("", "x" * 300, "\ud800", "__class__", "a.b", "\x1b[2J"))] = holder.pop(key)
 
 
-CHANGES: tuple[Callable[[Random, Any, Any], None], ...] = (
-    _replace,
-    _replace,
-    _replace,
-    _remove,
-    _nest,
-    _double,
-    _rename,
-)
+CHANGES: tuple[Callable[[Random, Any, Any], None], ...] = (*[_replace] * 3, _remove, _nest, _double, _rename)

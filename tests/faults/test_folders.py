@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,32 +25,19 @@ NEW = 40
 SECRET = b'{"a secret": "of the user"}'
 
 
-def bind(path: Path) -> None:
-    """Put a socket there; its whole path may be longer than systems allow for one."""
-    here = Path.cwd()
-    os.chdir(path.parent)
-    try:
-        socket.socket(socket.AF_UNIX).bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-def link_out(path: Path, target: Path | None = None) -> None:
-    """Put a link there to a file of the user's, beside the folder."""
-    secret = path.absolute().parents[1] / "secret"
-    secret.write_bytes(SECRET)
-    path.symlink_to(target or secret)
+def link_out(path: Path) -> None:
+    """Put a link there to a file of the user's."""
+    Path("secret").write_bytes(SECRET)
+    path.symlink_to(os.path.relpath("secret", path.parent))
 
 
 HOSTILE: dict[str, Callable[[Path], Any]] = {
     "a pipe": os.mkfifo,
-    "a socket": bind,
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a folder": Path.mkdir,
     "a circle": lambda path: path.symlink_to(path.name),
     "a dangling link": lambda path: path.symlink_to("nothing"),
     "a link out": link_out,
-    "a roundabout link out": lambda path: link_out(path, Path("..", path.parent.name, "..", "secret")),
 }
 
 
@@ -90,7 +76,7 @@ def test_no_command_reads_what_is_no_file_of_the_folder(
     for use in (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder)):
         with within(2), pytest.raises(CheckpointError) as caught:
             use()
-        assert str(path if name in READ[:2] else folder) in caught.value.message
+        assert str(path if name not in ("adapter_config.json", "0_Transformer") else folder) in caught.value.message
         assert caught.value.hint
     assert not Path("out").exists()
 

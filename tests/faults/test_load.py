@@ -88,15 +88,3 @@ def test_resize_opens_few_files_at_once() -> None:
     limited = ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", *resizing(32)]
     subprocess.run(limited, check=True, capture_output=True)
     assert len(list(OUTPUT.glob("*.safetensors"))) == 100
-
-
-READ_ONLY = 'mount --bind source source && mount -o remount,ro,bind source && ! touch source/x 2>&- && exec "$@"'
-
-
-def test_resize_of_a_folder_on_a_read_only_mount() -> None:
-    write_holes(3)
-    mounted = ["unshare", "--mount", "bash", "-c", READ_ONLY, "bash"]
-    if subprocess.run([*mounted, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("needs root, and a kernel that lets it mount")
-    subprocess.run([*mounted, *resizing(32)], check=True, capture_output=True)
-    assert rows_of_output() == 32
