@@ -393,12 +393,10 @@ def test_inspect_mend_of_a_type_of_ones_own_describes_the_table(make_pico: MakeP
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", model_type="oddgpt")
     pico.edit_json(folder / TOKENIZER, model_max_length=3)
-    described = ["--table", "transformer.wpe.weight", "--config-key", "n_positions"]
-    found = inspect(folder, table=described[1], config_key=described[3])
-    assert (found.family, found.tables[0].positions) == ("oddgpt", 16)
-    assert found.limits[-1].mend == shlex.join(
-        ["ctxextend", "resize", str(folder), "--to", "16", *described, "--mend-limits"]
-    )
+    described: dict[str, Any] = {"table": "transformer.wpe.weight", "config_key": "n_positions"}
+    assert inspect(folder, **described).family == "oddgpt"
+    flags = ["--to", "16", "--table", "transformer.wpe.weight", "--config-key", "n_positions", "--mend-limits"]
+    assert mends(folder, **described) == [["resize", str(folder), *flags]]
 
 
 def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> None:
@@ -432,5 +430,6 @@ def test_inspect_of_two_tables_with_one_key_states_it_once(tmp_path: Path) -> No
     mended(folder)
     (name,) = (name for name in pico.tensor_bytes(folder) if name.endswith("decoder.embed_positions.weight"))
     pico.add_tensors(folder, {name: torch.zeros(14, pico.WIDTH)})
-    assert wrong(inspect(folder))
+    pico.edit_json(folder / "config.json", **{key: 16})
+    assert wrong(inspect(folder)) == {f"config.json {key}": 16}
     assert mends(folder) == []  # nothing in the folder can say both lengths
