@@ -63,16 +63,16 @@ def test_scorer_losses_equal_transformers_logits(name: str, make_pico: Make, tmp
         np.testing.assert_allclose(losses, -whole[window.places, window.labels], rtol=0, atol=2e-5)
 
 
-def test_open_scorer_runs_no_head_apart_whose_logits_are_scaled_afterwards(make_pico: Make) -> None:
+def test_open_scorer_runs_no_head_apart_whose_logits_are_capped_afterwards(make_pico: Make) -> None:
     reader = reader_of(make_pico("gpt2").folder)
     forward = reader.model.forward
 
-    def scaled(**inputs: Any) -> Any:
+    def capped(**inputs: Any) -> Any:
         outputs = forward(**inputs)
-        outputs.logits = 2 * outputs.logits
+        outputs.logits = outputs.logits.tanh()
         return outputs
 
-    reader.model.forward = scaled
+    reader.model.forward = capped
     assert not open_scorer(reader).has_separate_head
 
 
