@@ -112,17 +112,14 @@ def test_atomic_folder_force_puts_the_old_output_back_where_the_second_rename_fa
 @pytest.mark.parametrize(
     "name",
     [
-        *("notes.txt", "src/train.py", ".git/config", "empty/", "1_notes/diary.txt", "onnx/model.onnx"),
+        *("notes.txt", "src/train.py", ".git/config", "1_notes/diary.txt", "onnx/model.onnx"),
         *("checkpoint-500/model.safetensors", "pytorch_model.bin", "model-mine.safetensors", "optimizer.pt"),
     ],
 )
 def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, tmp_path: Path, source: Path) -> None:
     output = checkpoint(tmp_path / "out")
-    if name.endswith("/"):
-        (output / name).mkdir()
-    else:
-        (output / name).parent.mkdir(exist_ok=True)
-        (output / name).write_text("mine")
+    (output / name).parent.mkdir(exist_ok=True)
+    (output / name).write_text("mine")
     before = contents(output)
     with pytest.raises(OutputError, match="which no checkpoint holds"):
         write(output, source, force=True)
