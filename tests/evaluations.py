@@ -161,7 +161,7 @@ def odd_evaluation(mean: float, error: float | None) -> Evaluation:
     point = ContextPoint(32, odd, odd, odd, odd)
     return replace(
         EXTENDED,
-        source="--><script>$\\frac{\na\x1b[31m",
+        source="--><script>$\\frac{$\na\x1b[31m",
         positions=PositionLosses(512, 1, {MODEL: odd, SLIDING: odd}, {SLIDING: odd}, buckets),
         contexts=ContextLosses(ORIGINAL, 1, (point, replace(point, context=512, original=None))),
         passkey=Passkey("loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1),

@@ -96,7 +96,7 @@ def test_figures_and_reports_have_the_same_bytes_whatever_a_process_has_set(tmp_
     write_report(found, tmp_path / "one.html")
     assert dict(rcParams) == before
     code = (
-        "import sys, matplotlib; matplotlib.rcParams['font.size'] = 30\n"
+        "import sys, matplotlib; matplotlib.rcParams['axes.linewidth'] = 7\n"
         "from pathlib import Path\n"
         "from ctxextend.report.figures import write_figure\n"
         "from ctxextend.report.html import comparison_figure, write_report\n"
@@ -105,7 +105,7 @@ def test_figures_and_reports_have_the_same_bytes_whatever_a_process_has_set(tmp_
         "write_figure(Path(sys.argv[1], 'other.svg'), lambda: comparison_figure(found))\n"
         "write_report(found, Path(sys.argv[1], 'other.html'))\n"
         "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"
-        "assert matplotlib.rcParams['font.size'] == 30"
+        "assert matplotlib.rcParams['axes.linewidth'] == 7"
     )
     folder = Path(__file__).parents[1]
     hashing = os.environ | {"PYTHONHASHSEED": "7"}
@@ -158,7 +158,7 @@ def test_tables_figure_gives_each_of_several_tables_a_row(tmp_path: Path) -> Non
 
 
 def test_tables_figure_draws_each_of_many_models_in_its_own_way_whatever_its_name(tmp_path: Path) -> None:
-    names = ["$\\frac{", "a\nb\x1b[31m", "位置", "--><script>", "n" * 200, *(f"_table{number}" for number in range(7))]
+    names = ["$\\frac{$", "a\nb\x1b[31m", "位置", "--><script>", "n" * 200, *(f"_table{number}" for number in range(7))]
     found = [save_table(tmp_path / name, normal(12, 4)) for name in names]
     write_figure(tmp_path / "figure.svg", lambda: tables_figure(found))
     ElementTree.fromstring((tmp_path / "figure.svg").read_text())
