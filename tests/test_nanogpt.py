@@ -69,7 +69,8 @@ def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Ten
 def convert(content: Any, folder: Path) -> dict[str, Any]:
     """Convert a checkpoint at the length that it has, as a user does; return the config."""
     torch.save(content, folder / "ckpt.pt")
-    resize(folder / "ckpt.pt", to=OLD, output=folder / "out")
+    result = resize(folder / "ckpt.pt", to=OLD, output=folder / "out")
+    assert "has 16 positions already: the output is the same weights as safetensors" in result.warnings[0]
     config: dict[str, Any] = json.loads((folder / "out" / "config.json").read_text())
     return config
 
@@ -116,15 +117,11 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     assert pico.contents(out_dir) == untouched
     files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
     assert set(pico.contents(output)) == files | (set() if by_file else {"log.txt"})
-    stated = json.loads((output / "config.json").read_text())
-    assert (stated["n_positions"], stated["model_type"], stated["n_layer"]) == (NEW, "gpt2", 2)
     assert_same_logits(content, output)
     loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
     assert pico.logits(loaded, NEW).isfinite().all()
     learned = content["model"]["transformer.wpe.weight"]
     assert torch.equal(loaded.transformer.wpe.weight[: 2 * OLD], torch.cat([learned, learned]))
-    again = resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW, output="again").output
-    assert pico.contents(again) == pico.contents(output)
     resize(out_dir, to=NEW, output=output, force=True)
 
 

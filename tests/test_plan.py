@@ -52,19 +52,6 @@ def test_resize_changes_no_other_tensors_bytes_and_not_the_source(
     assert len(rewritten) == 1
 
 
-def test_resize_keeps_header_order_and_metadata(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder
-    resize(source, to=NEW, output=tmp_path / "out")
-
-    def header(folder: Path) -> dict[str, Any]:
-        data = (folder / "model.safetensors").read_bytes()
-        found: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return found
-
-    assert list(header(tmp_path / "out")) == list(header(source))
-    assert header(tmp_path / "out")["__metadata__"] == header(source)["__metadata__"]
-
-
 @pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
 @pytest.mark.parametrize("to", [1, 5, OLD, 17])
 def test_resize_to_any_length(model_type: str, to: int, make_pico: MakePico, tmp_path: Path) -> None:
@@ -307,23 +294,14 @@ def refused(source: Path, error: type[Exception], message: str, **options: Any) 
         ({"to": 4.5}, "--to must be a whole number"),
         ({"keep_first": 16}, "--keep-first 16 by --method copy: of 16 learned positions none is left"),
         ({"drop_last": 16}, "--drop-last 16 by --method copy: of 16 learned positions none is left"),
-        (
-            {"keep_first": 8, "drop_last": 8},
-            "--keep-first 8 and --drop-last 8 by .* of 16 learned positions none is left",
-        ),
-        (
-            {"method": "hierarchical", "to": 257},
-            "makes 256 positions of 16 learned ones .*--to 256 or fewer",
-        ),
+        ({"keep_first": 8, "drop_last": 8}, "--keep-first 8 and --drop-last 8 by .* of 16 learned positions none"),
+        ({"method": "hierarchical", "to": 257}, "makes 256 positions of 16 learned ones .*--to 256 or fewer"),
         (
             {"method": "hierarchical", "to": 102, "keep_first": 3, "drop_last": 4},
             "makes 81 positions of 9 learned ones and no more.*--to 84 or fewer",
         ),
         ({"method": "hierarchical", "drop_last": 14}, "makes 4 positions of 2 learned ones.*Use another method"),
-        (
-            {"method": "stretch"},
-            "--keep-first 20 by --method stretch: of 16 .*--keep-first 8",
-        ),
+        ({"method": "stretch"}, "--keep-first 20 by --method stretch: of 16 .*--keep-first 8"),
         ({"to": 8, "alpha": 0.3, "method": "hierarchical"}, "--method, --alpha has no meaning here"),
         ({"to": 8, "method": "linear"}, "--method has no meaning here: 8 positions are fewer than the 16"),
         ({"to": 8, "keep_first": 1, "drop_last": 1}, "--keep-first, --drop-last has no meaning here"),
