@@ -14,10 +14,6 @@ def front_matter(card: str) -> object:
     return yaml.safe_load(card.lstrip("\ufeff").replace("\r\n", "\n").lstrip().split("---\n")[1])
 
 
-def test_model_card_of_a_source_without_one() -> None:
-    assert card_of(None) == "---\nbase_model: owner/old\n---\n# old-64\n\n## Context length 64\n\nWords.\n"
-
-
 def test_model_card_keeps_the_sources_card_and_adds_to_it() -> None:
     card = card_of("---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n")
     assert front_matter(card) == {"license": "mit", "tags": ["x"], "base_model": "owner/old"}

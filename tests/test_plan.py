@@ -208,7 +208,7 @@ def test_resize_adds_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> N
     )
     (source / "README.md").unlink()
     card = (resize(source, to=NEW, output=tmp_path / "out2").output / "README.md").read_text()
-    assert card.startswith("---\nbase_model: pico-gpt2\n---\n# pico-gpt2-40\n")
+    assert card.startswith("---\nbase_model: pico-gpt2\n---\n# pico-gpt2-40\n\n## Context length 40\n")
     assert "has not been trained at 40" in card
     assert str(source) not in card
 
@@ -256,9 +256,8 @@ def test_resize_names_rows_that_hold_nan(make_pico: MakePico, tmp_path: Path) ->
 
 def test_resize_says_where_new_rows_do_not_fit_the_dtype(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", dtype=torch.float16).folder
-    signs = torch.tensor([1, -1]).repeat(OLD, pico.WIDTH // 2)
-    signs[::2] *= -1
-    pico.add_tensors(source, {WPE: (60000.0 * signs).half()})
+    rows = 60000.0 * (-1) ** torch.arange(OLD)
+    pico.add_tensors(source, {WPE: rows.half()[:, None].repeat(1, pico.WIDTH)})
     warning = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "out").warnings[-1]
     assert "go beyond what F16 can hold, and are infinite" in warning
 
