@@ -164,10 +164,7 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
 
 @pytest.mark.parametrize(
     ("asked", "written", "method"),
-    [
-        ({"to": 300, "method": "stretch"}, {"keep_first": 20, "drop_last": 0}, "stretch"),
-        ({"to": 5}, {}, "truncate"),
-    ],
+    [({"to": 300, "method": "stretch"}, {"keep_first": 20, "drop_last": 0}, "stretch"), ({"to": 5}, {}, "truncate")],
 )
 def test_resize_recipe_states_what_the_method_took(
     asked: dict[str, Any], written: dict[str, Any], method: str, tmp_path: Path
