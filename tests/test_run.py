@@ -64,7 +64,7 @@ def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> N
     with pytest.raises(RecipeError, match="Changes are made to what a file says"):
         ctxextend.run(Recipe(CheckpointRef("tiny-gpt2"), Resize(32)), changes=["resize.to=3"])
     assert not Path("again").exists()
-    other = pico.make(tmp_path / "other", "gpt2").folder
+    other = pico.make(tmp_path / "other", "gpt2", initializer_range=0.1).folder
     assert ctxextend.run("first/ctxextend.yaml", "again", changes=[f"source={other}"]).output == Path("again")
 
 
