@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ctxextend.tables.method_facts import Method
     from ctxextend.tables.methods import list_methods
     from ctxextend.training.train import train
-    from ctxextend.training.training_result import TrainingInterrupted, TrainResult
+    from ctxextend.training.training_run import TrainingInterrupted, TrainResult
     from ctxextend.verification.checks import Check
     from ctxextend.verification.verify import Verification, verify
 
@@ -109,7 +109,7 @@ _MODULES = {
     "tables.method_facts": "Method",
     "tables.methods": "list_methods",
     "training.train": "train",
-    "training.training_result": "TrainResult TrainingInterrupted",
+    "training.training_run": "TrainResult TrainingInterrupted",
     "verification.checks": "Check",
     "verification.verify": "Verification verify",
 }

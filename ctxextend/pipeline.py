@@ -20,7 +20,7 @@ from ctxextend.recipe_file import RecipeFile, read_recipe, table_hashes
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
-    from ctxextend.training.training_result import TrainResult
+    from ctxextend.training.training_run import TrainResult
 
 # Told what is done and in what it is counted; gives what is told of its progress.
 Stages = Callable[[str, str], AbstractContextManager[Progress]]

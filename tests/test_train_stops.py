@@ -11,7 +11,7 @@ import torch
 from ctxextend.checkpoints.atomic_output import locked
 from ctxextend.training.train import train as train_in_python
 from ctxextend.training.trainer import RunCallback, RunTrainer
-from ctxextend.training.training_result import TrainingInterrupted
+from ctxextend.training.training_run import TrainingInterrupted
 from tests.trainings import invoke, log_of, train, write_book
 
 pytestmark = pytest.mark.usefixtures("book")

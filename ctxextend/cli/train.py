@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
     from ctxextend.plan.plan import ResizePlan
     from ctxextend.recipe import Recipe
-    from ctxextend.training.training_result import TrainResult
+    from ctxextend.training.training_run import TrainResult
 
 
 def train(
@@ -82,7 +82,7 @@ def execute(
 ) -> "RunResult":
     """Carry a run out, and print what came of it but what was known before; exit where a training was stopped."""
     from ctxextend.pipeline import RunInterrupted, run_recipe
-    from ctxextend.training.training_result import TrainingInterrupted
+    from ctxextend.training.training_run import TrainingInterrupted
 
     try:
         result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, tell=sink.note)

@@ -22,8 +22,8 @@ from ctxextend.recipe import Train
 from ctxextend.tables.apply import still_learned
 
 if TYPE_CHECKING:
-    from ctxextend.training.run_folder import RunFolder
     from ctxextend.training.setup import TrainingTask
+    from ctxextend.training.training_run import RunFolder
 
 
 Table = NDArray[Any]
@@ -95,7 +95,7 @@ class InMemoryTrainer:
 
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
-        from ctxextend.training.training_result import TrainingInterrupted
+        from ctxextend.training.training_run import TrainingInterrupted
 
         task, model = self.task, resized.model.model
         if task.settings.trainable == "new":
@@ -132,8 +132,8 @@ class InMemoryTrainer:
 def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path) -> InMemoryTrainer:
     """Cut the text into tokens, which go into a folder, and choose how they are trained on; `plan` is any method's."""
     from ctxextend.training.memory import open_devices
-    from ctxextend.training.run_folder import RunFolder
     from ctxextend.training.setup import open_task
+    from ctxextend.training.training_run import RunFolder
 
     devices, run_folder = open_devices(), RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:

@@ -30,7 +30,6 @@ from ctxextend.tables.apply import learned_rows
 from ctxextend.text_data import read_pieces
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
-from ctxextend.training.run_folder import RunFolder
 from ctxextend.training.train_data import (
     Masking,
     SequenceSettings,
@@ -40,6 +39,7 @@ from ctxextend.training.train_data import (
     open_tokens,
     write_tokens,
 )
+from ctxextend.training.training_run import RunFolder
 
 if TYPE_CHECKING:
     from accelerate import PartialState

@@ -40,10 +40,9 @@ from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.memory import open_devices
-from ctxextend.training.run_folder import SAVE, RunFolder, open_run_folder
 from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, read_table, set_up
 from ctxextend.training.trainer import run_training
-from ctxextend.training.training_result import TrainResult
+from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
 from ctxextend.version import __version__
 
 # The dtypes of --dtype, as safetensors calls them.

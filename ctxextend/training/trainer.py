@@ -27,10 +27,9 @@ from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.models.load import quiet
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
-from ctxextend.training.run_folder import SAVE, RunFolder
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import SequenceDataset
-from ctxextend.training.training_result import TrainingInterrupted, TrainResult
+from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted, TrainResult
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05

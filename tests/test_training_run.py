@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctxextend.errors import OutputError, TrainingError
-from ctxextend.training.run_folder import RunFolder, open_run_folder
+from ctxextend.training.training_run import RunFolder, open_run_folder
 
 ASKED: dict[str, Any] = {"source": "x", "train.data": ["a"], "train.steps": 9, "train.seed": 0}
 OUTPUT, FOLDER = Path("out"), Path("out.training")
