@@ -108,11 +108,7 @@ class InMemoryTrainer:
         setup = set_up(resized.model, resized.names, task, self.teacher)
         before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
         try:
-            try:
-                run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
-            except TrainingInterrupted as stop:  # passed on to whoever hears it
-                signal.raise_signal(stop.signal)
-                raise
+            run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
             with torch.no_grad():  # rounded to the dtypes of the files, as it would be written
                 for name, parameter in setup.trainable.names.items():
                     weight = model.get_parameter(parameter)
@@ -120,6 +116,9 @@ class InMemoryTrainer:
                     weight.copy_(to_tensor(weight.detach().float().cpu().numpy().astype(dtype)))
             model.train(False)
             yield
+        except TrainingInterrupted as stop:  # passed on to whoever hears it
+            signal.raise_signal(stop.signal)
+            raise
         finally:
             with torch.no_grad():
                 for name, value in before.items():

@@ -48,12 +48,8 @@ def run_training(
     """Train, from the last save on if there is one; progress is in tokens, with the loss of each step.
 
     If the memory of the device does not hold the first step, it is tried again with smaller micro-batches, and then
-    with gradient checkpointing, which `tell` is told. That changes no sequence of a step.
-
-    Raises:
-        TrainingError: A loss is not finite, or the memory does not suffice.
-        OutputError: A save cannot be written.
-        TrainingInterrupted: A signal stopped it.
+    with gradient checkpointing, which `tell` is told. That changes no sequence of a step. A signal raises
+    TrainingInterrupted.
     """
     task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]

@@ -83,11 +83,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
     """Create or reopen the folder of a run, and lock it; it is removed at the end if nothing was saved in it.
 
     The settings of the run are plain values, with ``train.steps``. `resume` continues from the last save, if there is
-    one; `force` discards saves.
-
-    Raises:
-        TrainingError: It holds the saves of another run, or another process works in it.
-        OutputError: It cannot be created.
+    one; `force` discards saves. A folder with the saves of another run, or in use, is refused.
     """
     folder = RunFolder.beside(output)
     path, noted = folder.path, folder.path / RUN_FILE
