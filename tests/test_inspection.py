@@ -287,9 +287,10 @@ def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
 def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_positions="1024")
-    (wrong,) = (limit for limit in inspected(folder)[0]["limits"] if not limit["agrees"])
-    assert (wrong["value"], wrong["tokens"]) == ("1024", None)
-    assert wrong["mend"].startswith("ctxextend resize ")
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 1e400}')
+    wrong = [limit for limit in inspected(folder)[0]["limits"] if not limit["agrees"]]
+    assert [(limit["value"], limit["tokens"]) for limit in wrong] == [("1024", None), ("inf", None)]
+    assert all(limit["mend"].startswith("ctxextend resize ") for limit in wrong)
 
 
 def test_inspect_json_schema_allows_nothing_else() -> None:
