@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
     from ctxextend.plan.plan import ResizePlan
     from ctxextend.recipe import Recipe
-    from ctxextend.training.training_run import TrainResult
 
 
 def train(
@@ -95,24 +94,19 @@ def execute(
         result = stop.result
     made, told = result.resize or result.training, plan.warnings if plan else ()
     sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in told))
-    if result.training is not None:
-        sink.note(losses_text(result.training))
+    if (trained := result.training) is not None:
+        before, after = trained.loss_before, trained.loss_after
+        if trained.objective == "distilled":
+            gain = f"error {before:.4f} -> {after:.4f}"
+        else:
+            perplexities = [f"{math.exp(min(loss, 700.0)):.4g}" for loss in (before, after)]
+            gain = f"loss {before:.4f} -> {after:.4f} nats a token, perplexity {' -> '.join(perplexities)}"
+        peak = f", {trained.peak_bytes / 2**20:,.0f} MiB at the peak" if trained.peak_bytes else ""
+        rate = f"{trained.tokens:,} tokens at {trained.tokens_per_second:,.0f} tokens/s"
+        sink.note(f"held-out {gain}; {rate}, {trained.seconds:.1f} s with measurements{peak}")
     if result.output is not None:
         sink.data(str(result.output))
-    if result.training is not None and result.evaluation is None:
+    if trained is not None and result.evaluation is None:
         folder = shlex.quote(str(result.output))
         sink.note(f"Next, to measure: ctxextend evaluate {folder} --data TEXT; to look: ctxextend inspect {folder}")
     return result
-
-
-def losses_text(result: "TrainResult") -> str:
-    """Say what was gained, and what it cost."""
-    before, after = result.loss_before, result.loss_after
-    if result.objective == "distilled":
-        gain = f"error {before:.4f} -> {after:.4f}"
-    else:
-        perplexities = [f"{math.exp(min(loss, 700.0)):.4g}" for loss in (before, after)]
-        gain = f"loss {before:.4f} -> {after:.4f} nats a token, perplexity {' -> '.join(perplexities)}"
-    peak = f", {result.peak_bytes / 2**20:,.0f} MiB at the peak" if result.peak_bytes else ""
-    rate = f"{result.tokens:,} tokens at {result.tokens_per_second:,.0f} tokens/s"
-    return f"held-out {gain}; {rate}, {result.seconds:.1f} s with measurements{peak}"
