@@ -5,8 +5,9 @@ Some of them here, and all of them in `make test-slow`.
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.pico import contents, tensor_bytes
 
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 
-OUTPUT, WORK = Path("out"), Path("out.training")
+OUTPUT = Path("out")
 # What a training writes while it takes steps.
 WRITTEN_BY_STEPS = ("out.training/saves/", "out.training/saves>")
 TRAIN = ("train", "source", "--data", "book.txt", "--steps", 3, "--save-every", 1, "--batch-size", 4, "-o", OUTPUT)
@@ -25,89 +26,78 @@ TRAIN = ("train", "source", "--data", "book.txt", "--steps", 3, "--save-every", 
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
 
 
+class Training(NamedTuple):
+    """A training that nothing stops."""
+
+    nursery: Nursery  # of processes that have trained before
+    tensors: Tensors  # what it gives
+    calls: list[Call]  # by which it does
+
+
 @pytest.fixture(scope="module")
-def training(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Processes that have trained before."""
+def training(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     folder = tmp_path_factory.mktemp("nursery")
     shutil.copytree(gpt2, folder / "source")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         trainings.write_book()
-        first = (folder / value if value in ("source", "book.txt", OUTPUT) else value for value in TRAIN)
-        with open_nursery(*first, "--quiet") as nursery:
-            yield nursery
+        first = (folder / value if value in ("source", "book.txt") else value for value in TRAIN[:-1])
+        with open_nursery(*first, folder / "first", "--quiet") as nursery:
+            found = changing_calls(nursery, *TRAIN)
+            yield Training(nursery, tensor_bytes(OUTPUT), found)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(training: Nursery, gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tensors, list[Call]]:
-    """What the training gives that is never stopped, and the calls by which it does."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    shutil.copytree(gpt2, folder / "source")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        trainings.write_book()
-        found = calls(training, *TRAIN)
-    return tensor_bytes(folder / OUTPUT), [call for call in found if not is_print(call)]
-
-
-@pytest.fixture
-def trained(undisturbed: tuple[Tensors, list[Call]], gpt2: Path, book: None) -> Tensors:
-    """What the training gives that is never stopped; its source lies in the test's folder."""
+@pytest.fixture(autouse=True)
+def _source(gpt2: Path, book: None) -> None:
+    """Put a source beside the text in the test's folder."""
     shutil.copytree(gpt2, "source")
-    return undisturbed[0]
 
 
-@pytest.fixture
-def made(undisturbed: tuple[Tensors, list[Call]]) -> list[Call]:
-    """The calls of a training that is not stopped."""
-    return undisturbed[1]
+def changing_calls(nursery: Nursery, *arguments: object) -> list[Call]:
+    """Run a command to its end; return the calls by which it changes files, but for what it prints."""
+    return [call for call in calls(nursery, *arguments) if not call.given.startswith(("1<", "2<"))]
 
 
-def clear() -> None:
-    """Remove all that a run left."""
-    for path in Path().iterdir():
-        if path.name.startswith((OUTPUT.name, f".{OUTPUT.name}")):
-            shutil.rmtree(path)
-
-
-def check_again(nursery: Nursery, wanted: Tensors) -> None:
-    """See that the next run ends as if none had been stopped before it, and clears what that one left."""
+def check_again(nursery: Nursery, arguments: Sequence[object], wanted: Tensors) -> None:
+    """See that the next run ends as if none had been stopped before it, clears what that one left, and clear it."""
     force = ["--force"] if OUTPUT.exists() else []
-    again = nursery.run(*TRAIN, "--resume", *force)
+    again = nursery.run(*arguments, "--resume", *force)
     assert again.code == 0, again
     assert tensor_bytes(OUTPUT) == wanted
-    assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "out", "source"]
+    assert {path.name for path in Path().iterdir()} - {"recipe.yaml"} == {"book.txt", "out", "source"}
+    shutil.rmtree(OUTPUT)
 
 
-def is_print(call: Call) -> bool:
-    return call.name == "write" and call.given.startswith(("1<", "2<"))
-
-
-def is_known(ended: Ended) -> bool:
-    """Whether a command failed in good order."""
-    return ended.code == 1 and "Error: " in ended.stderr and "Traceback" not in ended.stderr
-
-
-def test_train_killed_anywhere_goes_on_from_its_last_save(
-    training: Nursery, trained: Tensors, made: list[Call]
-) -> None:
+def check_killed(nursery: Nursery, arguments: Sequence[object], wanted: Tensors, found: list[Call]) -> None:
+    """Kill a command at each of some calls; see that it leaves its whole output or none, and goes on."""
     before = contents(Path("source"))
-    for call in some(made, 0, 60):
-        ended, _ = traced(training, TRAIN, f"{call.name}:signal=KILL:when={call.k}")
+    for call in found:
+        ended, _ = traced(nursery, arguments, f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
         assert contents(Path("source")) == before, call
-        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == trained, call
-        check_again(training, trained)
-        clear()
+        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == wanted, call
+        check_again(nursery, arguments, wanted)
 
 
-def test_train_stopped_anywhere_goes_on_from_there(training: Nursery, trained: Tensors, made: list[Call]) -> None:
-    for call in some(made, 7, 90):
-        ended, _ = traced(training, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
+def test_train_killed_anywhere_goes_on_from_its_last_save(training: Training) -> None:
+    check_killed(training.nursery, TRAIN, training.tensors, some(training.calls, 0, 60))
+
+
+def test_run_killed_anywhere_goes_on_from_its_last_save(training: Training) -> None:
+    train = "{data: book.txt, steps: 2, save_every: 1, batch_size: 4}"
+    Path("recipe.yaml").write_text(f"source: source\nresize: {{to: 40, method: copy}}\ntrain: {train}\noutput: out")
+    found = changing_calls(training.nursery, "run", "recipe.yaml")
+    wanted = tensor_bytes(OUTPUT)
+    shutil.rmtree(OUTPUT)
+    check_killed(training.nursery, ("run", "recipe.yaml"), wanted, some(found, 30, 100))
+
+
+def test_train_stopped_anywhere_goes_on_from_there(training: Training) -> None:
+    for call in some(training.calls, 7, 90):
+        ended, _ = traced(training.nursery, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
         assert ended.code == 143 or (ended.code == 0 and OUTPUT.exists()), (call, ended)
-        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == trained, call
-        check_again(training, trained)
-        clear()
+        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == training.tensors, call
+        check_again(training.nursery, TRAIN, training.tensors)
 
 
 def says_what_is_left(ended: Ended) -> bool:
@@ -120,43 +110,18 @@ def says_what_is_left(ended: Ended) -> bool:
 
 
 @pytest.mark.parametrize(("error", "first"), [("ENOSPC", 12), ("EIO", 26)])
-def test_train_where_a_call_fails_says_so_and_goes_on(
-    error: str, first: int, training: Nursery, trained: Tensors, made: list[Call]
-) -> None:
-    for call in some(made, first, 80):
-        ended, _ = traced(training, TRAIN, f"{call.name}:error={error}:when={call.k}")
+def test_train_where_a_call_fails_says_so_and_goes_on(error: str, first: int, training: Training) -> None:
+    for call in some(training.calls, first, 80):
+        ended, _ = traced(training.nursery, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if ended.code == 0:
-            assert tensor_bytes(OUTPUT) == trained, call
+            assert tensor_bytes(OUTPUT) == training.tensors, call
         else:
-            assert is_known(ended), (call, ended)
+            assert ended.code == 1, (call, ended)
+            assert "Error: " in ended.stderr, (call, ended)
+            assert "Traceback" not in ended.stderr, (call, ended)
             assert not OUTPUT.exists(), call
             assert says_what_is_left(ended) == any(name in call.given for name in WRITTEN_BY_STEPS), (call, ended)
-            check_again(training, trained)
-        clear()
-
-
-RECIPE = """
-source: source
-resize: {to: 40, method: copy}
-train: {data: book.txt, steps: 2, save_every: 1, batch_size: 4}
-output: out
-"""
-
-
-def test_run_killed_anywhere_goes_on_from_its_last_save(training: Nursery, gpt2: Path, book: None) -> None:
-    shutil.copytree(gpt2, "source")
-    Path("recipe.yaml").write_text(RECIPE)
-    found = [call for call in calls(training, "run", "recipe.yaml") if not is_print(call)]
-    wanted = tensor_bytes(OUTPUT)
-    for call in some(found, 30, 100):
-        clear()
-        ended, _ = traced(training, ("run", "recipe.yaml"), f"{call.name}:signal=KILL:when={call.k}")
-        assert ended.code == -9, call
-        assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == wanted, call
-        force = ["--force"] if OUTPUT.exists() else []
-        assert training.run("run", "recipe.yaml", "--resume", *force).code == 0, call
-        assert tensor_bytes(OUTPUT) == wanted
-        assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "out", "recipe.yaml", "source"]
+        check_again(training.nursery, TRAIN, training.tensors)
 
 
 COMPARE = ("compare", "source", "--to", 40, "--data", "book.txt", "--methods", "copy,last", "--report", "page.html")
@@ -167,15 +132,13 @@ def is_whole(page: Path) -> bool:
     return page.read_bytes().startswith(b"<!DOCTYPE html>") and page.read_bytes().rstrip().endswith(b"</html>")
 
 
-def test_compare_killed_anywhere_leaves_the_old_page_or_the_new(training: Nursery, gpt2: Path, book: None) -> None:
-    shutil.copytree(gpt2, "source")
-    found = [call for call in calls(training, *COMPARE) if not is_print(call)]
-    page = Path("page.html")
+def test_compare_killed_anywhere_leaves_the_old_page_or_the_new(training: Training) -> None:
+    found, page = changing_calls(training.nursery, *COMPARE), Path("page.html")
     for call in some(found, 2, 8):
         page.write_bytes(b"old")
-        ended, _ = traced(training, COMPARE, f"{call.name}:signal=KILL:when={call.k}")
+        ended, _ = traced(training.nursery, COMPARE, f"{call.name}:signal=KILL:when={call.k}")
         assert ended.code == -9, call
         assert page.read_bytes() == b"old" or is_whole(page), call
-        assert training.run(*COMPARE).code == 0, call
+        assert training.nursery.run(*COMPARE).code == 0, call
         assert is_whole(page), call
         assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "page.html", "source"]
