@@ -77,7 +77,6 @@ def test_train_new_is_refused_where_nothing_is_new_or_it_is_not_known(gpt2: Path
 
 
 def make_clip(folder: Path) -> Path:
-    torch.manual_seed(0)
     tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
     config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
@@ -177,4 +176,3 @@ def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
     log = [json.loads(line) for line in Path("out/train_log.jsonl").read_text().splitlines()]
     measuring = sum(line.get("eval_runtime", 0) for line in log)
     assert said["tokens_per_second"] == pytest.approx(said["tokens"] / (said["seconds"] - measuring), rel=0.01)
-    assert list(Draft202012Validator(SCHEMA).iter_errors({**said, "steps": 0}))

@@ -4,6 +4,7 @@ import shutil
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -103,10 +104,7 @@ def test_train_refuses_to_work_where_another_run_does(gpt2: Path) -> None:
 
 
 def test_train_leaves_nothing_where_it_fails_before_a_save(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(RunTrainer, "training_step", fail)
+    monkeypatch.setattr(RunTrainer, "training_step", Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "-o", "some/where/out")
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
@@ -124,8 +122,9 @@ def test_train_keeps_the_save_before_the_one_that_was_spoilt(gpt2: Path, monkeyp
     monkeypatch.setattr(RunCallback, "on_step_end", spoilt)
     done = begin(gpt2)
     assert done.exit_code == 1
-    assert "no finite number at step 4 of 5. What was learned until step 2 is saved" in " ".join(done.stderr.split())
-    assert "the same command with --resume --steps 2" in " ".join(done.stderr.split())
+    said = " ".join(done.stderr.split())
+    assert "no finite number at step 4 of 5. What was learned until step 2 is saved" in said
+    assert "the same command with --resume --steps 2" in said
     assert [path.name for path in Path("out.training/saves").iterdir()] == ["checkpoint-2"]
     done = begin(gpt2, "--resume", steps=2)
     assert done.exit_code == 0, done.stderr
@@ -162,10 +161,7 @@ def test_train_tries_smaller_micro_batches_and_then_checkpointing_where_memory_i
 
 
 def test_train_says_that_memory_does_not_suffice(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(RunTrainer, "training_step", short)
+    monkeypatch.setattr(RunTrainer, "training_step", Mock(side_effect=MemoryError))
     done = begin(gpt2, "--micro-batch", 4)
     assert done.exit_code == 1
     assert "The memory did not hold 4 sequences of 32 tokens at once." in done.stderr

@@ -23,16 +23,6 @@ def _two_states_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "LOGITS_AT_ONCE", 2 * WORDS)
 
 
-@pytest.fixture(params=["torch's", "ours"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Run a test with the installed torch, and as if it had no such loss."""
-    if request.param == "ours":
-        monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
-    elif not hasattr(torch.nn, "LinearCrossEntropyOptions"):
-        pytest.skip("this torch has no such loss")
-    yield request.param
-
-
 def made(dtype: torch.dtype = torch.float32, *, bias: bool = True, frozen: bool = False) -> tuple[Any, Any, Any]:
     """A head, states of two texts of five tokens, and labels of which three are nothing to tell."""
     torch.manual_seed(0)
@@ -52,7 +42,12 @@ def gradients(loss: torch.Tensor, *of: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_chunked_loss_and_its_gradients_equal_plain_cross_entropy(either: str, bias: bool, frozen: bool) -> None:
+@pytest.mark.parametrize("is_torchs", [True, False])
+def test_chunked_loss_and_its_gradients_equal_plain_cross_entropy(
+    is_torchs: bool, bias: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_torchs:
+        monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
     head, states, labels = made(bias=bias, frozen=frozen)
     of = [states, *([] if frozen else head.parameters())]
     found, expected = (loss(head, states, labels) for loss in (chunked_loss, plain))
