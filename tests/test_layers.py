@@ -4,7 +4,9 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,30 @@ def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> No
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
         assert not {name.split(".")[0] for name in names} & HEAVY
+
+
+def test_no_two_modules_have_one_name() -> None:
+    """A file of cli/ is named after its command, as is the module that does its work."""
+    paths = [Path(module) for module in MODULES if package(module) != "cli"]
+    names = Counter(path.stem for path in paths if path.stem != "__init__")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes: Counter[str] = Counter()
+    for module in MODULES:
+        nodes = ast.walk(ast.parse((PACKAGE / module).read_text()))
+        classes.update({node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef)})
+    assert [name for name, count in classes.items() if count > 1] == []
+
+
+def test_imports_have_no_circle() -> None:
+    names = {module: ".".join(("ctxextend", *Path(module).with_suffix("").parts)) for module in MODULES}
+    graph = {name: set(imports(module)) & set(names.values()) for module, name in names.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a circle of imports: {error.args[1]}") from None
 
 
 def loaded_after(code: str) -> set[str]:
