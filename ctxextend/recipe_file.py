@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, one_line
 from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRAINABLE, TRUNCATE, CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.tables.apply import still_learned
+from ctxextend.tables.apply import MethodOptions, still_learned
 from ctxextend.tables.methods import METHODS
 
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
+# Keys of `resize` that a method's own values stand under.
+METHOD_KEYS = {"to", *(known.name for known in fields(MethodOptions))}
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
 TABLE_KEYS = ("table", "config_key", "offset")
 # What a value is called, by its type.
@@ -243,7 +245,7 @@ def recipe_values(recipe: Recipe, *, makes_rows: bool = True) -> dict[str, Any]:
             "to": resize.to,
             **(method | resize.flags if makes_rows else {}),
             **{key: value for key, value in named.items() if key in TABLE_KEYS},
-            **{key: given[key] for key in ("part", "mend_limits", "keep_code") if key in given},
+            **{key: value for key, value in given.items() if key not in METHOD_KEYS},
         }
     if recipe.train is not None:
         content["train"] = _given(recipe.train) | {"trainable": recipe.train.trainable}  # readers ask for that
