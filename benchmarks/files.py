@@ -90,7 +90,7 @@ def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
     failed = []
     for kind in KINDS:
         try:
-            with mounted(folder, kind, 8 << 30) as disk:
+            with mounted(folder, kind, 16 << 30) as disk:  # room for a copy, which is asked for though it is shared
                 output, taken = disk / "out", {"small": [0.0], "large": [0.0]}
 
                 def resize(source: Path, output: Path = output, taken: dict[str, list[float]] = taken) -> Cost:
