@@ -8,6 +8,9 @@ SAY_WHICH = "Say which it is: "
 # Tokens of the Hub.
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
 
+# Control characters, those that turn the order of letters, and halves of surrogate pairs.
+HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class CtxextendError(Exception):
     """A known failure: `message` says what was found and where, `hint` what to type or change next, or is None."""
@@ -96,8 +99,8 @@ def printable(text: str) -> str:
     the order of letters, and bytes that are no text.
     """
 
-    def written_out(one: str) -> str:
-        is_byte = "\udc80" <= one <= "\udcff"  # as Python holds the bytes of a name that are no text
-        return f"\\x{ord(one) - 0xDC00:02x}" if is_byte else one.encode("unicode_escape").decode("ascii")
+    def written_out(found: re.Match[str]) -> str:
+        is_byte = "\udc80" <= found[0] <= "\udcff"  # as Python holds the bytes of a name that are no text
+        return f"\\x{ord(found[0]) - 0xDC00:02x}" if is_byte else found[0].encode("unicode_escape").decode("ascii")
 
-    return "".join(one if one.isprintable() else written_out(one) for one in without_tokens(text))
+    return HIDDEN.sub(written_out, without_tokens(text))

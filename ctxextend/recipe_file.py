@@ -33,6 +33,10 @@ NAMED = re.compile(r"(?:--|There is no )([a-z][a-z-]*)")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 # No recipe needs more; a stranger's may hold so much that reading it takes minutes.
 MAX_CHARACTERS = 200_000
+# In the place of values that are wrong or missing, so that faults of the others are found too.
+STAND_INS: dict[Any, Any] = {int: 8, str: "-", tuple[str, ...]: ("-",)}
+# No output came about by more runs, one after the other.
+MOST_RUNS = 16
 # What PyYAML raises on a value that is not what its tag says, or too large.
 NOT_PLAIN = (yaml.YAMLError, AttributeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 HINT = "Keys are the flags of resize, train and evaluate, with underscores; see ctxextend resize --help and the like."
@@ -130,7 +134,7 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFil
         faults.append(nowhere.fault(f"nothing is asked for: add {', '.join(SECTIONS)}, or several of them"))
     whole = _settings(dict, entries, nowhere, faults) or {}
     ref = _settings(CheckpointRef, entries, nowhere, faults)
-    steps = {key: _settings(kind, entries, entries[key], faults) for key, kind in SECTIONS.items() if key in whole}
+    steps = {key: _settings(kind, entries, entries[key], faults) for key, kind in SECTIONS.items() if key in entries}
     if faults:
         raise RecipeError("\n".join(message for _, message in sorted(set(faults))), HINT)
     values = dict[str, Any]()
@@ -166,7 +170,7 @@ def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, 
     if path:
         yield path, Entry({}, line, name)
     for key, value in node.value:
-        inner = str(key.value).replace("-", "_")
+        inner = str(key.value if isinstance(key, yaml.ScalarNode) else key.tag).replace("-", "_")
         at = 0 if name.startswith("--set ") else key.start_mark.line + 1
         yield from _entries(value, f"{path}.{inner}" if path else inner, name, at)
 
@@ -186,16 +190,15 @@ def _settings(kind: Any, entries: Mapping[str, Entry], place: Entry, faults: lis
                 faults.append(entries[path].fault(found))
         elif key.is_needed:
             faults.append(place.fault(f"{path} is missing"))
-    if len(faults) > known_faults:
-        return None
+    stand_ins = {key.name: STAND_INS[key.wanted] for key in paths.values() if key.is_needed}
     try:
-        return kind(**given)
+        made = kind(**stand_ins | given)
     except ResizeError as error:
         for fault in (error, *error.others):
             flags = {flag.replace("-", "_") for flag in NAMED.findall(fault.message)}
             named = (entries[path] for path in paths if path in entries and path.rpartition(".")[2] in flags)
             faults.append(next(named, place).fault(str(fault)))
-    return None
+    return None if len(faults) > known_faults else made
 
 
 def _converted(value: Any, wanted: Any) -> Any:
@@ -315,12 +318,14 @@ def find_base(written: Provenance | None, named: str | None = None) -> BaseCheck
     return None if written is None else BaseCheckpoint(written.chain[-1].base, written.chain[-1].hashes, written.chain)
 
 
-def parse_provenance(text: str, name: str) -> Provenance:
+def parse_provenance(text: str, name: str, runs: int = 1) -> Provenance:
     """Read the text of a recipe that lies beside an output, which messages call `name`. Anybody may have written it."""
     try:
         written = parse_recipe(text, name)
         asked, facts = written.recipe, written.provenance
         method, before = facts.get("method"), facts.get("source_recipe")
+        if runs > MOST_RUNS:
+            raise RecipeError(f"it holds more than {MOST_RUNS} recipes, one in the other.")
         rows: dict[str, Any] = {
             key: (table.get("rows_before"), table.get("rows_after")) for key, table in _tables(facts).items()
         }
@@ -336,7 +341,7 @@ def parse_provenance(text: str, name: str) -> Provenance:
             },
             hashes=table_hashes(facts),
             values=written.values,
-            before=None if before is None else parse_provenance(yaml_text(before), name),
+            before=None if before is None else parse_provenance(yaml_text(before), name, runs + 1),
         )
     except (*NOT_PLAIN, CtxextendError) as error:
         message = f"{name} is no recipe of a resize: {one_line(error)}"

@@ -6,8 +6,11 @@ import json
 import os
 import re
 import string
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
@@ -109,13 +112,18 @@ def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
             raise DataError(f"{source} holds no text.", "Leave it out, or name the text's field: --text-field.")
 
 
-def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int = -1) -> Iterator[str]:
+def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int = sys.maxsize) -> Iterator[str]:
     """Yield the documents: a text file is one, and so is a line of JSONL and a row of Parquet or a Hub dataset.
 
     `text_field` is the key or column that holds the text; null is skipped. Of each document at most `characters` are
     read.
     """
-    return _read(paths, text_field, lambda stream: [stream.read(characters)])
+
+    def read(stream: TextIO) -> list[str]:  # in pieces: a stream would take memory for all that it is asked for
+        pieces = islice(iter(partial(stream.read, PIECE), ""), -(-characters // PIECE))
+        return ["".join(pieces)[:characters]]
+
+    return _read(paths, text_field, read)
 
 
 def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:

@@ -22,11 +22,11 @@ def checkpoint(folder: Path, word: str = "old", **files: str) -> Path:
 
 
 def stage(output: Path, source: Path, force: bool = False, files: Iterable[str] = ()) -> AbstractContextManager[Path]:
-    return atomic_folder(output, source, dict.fromkeys(files, 0), force=force)
+    return atomic_folder(output, [source], dict.fromkeys(files, 0), force=force)
 
 
 def check_output(output: Path, source: Path, force: bool = False, files: Iterable[str] = ()) -> None:
-    atomic_output.check_output(output, source, dict.fromkeys(files, 0), force=force)
+    atomic_output.check_output(output, [source], dict.fromkeys(files, 0), force=force)
 
 
 def write(output: Path, source: Path, force: bool = False) -> None:

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.copy import DISK_BLOCK, sync
@@ -38,17 +38,17 @@ TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 @contextlib.contextmanager
-def atomic_folder(output: Path, source: Path, files: Mapping[str, int], *, force: bool) -> Iterator[Path]:
+def atomic_folder(output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool) -> Iterator[Path]:
     """Give a folder to write in; when the block ends without an error it is synced and becomes the output.
 
-    `source` is what the output must not overlap, `files` the size in bytes of every file that will be written, by its
+    `sources` are what the output must not overlap, `files` the size in bytes of every file that will be written, by its
     path below the output; the folder has their sub-folders. With `force` an existing checkpoint is replaced.
     """
     with os_errors_as_output_error(output, files):
         output = Path(os.path.realpath(output))
+        _check_place(output, sources)
         if aside := _moved_aside(output):
             aside.rename(output)
-        _check_place(output, source)
         _check_replaceable(output, files, force)
         remove_stale(output, "new")
         with created_folders(output.parent), _temporary_sibling(output, Path.mkdir) as staged:
@@ -84,21 +84,23 @@ def atomic_file(output: Path) -> Iterator[Path]:
 # ---- checks
 
 
-def check_output(output: Path, source: Path, files: Mapping[str, int], *, force: bool) -> None:
+def check_output(output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool) -> None:
     """Raise OutputError where `atomic_folder` would refuse the output, without changing anything."""
     with os_errors_as_output_error(output):
         output = Path(os.path.realpath(output))
-        _check_place(output, source)
+        _check_place(output, sources)
         _check_replaceable(_moved_aside(output) or output, files, force)
         check_disk_space(existing_above(output), files)
 
 
-def _check_place(output: Path, source: Path) -> None:
-    """Refuse an output that is not apart from the source, and places that no folder may take."""
-    source = source.resolve()
-    pairs = [(output, source), *((one, source) for one in output.parents), *((output, one) for one in source.parents)]
-    if any(_same(one, other) for one, other in pairs):
-        raise OutputError(f"The output {output} and the source {source} overlap.", "Choose a folder apart with -o.")
+def _check_place(output: Path, sources: Iterable[Path]) -> None:
+    """Refuse an output that is not apart from the sources, and places that no folder may take."""
+    # A run clears what has the names of its temporary siblings.
+    places = (output, *_siblings(output, "new"), *_siblings(output, "old"))
+    for source in map(Path.resolve, sources):
+        pairs = [(place, one) for place in places for one in (source, *source.parents)]
+        if any(_same(one, other) for one, other in (*pairs, *((one, source) for one in output.parents))):
+            raise OutputError(f"The output {output} and the source {source} overlap.", "Choose a folder apart with -o.")
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises where there is none
     if any(_same(output, place) for place in (home, Path(output.anchor), Path())):
         raise OutputError(f"{output} is not a folder that a checkpoint may replace.", f"Use -o {output / 'NAME'}.")

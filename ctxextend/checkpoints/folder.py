@@ -69,10 +69,10 @@ class Checkpoint:
         return self.source.folder
 
     @property
-    def guarded(self) -> Path:
-        """What an output must not stand in: the folder, or the one file of it that is taken."""
+    def guarded(self) -> tuple[Path, ...]:
+        """What an output must not overlap: the folder, unless one file of it is all that is read, and a named file."""
         file = self.source.file
-        return self.root if file is None or self.copied else self.root / file
+        return (*((self.root,) if file is None or self.copied else ()), *((self.root / file,) if file else ()))
 
     @property
     def variant(self) -> str | None:
@@ -365,12 +365,13 @@ def _why_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
     """Return why a file is left out of an output; None where it may be a part of it."""
     path, here = PurePosixPath(name), source.folder / name
     is_here = name not in source.not_fetched
-    if path.name in NOT_OURS:
-        return f"{NOT_OURS[path.name]}, not part of the checkpoint"
+    for part in path.parts:
+        if part in NOT_OURS:
+            return f"{NOT_OURS[part]}, not part of the checkpoint"
     if is_here and (kind := not_a_file(here)):
         return LINKED if here.is_dir() else kind
-    for part in (path, path.relative_to(model)) if model in path.parents else (path,):
-        if pattern := first_match(part, STALE):
+    for name_in in (path, path.relative_to(model)) if model in path.parents else (path,):
+        if pattern := first_match(name_in, STALE):
             return STALE[pattern]
     if is_here and leads_out(source.folder, here):
         return OUTSIDE

@@ -55,7 +55,13 @@ def resolve_source(
     if variant is not None and not re.fullmatch(r"[\w-]+", variant):
         raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
     path = os.path.expanduser(text)  # noqa: PTH111 - Path's raises for unknown users, and has a folder for no name
-    is_folder, is_file = os.path.isdir(path), os.path.isfile(path)  # noqa: PTH112, PTH113
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - as above
+    except PermissionError as error:  # no model of the Hub is meant
+        raise SourceError(f"{text} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    except (OSError, ValueError):
+        mode = 0
+    is_folder, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
     if is_folder or is_file or text in BUNDLED:
         for flag, value in {"revision": revision, "subfolder": subfolder, "variant": variant}.items():
             if value is not None and (is_file or flag == "revision"):
@@ -70,7 +76,7 @@ def resolve_source(
     if subfolder is None:
         return source
     folder = source.folder / subfolder
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 - never raises
         raise SourceError(f"{source.reference} has no folder {subfolder}.", "Check --subfolder.")
     prefix = f"{PurePosixPath(subfolder).as_posix()}/"
     below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))

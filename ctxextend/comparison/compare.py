@@ -109,7 +109,7 @@ def compare(
         ComparisonInterrupted: Ctrl-C; it holds what was measured.
     """
     ref, settings = split_ref(reference, settings)
-    settings["eval_data"] = path_names(settings.get("eval_data", ()))
+    settings["eval_data"] = path_names(settings.get("eval_data") or ())
     asked = Compare.from_flags(to, path_names(data), methods, steps, **settings)
     return compare_model(open_model(ref), asked, progress)
 

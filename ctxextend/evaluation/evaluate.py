@@ -47,7 +47,7 @@ SHORTEST_CONTEXT, DOUBLINGS = 128, 3  # the shortest context measured, where tha
 
 # For each token that is wanted, characters of a document that are read (tokens of few texts are longer), and tokens
 # that are looked through for documents as long as a window.
-CHARACTERS_PER_TOKEN, LOOKED_THROUGH = 16, 8
+CHARACTERS_PER_TOKEN, LOOKED_THROUGH = 100, 8
 
 ACROSS_DOCUMENTS = (
     "Few documents are as long as a window of {:,} tokens, so windows run over their ends: what stands before an end "
@@ -241,7 +241,7 @@ def plan_evaluation(
     if documents is None:
         most = max(settings.tokens, model.max_len)
         texts = read_documents(settings.data, settings.text_field, CHARACTERS_PER_TOKEN * most)
-        documents = (model.tokenizer.encode(text)[:most] for text in texts)
+        documents = (_first_tokens(model, text, most) for text in texts)
     size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
     text = cut_windows(documents, size, wanted, separator, one_each=one_each, least=least)
@@ -313,7 +313,7 @@ def cut_windows(
             break
     inside = inside[:wanted]
     between = np.array([] if separator is None else [separator], np.int64)
-    joined = _cut(np.concatenate([piece for ids in read for piece in (ids, between)]), size)[:wanted]
+    joined = _cut(np.concatenate([between[:0], *(piece for ids in read for piece in (ids, between))]), size)[:wanted]
     if len(joined) < least:
         hint, shorter = "", 2 ** max(tokens.bit_length() - 1, 0)
         if least == 1 and shorter >= LEAST_LENGTH:
@@ -322,6 +322,14 @@ def cut_windows(
         raise DataError(f"The text has {tokens:,} tokens, and {needed}.", f"Name more text with --data{hint}.")
     across = 2 * len(inside) < len(joined) or len(inside) < least
     return TextWindows(tuple(joined if across else inside), tuple(read), across)
+
+
+def _first_tokens(model: EvalModel, text: str, most: int) -> Ids:
+    """Return the tokens that a text begins with, shape (k,), k ≤ `most`, without tokenizing much more of it."""
+    size = 8 * most
+    while len(ids := model.tokenizer.encode(text[:size])) <= most and size < len(text):
+        size *= 4
+    return ids[:most]
 
 
 def _cut(ids: Ids, size: int) -> list[Ids]:

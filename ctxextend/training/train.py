@@ -107,7 +107,7 @@ def train(
         TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
     """
     ref, settings = split_ref(reference, settings)
-    settings["eval_data"] = path_names(settings.get("eval_data", ()))
+    settings["eval_data"] = path_names(settings.get("eval_data") or ())
     recipe = Recipe(ref, train=Train(path_names(data), steps, **settings))
     return train_recipe(recipe, output, force=force, resume=resume, progress=progress)
 

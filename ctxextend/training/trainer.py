@@ -35,6 +35,8 @@ from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted
 WARMUP = 0.05
 
 WEIGHTS = "trained.safetensors"
+# What torch says of itself in a RuntimeError where it cannot write.
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 # The folder of a save that is being written.
 UNFINISHED = "unfinished"
 
@@ -243,11 +245,12 @@ class RunTrainer(Trainer):
                     (unfinished / name).rename(saves / name)
                     sync(saves)
                 shutil.rmtree(unfinished, ignore_errors=True)
-        except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeErrors
+        except (OSError, SafetensorError, RuntimeError) as error:
             shutil.rmtree(unfinished, ignore_errors=True)
-            kept = (
-                f"the save before it, {self.folder.save}, is whole" if self.folder.save else "there was none before it"
-            )
+            if type(error) is RuntimeError and not any(name in str(error) for name in TORCH_WRITER):
+                raise
+            save = self.folder.save
+            kept = f"the save before it, {save}, is whole" if save else "there was none before it"
             _, space = disk_space(saves, {SAVE: self.trainable.save_bytes})
             raise OutputError(
                 f"A save in {saves} could not be written ({one_line(error)}); {kept}. A save {space}.",
