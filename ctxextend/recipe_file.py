@@ -134,7 +134,8 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFil
         faults.append(nowhere.fault(f"nothing is asked for: add {', '.join(SECTIONS)}, or several of them"))
     whole = _settings(dict, entries, nowhere, faults) or {}
     ref = _settings(CheckpointRef, entries, nowhere, faults)
-    steps = {key: _settings(kind, entries, entries[key], faults) for key, kind in SECTIONS.items() if key in entries}
+    named = {key: entries[key] for key in SECTIONS if key in entries and isinstance(entries[key].value, dict)}
+    steps = {key: _settings(SECTIONS[key], entries, entry, faults) for key, entry in named.items()}
     if faults:
         raise RecipeError("\n".join(message for _, message in sorted(set(faults))), HINT)
     values = dict[str, Any]()
@@ -188,6 +189,8 @@ def _settings(kind: Any, entries: Mapping[str, Entry], place: Entry, faults: lis
                 quotes = ": put it in quotes" if key.wanted is str and not isinstance(value, dict | list) else ""
                 found = f"{path} is {KINDS.get(type(value), 'a value')}, and should be {KINDS[key.wanted]}{quotes}"
                 faults.append(entries[path].fault(found))
+                if key.wanted is int:
+                    given[key.name] = STAND_INS[int]
         elif key.is_needed:
             faults.append(place.fault(f"{path} is missing"))
     stand_ins = {key.name: STAND_INS[key.wanted] for key in paths.values() if key.is_needed}

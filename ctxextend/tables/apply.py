@@ -53,13 +53,13 @@ class MethodOptions:
 
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
-        if self.method not in (None, *METHODS):
-            yield ResizeError(f"There is no method {self.method!r}.", f"Methods: {', '.join(METHODS)}.")
-            return
         for name in ("keep_first", "drop_last", "seed"):
             value = getattr(self, name)
             if value is not None and not (type(value) is int and 0 <= value < 2**63):
                 yield ResizeError(f"{flag_name(name)} must be 0 or more and below 2**63, not {value!r}.")
+        if self.method not in (None, *METHODS):
+            yield ResizeError(f"There is no method {self.method!r}.", f"Methods: {', '.join(METHODS)}.")
+            return
         taken = (*self.facts.flags, *(("keep_first",) if self.facts.keep_first is not None else ()))
         for name in ("keep_first", *OWN_FLAGS):
             value = getattr(self, name)
