@@ -46,51 +46,16 @@ if TYPE_CHECKING:
     from ctxextend.verification.checks import Check
     from ctxextend.verification.verify import Verification, verify
 
-__all__ = [
-    "Calibration",
-    "Check",
-    "CheckpointError",
-    "ClientLimit",
-    "Comparison",
-    "ComparisonInterrupted",
-    "CtxextendError",
-    "DataError",
-    "Evaluation",
-    "EvaluationInterrupted",
-    "FamilyTable",
-    "Inspection",
-    "Limit",
-    "Method",
-    "OutputError",
-    "RecipeError",
-    "ResizeError",
-    "ResizePlan",
-    "ResizeResult",
-    "RunInterrupted",
-    "RunResult",
-    "SourceError",
-    "TablePlan",
-    "TableReport",
-    "TrainResult",
-    "TrainingError",
-    "TrainingInterrupted",
-    "UnsupportedModelError",
-    "Verification",
-    "VerificationError",
-    "__version__",
-    "calibrate",
-    "compare",
-    "evaluate",
-    "extend_model",
-    "inspect",
-    "list_families",
-    "list_methods",
-    "plan_resize",
-    "resize",
-    "run",
-    "train",
-    "verify",
-]
+__all__ = ["__version__", "calibrate", "compare", "evaluate", "extend_model", "inspect", "list_families"]
+__all__ += ["list_methods", "plan_resize", "resize", "run", "train", "verify"]
+# What they return.
+__all__ += ["Calibration", "Check", "ClientLimit", "Comparison", "Evaluation", "FamilyTable", "Inspection"]
+__all__ += ["Limit", "Method", "ResizePlan", "ResizeResult", "RunResult", "TablePlan", "TableReport"]
+__all__ += ["TrainResult", "Verification"]
+# What they raise.
+__all__ += ["CheckpointError", "CtxextendError", "DataError", "OutputError", "RecipeError", "ResizeError"]
+__all__ += ["SourceError", "TrainingError", "UnsupportedModelError", "VerificationError"]
+__all__ += ["ComparisonInterrupted", "EvaluationInterrupted", "RunInterrupted", "TrainingInterrupted"]
 
 # The modules that names come from, which are imported when a name is used.
 _MODULES = {

@@ -7,13 +7,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-# For `dataclasses.field(metadata=...)`: the field is left out of the JSON.
+# For `dataclasses.field(metadata=...)`: the field is left out of the JSON; {"json": NAME} gives it another name there.
 not_in_json: Mapping[str, Any] = {"json": False}
-
-
-def json_key(name: str) -> Mapping[str, Any]:
-    """Return what `dataclasses.field(metadata=...)` needs for a field that the JSON has under another name."""
-    return {"json": name}
 
 
 def to_json(value: Any) -> Any:

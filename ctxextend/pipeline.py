@@ -11,7 +11,7 @@ from ctxextend.errors import RecipeError
 from ctxextend.evaluation.eval_model import check_tables
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.json_output import json_key, not_in_json
+from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -34,8 +34,8 @@ class RunResult:
 
     output: Path | None = None  # the new folder, where one was asked for
     resize: ResizeResult | None = field(default=None, metadata=not_in_json)  # where the recipe does not train
-    training: "TrainResult | None" = field(default=None, metadata=json_key("train"))
-    evaluation: Evaluation | None = field(default=None, metadata=json_key("evaluate"))
+    training: "TrainResult | None" = field(default=None, metadata={"json": "train"})
+    evaluation: Evaluation | None = field(default=None, metadata={"json": "evaluate"})
     planned: ResizePlan | None = field(default=None, metadata=not_in_json)  # its resize, where the recipe trains
 
     def json_more(self) -> dict[str, Any]:

@@ -397,8 +397,8 @@ def test_resize_of_names_that_are_no_text(make_pico: MakePico, tmp_path: Path) -
     assert yaml.safe_load((output / "ctxextend.yaml").read_text())["resize"]["to"] == NEW
 
 
-def test_public_names_are_sorted_documented_and_real() -> None:
-    assert ctxextend.__all__ == sorted(ctxextend.__all__)
+def test_public_names_are_documented_and_real() -> None:
+    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 43
     for name in ctxextend.__all__:
         value = getattr(ctxextend, name)
         assert isinstance(value, str) or value.__doc__

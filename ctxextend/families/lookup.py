@@ -9,7 +9,6 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import Buffer, Family, Part, PositionScheme, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.json_output import json_key
 
 Keys = tuple[str, ...]
 
@@ -255,7 +254,7 @@ class FamilyTable:
     # transformers takes by default.
     table: str
     config_key: str  # states its length, with dots where configs are nested
-    reserved_rows: str = field(metadata=json_key("offset"))  # the rule for its rows before position 0
+    reserved_rows: str = field(metadata={"json": "offset"})  # the rule for its rows before position 0
     notes: tuple[str, ...]  # what else is particular about it, in words
 
 

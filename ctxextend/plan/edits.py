@@ -12,7 +12,7 @@ from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, TableLocation, nested
-from ctxextend.json_output import json_key, not_in_json
+from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_rows, of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
@@ -30,7 +30,7 @@ class TablePlan:
     max_len_after: int
     rows_before: int  # reserved_rows + max_len_before, and in few families some behind the last position
     rows_after: int
-    reserved_rows: int = field(metadata=json_key("offset"))  # before position 0, which stay as they are
+    reserved_rows: int = field(metadata={"json": "offset"})  # before position 0, which stay as they are
     hidden_size: int  # columns
     dtype: str  # as safetensors spells it
     location: TableLocation = field(metadata=not_in_json)  # where the registry has it

@@ -20,7 +20,6 @@ from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import nested
-from ctxextend.json_output import json_key
 from ctxextend.plan.edits import TablePlan, make_buffer
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
@@ -62,8 +61,8 @@ class Check:
     """One check and its evidence."""
 
     # ``readable``, ``tensors``, ``table``, ``files``, or with ``--deep`` also ``loads``, ``runs``, ``outputs``.
-    name: str = field(metadata=json_key("claim"))
-    passed: bool = field(metadata=json_key("holds"))
+    name: str = field(metadata={"json": "claim"})
+    passed: bool = field(metadata={"json": "holds"})
     evidence: tuple[str, ...]  # what was found, in sentences; failures first
 
 

@@ -13,7 +13,7 @@ from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, holds, resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, VerificationError
-from ctxextend.json_output import json_key, not_in_json
+from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -40,10 +40,10 @@ class Verification:
     """What was found of two checkpoints."""
 
     base: str  # as the user named it
-    resized: str = field(metadata=json_key("extended"))  # as the user named it
+    resized: str = field(metadata={"json": "extended"})  # as the user named it
     method: str | None  # what made its rows: a method's name, ``truncate``, or None where none is found
     trainable: str | None  # what was then trained, by its recipe: ``new``, ``positions`` or ``all``; else None
-    checks: tuple[Check, ...] = field(metadata=json_key("claims"))  # in the order in which they were made
+    checks: tuple[Check, ...] = field(metadata={"json": "claims"})  # in the order in which they were made
     notes: tuple[str, ...] = ()  # such as how the rows' method was found
     # Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
     what: str = field(default="resized", metadata=not_in_json)
