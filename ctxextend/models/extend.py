@@ -108,9 +108,9 @@ def _length_attributes(
     initializers: dict[str, Any] = {}
     for path, new in after.named_modules():
         initializers[path] = new if hasattr(new, "_init_weights") else initializers[path.rpartition(".")[0]]
-        module, old = modules.get(path), old_modules[path]
-        if type(module) is not type(new):  # the user took it out, or put another in its place
+        if type(modules.get(path)) is not type(new):  # the user took it out, or put another in its place
             continue
+        module, old = modules[path], old_modules[path]
         for name, value in vars(new).items():
             if isinstance(value, int | float | str | tuple) and vars(old).get(name) != value:
                 yield module, name, value
