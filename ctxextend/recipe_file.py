@@ -347,6 +347,8 @@ def parse_provenance(text: str, name: str, runs: int = 1) -> Provenance:
             before=None if before is None else parse_provenance(yaml_text(before), name, runs + 1),
         )
     except (*NOT_PLAIN, CtxextendError) as error:
+        if runs > 1:
+            raise
         message = f"{name} is no recipe of a resize: {one_line(error)}"
         raise RecipeError(message, "Make the output again, or move that file away.") from None
 

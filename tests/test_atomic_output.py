@@ -298,3 +298,12 @@ def test_locked_refuses_what_was_taken_away_or_made_anew(tmp_path: Path, monkeyp
     monkeypatch.setattr(fcntl, "flock", lock_late)
     with pytest.raises(BlockingIOError), locked(tmp_path / "work"):
         pass
+
+
+@pytest.mark.parametrize("source", [".out.ctxextend-new-12345678", ".out.ctxextend-old-12345678/model"])
+def test_atomic_folder_never_clears_a_source_that_is_named_like_a_leftover(source: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path / source, "source")
+    for output in (tmp_path / "out", checkpoint(tmp_path / "out")):
+        with pytest.raises(OutputError, match="overlap"):
+            write(output, tmp_path / source, force=True)
+    assert (tmp_path / source / "config.json").read_text() == "source"

@@ -218,6 +218,7 @@ def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
         ("a\x1b[31mb\x00\x9b\r\n\tc", r"a\x1b[31mb\x00\x9b\r\n\tc"),
         ("caf\udce9", r"caf\xe9"),  # a byte that is no text
         (r"caf\udce9", r"caf\udce9"),
+        ("\u6a21\u3000\u578b\u200d\u202e", "\u6a21\u3000\u578b\u200d\\u202e"),  # a wide space turns nothing round
     ],
 )
 def test_printable_writes_out_what_is_not_shown_where_it_stands(name: str, shown: str) -> None:

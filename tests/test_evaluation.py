@@ -129,6 +129,16 @@ def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make
     assert (found.kind, found.warnings, found.across_documents) == (ENCODER, (), False)
 
 
+def test_evaluate_reads_all_of_a_text_that_is_mostly_white_space_and_refuses_one_without_any(make_pico: Make) -> None:
+    masked = add_tokenizer(make_pico("bert").folder, is_framed=True)
+    words = Path(write_texts(1, 300)).read_text().split()
+    Path("wide.txt").write_text("".join(f"{word:<40}" for word in words))
+    assert ctxextend.evaluate(masked, "wide.txt", tokens=64, measure=["position"]).tokens == 56
+    Path("none.jsonl").write_text('{"text": null}\n' * 3)
+    with pytest.raises(DataError, match="The text has 0 tokens"):
+        ctxextend.evaluate(masked, "none.jsonl", tokens=64)
+
+
 def test_evaluate_notes_what_cannot_be_measured_and_refuses_it_by_its_name(make_pico: Make) -> None:
     masked, text = add_tokenizer(make_pico("bert").folder, is_framed=True), write_texts(300, 1)
     found = ctxextend.evaluate(masked, text, tokens=64)

@@ -157,3 +157,11 @@ def test_extend_model_refuses_what_it_cannot_follow(
         extend_model(model, to=NEW)
     assert SMALL_GPT2.n_positions == 16
     assert not isinstance(model, Mine) or len(model.wpe.weight) == 16
+
+
+def test_extend_model_leaves_out_what_was_taken_out_of_a_model(make_pico: MakePico) -> None:
+    model = make_pico("gpt2").load()
+    del model.transformer.h[1:]
+    model.transformer.h[0].attn = torch.nn.Identity()
+    extend_model(model, to=NEW, method="linear")
+    assert len(model.transformer.wpe.weight) == NEW

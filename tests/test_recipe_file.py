@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ctxextend.errors import RecipeError
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import MAX_CHARACTERS, RecipeFile, parse_recipe, read_recipe, recipe_text
+from ctxextend.recipe_file import MAX_CHARACTERS, RecipeFile, parse_provenance, parse_recipe, read_recipe, recipe_text
 
 WHOLE = """\
 source: owner/name
@@ -195,3 +195,16 @@ def test_read_recipe_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"source: caf\xe9")
     with pytest.raises(RecipeError, match="it is not UTF-8"):
         read_recipe(tmp_path / "latin.yaml")
+
+
+def test_parse_recipe_reports_faults_beside_values_of_a_wrong_type() -> None:
+    text = "source: a\noutput: 5\nresize: {to: '8', method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
+    said = ["line 2: output is", "line 3: --keep-first", "line 3: There is no method", "line 3: resize.to is"]
+    said += ["line 4: --seq-len", "line 4: train.data is missing", "line 4: train.steps is missing"]
+    assert [line for line, wanted in zip(faults(text), said, strict=True) if wanted not in line] == []
+
+
+def test_parse_provenance_refuses_recipes_that_hold_each_other_without_end() -> None:
+    text = "{source: a, resize: {to: 2}, provenance: {source_recipe: " * 17 + "null" + "}}" * 17
+    with pytest.raises(RecipeError, match="more than 16 recipes"):
+        parse_provenance(text, "ctxextend.yaml")

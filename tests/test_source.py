@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,20 @@ def test_resolve_source_prefers_a_local_folder_and_says_so(make_pico: MakePico) 
 def test_resolve_source_of_nothing(reference: str) -> None:
     with pytest.raises(SourceError, match="There is no folder"):
         resolve_source(reference)
+
+
+def test_resolve_source_never_takes_a_folder_that_cannot_be_read_for_a_model_of_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="has no folder a"):
+        resolve_source("tiny-gpt2", subfolder="a" * 300)
+    Path("owner/name").mkdir(parents=True)
+    Path("owner").chmod(0)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(SourceError, match="owner/name cannot be read: Permission denied"):
+            resolve_source("owner/name")
+    finally:
+        os.seteuid(0)
+        Path("owner").chmod(0o700)
 
 
 def test_resolve_source_refuses_a_revision_where_there_are_none(make_pico: MakePico) -> None:

@@ -92,6 +92,7 @@ def test_read_documents_takes_a_file_for_one_document_and_a_line_of_jsonl_for_an
     # A byte order mark is no text, and neither is half a pair of surrogates.
     assert list(read_documents([lines, plain])) == ["three", "fünf \U0001f600 \ufffd", "one\n\ntwo"]
     assert list(read_documents([lines, plain], characters=2)) == ["th", "fü", "on"]
+    assert list(read_documents([plain], characters=2**60)) == ["one\n\ntwo"]  # takes no memory for as many
     assert list(read_documents([others], "body")) == ["x"]
 
 

@@ -108,7 +108,7 @@ def _length_attributes(
     initializers: dict[str, Any] = {}
     for path, new in after.named_modules():
         initializers[path] = new if hasattr(new, "_init_weights") else initializers[path.rpartition(".")[0]]
-        if type(modules.get(path)) is not type(new):  # the user took it out, or put another in its place
+        if path not in modules or type(modules[path]) is not type(new):  # the user took it out or replaced it
             continue
         module, old = modules[path], old_modules[path]
         for name, value in vars(new).items():

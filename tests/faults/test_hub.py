@@ -163,7 +163,7 @@ def test_resolve_source_of_a_hostile_name_writes_nothing_outside(repo: Repo, tmp
 
 def test_resolve_source_leaves_the_files_of_version_control(hub: Hub, repo: Repo) -> None:
     strange = {"a\x1b[2Jb": b"1", "a\nb": b"2", "ä": b"3", "a[1].txt": b"4"}
-    hooks = {".git/hooks/post-checkout": b"#!/bin/sh", "2_Dense/.git/config": b"[core]"}
+    hooks = {".git/hooks/post-checkout": b"#!/bin/sh", "2_Dense/.git/config": b"[core]", "__pycache__/x.pyc": b"x"}
     repo.files |= strange | hooks
     source = resolve_source("owner/model")
     assert hub.fetched() == set(repo.files) - set(hooks)
