@@ -22,8 +22,8 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 
-# Bytes of an output that the disk is told to begin with at once. Without that it idles until all is written; of large
-# outputs it begins by itself, and telling it would take longer than it saves.
+# The disk is told to begin at once with outputs up to this size, else it idles until all is written. With larger ones
+# it begins by itself, and telling it takes longer than it saves.
 EARLY_BYTES = 1 << 30
 
 
@@ -165,12 +165,10 @@ def write_files(
 
     `tensor_of` gives a new tensor by its name; `written` is called with the bytes written since the last call.
     """
-    total = 0
+    is_early = sum(file_sizes(checkpoint, layouts, texts).values()) <= EARLY_BYTES and hasattr(os, "posix_fadvise")
 
     def moved(file: BinaryIO, count: int) -> None:
-        nonlocal total
-        total += count
-        if total <= EARLY_BYTES and hasattr(os, "posix_fadvise"):
+        if is_early:
             os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
         written(count)
 
