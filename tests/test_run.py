@@ -75,10 +75,10 @@ def test_run_shows_every_fault_of_the_file_at_once() -> None:
     lines = done.stderr.splitlines()
     assert lines[0].startswith("Error: --set resize.seed: resize.seed is text")
     assert "recipe.yaml, line 3: there is no key resize.too; did you mean resize.to?" in lines
-    assert len([line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]) == 4
+    assert len([line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]) == 6
     error = json.loads(invoke(recipe, "--json").stdout)["error"]
     assert error["type"] == "RecipeError"
-    assert len(error["message"].splitlines()) == 2
+    assert len(error["message"].splitlines()) == 3
 
 
 @pytest.mark.parametrize(
