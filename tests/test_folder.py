@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ctxextend import resize
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, OutputError
 from tests import pico
 
 
@@ -171,3 +172,14 @@ def test_check_unchanged_notices_another_file_of_the_same_size_and_time(
         with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
             checkpoint.check_unchanged()
         (folder / name).write_bytes(data)
+
+
+def test_resize_never_replaces_what_a_named_file_links_to(make_pico: Callable[..., pico.Pico]) -> None:
+    output = resize(make_pico("gpt2").folder, to=40, output="out").output
+    Path("named").mkdir()
+    Path("named/config.json").write_bytes((output / "config.json").read_bytes())
+    Path("named/weights.safetensors").symlink_to("../out/model.safetensors")
+    before = (output / "model.safetensors").read_bytes()
+    with pytest.raises(OutputError, match="overlap"):
+        resize("named/weights.safetensors", to=8, output="out", force=True)
+    assert (output / "model.safetensors").read_bytes() == before
