@@ -5,6 +5,7 @@ spaces until unchanged tensors stand where they stood modulo 4,096, and a new ta
 where the difference is whole blocks; elsewhere it goes last.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -169,7 +170,8 @@ def write_files(
 
     def moved(file: BinaryIO, count: int) -> None:
         if is_early:
-            os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
+            with contextlib.suppress(OSError):  # a hint, which not every file system takes
+                os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
         written(count)
 
     for name, file in checkpoint.weights.items():
