@@ -127,7 +127,7 @@ def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
     source, output = folder / "source", folder / "out"
     write(source, LARGE)
     measure([*CTXEXTEND, "resize", source, "--to", 2048, "-o", output])
-    verify: list[object] = [*CTXEXTEND, "verify", source, output]
+    verify: list[object] = [*CTXEXTEND, "verify", output, "--base", source]
     commands: dict[str, Sequence[object]] = {"verify": verify, "cmp": cmp_command(source, output)}
     for command in commands.values():
         measure(command)

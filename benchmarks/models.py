@@ -112,7 +112,16 @@ def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
         SystemExit: The two losses differ.
     """
     make(folder, LENGTH, LENGTH * (WINDOWS + 1))
-    flags = ("--data", folder / "text.txt", "--alone", "--measure", "position", "--tokens", LENGTH * WINDOWS, "--json")
+    flags = (
+        "--data",
+        folder / "text.txt",
+        "--no-base",
+        "--measure",
+        "position",
+        "--tokens",
+        LENGTH * WINDOWS,
+        "--json",
+    )
 
     def ours() -> Cost:
         cost, said = measure_json([*CTXEXTEND, "evaluate", folder / "linear", *flags])
@@ -173,11 +182,11 @@ def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
         cost, said = measure_json([*CTXEXTEND, "evaluate", folder / METHODS[0], *flags, *more])
         return replace(cost, counted={"seconds": said["seconds"]})
 
-    asked = ["--to", length, "--methods", ",".join(METHODS), *flags]
+    asked = ["--to", length, *(word for name in METHODS for word in ("--method", name)), *flags]
     routes: dict[str, Callable[[], Cost]] = {
         "compare": partial(measure, [*CTXEXTEND, "compare", folder / "source", *asked]),
         "evaluate": evaluate,
-        "evaluate --alone": partial(evaluate, "--alone"),
+        "evaluate --no-base": partial(evaluate, "--no-base"),
     }
     ours, with_base, without = alternate(routes, rounds)
     parts = []

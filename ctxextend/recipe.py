@@ -23,11 +23,6 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 TRAINABLE = ("new", "positions", "all")
 # A window of fewer tokens holds no text to speak of.
 LEAST_LENGTH = 8
-# The fields of `CheckpointRef` by the names that flags, the library and recipe files give them.
-REF_KEYS = {
-    **{key: key for key in ("source", "revision", "subfolder", "variant", "table", "config_key")},
-    **{"family": "model_type", "offset": "reserved_rows"},
-}
 
 
 @dataclass(frozen=True)
@@ -39,17 +34,17 @@ class CheckpointRef:
     subfolder: str | None = None  # the folder below the source that holds the checkpoint
     variant: str | None = None  # the part of the weights' file names that tells one copy from another, such as ``fp16``
     model_type: str | None = None  # the model type to take it for; None is what its config says
-    table: str | None = None  # the whole name of its position table, for a model type that the registry does not know
-    # The key that states the table's length, with dots where configs are nested; goes with `table`.
+    tensor: str | None = None  # the whole name of its position table, for a model type that the registry does not know
+    # The key that states the table's length, with dots where configs are nested; goes with `tensor`.
     config_key: str | None = None
-    reserved_rows: int = 0  # the table's rows before position 0; goes with `table`
+    reserved_rows: int = 0  # the table's rows before position 0; goes with `tensor`
 
     def __post_init__(self) -> None:
-        if self.table is None and (self.config_key is not None or self.reserved_rows):
-            what = "--offset and --config-key describe the table that --table names."
-            raise ResizeError(what, "Add --table, or leave them out.")
-        if self.table is not None and self.model_type is not None:
-            what = "--table describes a model by hand, and --family names a known one."
+        if self.tensor is None and (self.config_key is not None or self.reserved_rows):
+            what = "--reserved-rows and --config-key describe the table that --tensor names."
+            raise ResizeError(what, "Add --tensor, or leave them out.")
+        if self.tensor is not None and self.model_type is not None:
+            what = "--tensor describes a model by hand, and --model-type names a known one."
             raise ResizeError(what, "Leave one of them out.")
 
 
@@ -61,8 +56,8 @@ class Resize(MethodOptions):
     # Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
     part: str | None = None
     # Whether all files must state the table's length even where it stays, and whatever they state now.
-    mend_limits: bool = False
-    keep_code: bool = False  # whether code that lies in the folder is copied, and not left out
+    fix_limits: bool = False
+    copy_code: bool = False  # whether code that lies in the folder is copied, and not left out
 
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
@@ -80,32 +75,29 @@ class Resize(MethodOptions):
         return tuple(map(flag_name, given))
 
 
-def named_ref(reference: str | os.PathLike[str], keys: Mapping[str, Any]) -> CheckpointRef:
-    """Return a checkpoint as a call of the library names it, by `REF_KEYS`."""
-    return CheckpointRef(os.fspath(reference), **{REF_KEYS.get(key, key): value for key, value in keys.items()})
+# What `CheckpointRef` is called by, but for the source itself.
+REF_KEYS = tuple(known.name for known in fields(CheckpointRef) if known.name != "source")
 
 
 def split_ref(reference: str | os.PathLike[str], settings: Mapping[str, Any]) -> tuple[CheckpointRef, dict[str, Any]]:
-    """Return the checkpoint that a call names by `REF_KEYS`, and its other settings: lists as tuples, paths as text."""
-    ref = named_ref(reference, {key: value for key, value in settings.items() if key in REF_KEYS})
+    """Return the checkpoint that a call names, and its other settings: lists as tuples, paths as text."""
+    ref = CheckpointRef(os.fspath(reference), **{key: value for key, value in settings.items() if key in REF_KEYS})
     others = {key: value for key, value in settings.items() if key not in REF_KEYS}
     others = {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
     return ref, {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in others.items()}
 
 
 def takes(*kinds: type, without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """Have a function with ``**settings`` show the fields of these dataclasses, by `REF_KEYS`, in its signature."""
-    keys = {name: key for key, name in REF_KEYS.items()}
+    """Have a function with ``**settings`` show the fields of these dataclasses in its signature."""
 
     def show(function: Function) -> Function:
         signature = inspect.signature(function)
         *named, _ = signature.parameters.values()
         settings = dict[str, inspect.Parameter]()
         for known in (known for kind in kinds for known in fields(kind) if known.default is not MISSING):
-            key = keys.get(known.name, known.name)
-            if key not in {*signature.parameters, *without}:
+            if known.name not in {*signature.parameters, *without}:
                 kind = inspect.Parameter.KEYWORD_ONLY
-                settings[key] = inspect.Parameter(key, kind, default=known.default, annotation=known.type)
+                settings[known.name] = inspect.Parameter(known.name, kind, default=known.default, annotation=known.type)
         function.__signature__ = signature.replace(parameters=[*named, *settings.values()])  # type: ignore[attr-defined]
         return function
 
@@ -117,8 +109,8 @@ class Evaluate:
     """How to measure what a context length is worth."""
 
     data: tuple[str, ...]  # files, folders and data sets of the Hub that hold the text
-    original: str | None = None  # what the model was made of; None is what the recipe beside it says
-    alone: bool = False  # whether the original is left out, wherever it may be
+    base: str | None = None  # what the model was made of; None is what the recipe beside it says
+    no_base: bool = False  # whether the original is left out, wherever it may be
     length: tuple[int, ...] = ()  # contexts to measure; empty is doublings up to the model's length
     tokens: int = 65_536  # tokens of the text to use, at most
     batch_size: int | None = None  # windows that are read at once; None is as many as hold 4,096 tokens
@@ -136,9 +128,9 @@ class Evaluate:
             *_wrong_names("precision", self.precision, PRECISIONS),
             *_wrong_names("measure", self.measure, MEASURES),
         ]
-        if self.alone and (self.original is not None or "retrieval" in self.measure):
-            flag = "--original names" if self.original is not None else "--measure retrieval needs"
-            faults.append(ResizeError(f"--alone leaves out the original that {flag}.", "Leave one of them out."))
+        if self.no_base and (self.base is not None or "retrieval" in self.measure):
+            flag = "--base names" if self.base is not None else "--measure retrieval needs"
+            faults.append(ResizeError(f"--no-base leaves out the original that {flag}.", "Leave one of them out."))
         refuse(faults)
 
 
@@ -158,7 +150,7 @@ class Train:
     lr: float | None = None  # the highest learning rate; None is chosen by what is trained
     weight_decay: float = 0.0  # of AdamW, ≥ 0
     batch_size: int = 8  # sequences of an optimizer step, over all devices
-    micro_batch: int | None = None  # sequences that a device holds at once; None is chosen by its memory
+    per_device_batch_size: int | None = None  # sequences that a device holds at once; None is chosen by its memory
     precision: str = "auto"  # as in `Evaluate`
     seed: int = 0  # what the order of the text, masks and places are drawn with
     # Text to measure the loss on; empty is a twentieth of `data`, which is then not trained on.
@@ -168,14 +160,14 @@ class Train:
     save_every: int | None = None  # steps between two saves; None is a tenth of all
     report_to: str = "none"  # where else the losses are shown, as transformers calls it: ``none``, ``tensorboard``, …
     # What the model was made of, which an encoder learns from; None is what the recipe beside it says.
-    original: str | None = None
+    base: str | None = None
     dtype: str | None = None  # the dtype of the weights written: ``fp32``, ``bf16`` or ``fp16``; None is the source's
-    keep_code: bool = False  # as in `Resize`
+    copy_code: bool = False  # as in `Resize`
 
     def __post_init__(self) -> None:
         faults = [
             *_wrong_counts(self, LEAST_LENGTH, "seq_len", "window"),
-            *_wrong_counts(self, 1, "steps", "batch_size", "micro_batch", "eval_every", "save_every"),
+            *_wrong_counts(self, 1, "steps", "batch_size", "per_device_batch_size", "eval_every", "save_every"),
             *_wrong_counts(self, 0, "seed"),
             *_wrong_names("trainable", self.trainable, TRAINABLE),
             *_wrong_names("precision", self.precision, PRECISIONS),
@@ -195,8 +187,9 @@ class Train:
         if self.window_skip and self.window is None:
             why = "--window-skip says how a window is cut, and --window is not given."
             faults.append(ResizeError(why, "Add --window."))
-        if self.micro_batch is not None and self.batch_size % self.micro_batch:
-            why = f"--batch-size {self.batch_size} is no multiple of --micro-batch {self.micro_batch}."
+        if self.per_device_batch_size is not None and self.batch_size % self.per_device_batch_size:
+            size = f"--per-device-batch-size {self.per_device_batch_size}"
+            why = f"--batch-size {self.batch_size} is no multiple of {size}."
             faults.append(ResizeError(why, "Make it one: a step takes whole micro-batches."))
         refuse(faults)
 
@@ -212,9 +205,9 @@ class Recipe:
     output: str | None = None  # the new folder; None is named after the source and the length
 
     @property
-    def keeps_code(self) -> bool:
+    def copies_code(self) -> bool:
         """Whether code that lies beside what is resized or trained is copied."""
-        return any(step is not None and step.keep_code for step in (self.resize, self.train))
+        return any(step is not None and step.copy_code for step in (self.resize, self.train))
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, one_line
-from ctxextend.recipe import RECIPE_FILE, REF_KEYS, TRAINABLE, TRUNCATE, CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.tables.apply import MethodOptions, still_learned
 from ctxextend.tables.methods import METHODS
 
@@ -21,7 +21,7 @@ SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Eva
 # Keys of `resize` that a method's own values stand under.
 METHOD_KEYS = {"to", *(known.name for known in fields(MethodOptions))}
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
-TABLE_KEYS = ("table", "config_key", "offset")
+TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 # What a value is called, by its type.
 KINDS: dict[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false"},
@@ -53,12 +53,12 @@ class Key(NamedTuple):
 
 def _keys() -> Iterator[tuple[str, Key]]:
     """Yield every key of a file, those in sections with a dot."""
-    in_ref = {name: f"resize.{key}" if key in TABLE_KEYS else key for key, name in REF_KEYS.items()}
     for kind, section in ((CheckpointRef, ""), *((kind, section) for section, kind in SECTIONS.items())):
         for known in fields(kind):
             types = [one for one in get_args(known.type) if one is not type(None)]
             wanted = known.type if get_origin(known.type) is tuple or not types else types[0]
-            path = f"{section}.{known.name}" if section else in_ref[known.name]
+            within = section or ("resize" if known.name in TABLE_KEYS else "")
+            path = f"{within}.{known.name}" if within else known.name
             yield path, Key(kind, known.name, wanted, known.default is MISSING)
     yield "output", Key(dict, "output", str)
     yield from ((name, Key(dict, name, dict)) for name in (*SECTIONS, "provenance"))
@@ -126,7 +126,7 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFil
         if read and (section := key.partition(".")[0]) in SECTIONS:
             entries.setdefault(section, Entry({}, 0, flag))
         entries |= read
-        if key in REF_KEYS:
+        if key in KEYS and KEYS[key].kind is CheckpointRef:
             entries.pop("provenance", None)  # it is of another checkpoint
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
     faults += [entry.fault(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
@@ -241,8 +241,7 @@ def yaml_text(values: Mapping[str, Any]) -> str:
 
 def recipe_values(recipe: Recipe, *, makes_rows: bool = True) -> dict[str, Any]:
     """Return a recipe as plain values, by the keys of a file; what is the default is left out."""
-    ref = _given(recipe.checkpoint)
-    named = {key: ref[name] for key, name in REF_KEYS.items() if name in ref}
+    named = _given(recipe.checkpoint)
     content = {key: value for key, value in named.items() if key not in TABLE_KEYS}
     if recipe.resize is not None:
         resize, given = recipe.resize, _given(recipe.resize)

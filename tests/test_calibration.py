@@ -46,7 +46,7 @@ def test_calibrate_measures_what_evaluate_does_on_what_resize_writes(tmp_path: P
     assert found.better_by.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
     for name, trial in {"before": found.before, "after": found.after, "last": found.tried[-1]}.items():
         made = ctxextend.resize(source, TO, "bands", output=name, **trial.flags).output
-        alone = ctxextend.evaluate(made, data, alone=True, tokens=10 * TO, length=[TO], measure=["position"])
+        alone = ctxextend.evaluate(made, data, no_base=True, tokens=10 * TO, length=[TO], measure=["position"])
         assert alone.positions is not None
         assert alone.positions.losses["model"] == trial.score
 

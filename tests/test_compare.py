@@ -63,7 +63,7 @@ def test_compare_measures_what_evaluate_does_on_what_resize_writes(
     found = ctxextend.compare(source, TO, texts, methods=["random", "stretch:keep-first=5"], tokens=512)
     assert {row.method for row in found.rows} == {"stretch --keep-first 5", "random"}
     for row in found.rows:
-        alone = ctxextend.evaluate(resized(source, row.method), texts, original=source, tokens=512)
+        alone = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=512)
         assert found_by(row.untrained.evaluation) == found_by(alone)
         assert row.untrained.score == alone.positions.losses["model"]  # type: ignore[union-attr]
         assert row.trained is None
@@ -79,7 +79,7 @@ def test_compare_ranks_encoders_by_the_documents_they_find(tmp_path: Path) -> No
     assert second.behind.mean == pytest.approx(first.score.mean - second.score.mean)
     assert second.behind.mean >= 0
     for row in found.rows:
-        alone = ctxextend.evaluate(resized(source, row.method), texts, original=source, tokens=12 * TO)
+        alone = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=12 * TO)
         assert found_by(row.final.evaluation) == found_by(alone)
         assert alone.retrieval is not None
         assert row.final.score.mean == alone.retrieval.ways["model"].reciprocal_rank
@@ -161,7 +161,7 @@ def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
     assert "  seed: 3\n" in row.recipe
     made = ctxextend.run(parse_recipe(row.recipe, "the row's recipe").recipe, "made").output
     assert made is not None
-    alone = ctxextend.evaluate(made, texts, original=source, precision="fp32", **measured)
+    alone = ctxextend.evaluate(made, texts, base=source, precision="fp32", **measured)
     assert row.trained is not None
     assert found_by(row.trained.evaluation) == found_by(alone)
     assert found_by(row.trained.evaluation) != found_by(row.untrained.evaluation)

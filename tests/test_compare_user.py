@@ -31,7 +31,19 @@ def compare(source: Path, *flags: object) -> Result:
 
 
 def test_compare_prints_a_ranking_and_writes_page_and_figure(source: Path) -> None:
-    done = compare(source, "--methods", "linear,copy", "random", "--report", "page.html", "--plot", "figure.svg")
+    done = compare(
+        source,
+        "--method",
+        "linear",
+        "--method",
+        "copy",
+        "--method",
+        "random",
+        "--report",
+        "page.html",
+        "--plot",
+        "figure.svg",
+    )
     assert done.exit_code == 0, done.stderr
     assert "16 -> 64 positions, by 3 methods" in done.stdout
     ranked = [line.split()[:2] for line in done.stdout.splitlines() if line.strip()[:1] in "123" and line.strip()]
@@ -45,7 +57,9 @@ def test_compare_prints_a_ranking_and_writes_page_and_figure(source: Path) -> No
 
 def test_compare_prints_one_json_object(source: Path) -> None:
     flags = ("--steps", 1, "--trainable", "new", "--lr", 0.01, "--batch-size", 2, "--seed", 5, "--length", 16)
-    done = compare(source, "--methods", "copy,stretch:keep-first=5", *flags, "--measure", "context", "--json")
+    done = compare(
+        source, "--method", "copy", "--method", "stretch:keep-first=5", *flags, "--measure", "context", "--json"
+    )
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     check_result(values)
@@ -59,9 +73,9 @@ def test_compare_prints_one_json_object(source: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--methods", "no-such"), 2, "There is no method 'no-such'"),
-        (("--methods", "linear:alpha=0.4"), 2, "--alpha has no meaning for --method linear"),
-        (("--methods", "hierarchical", "--to", 999), 1, "256"),
+        (("--method", "no-such"), 2, "There is no method 'no-such'"),
+        (("--method", "linear:alpha=0.4"), 2, "--alpha has no meaning for --method linear"),
+        (("--method", "hierarchical", "--to", 999), 1, "256"),
         (("--to", 16), 1, "--to 64"),
         (("--length", 128), 2, "--length 128"),
         (("--lr", 0.1), 2, "--lr belongs to a training"),
@@ -89,7 +103,7 @@ def test_compare_that_cannot_write_the_page_prints_the_ranking_all_the_same(
         raise OutputError("page.html could not be written: no space.")
 
     monkeypatch.setattr(html, "write_report", refuse)
-    done = compare(source, "--methods", "copy", "--report", "page.html", "--plot", "figure.svg")
+    done = compare(source, "--method", "copy", "--report", "page.html", "--plot", "figure.svg")
     assert done.exit_code == 1
     assert " 1 copy" in done.stdout
     assert "no space" in done.stderr
@@ -113,7 +127,7 @@ def test_compare_stopped_in_a_training_shows_what_was_measured_and_leaves_nothin
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         training = ("--steps", 2, "--batch-size", 2)
-        done = compare(source, "--methods", "linear,copy", *training, "--json", "--report", "page.html")
+        done = compare(source, "--method", "linear", "--method", "copy", *training, "--json", "--report", "page.html")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert done.exit_code == 128 + number

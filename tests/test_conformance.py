@@ -257,7 +257,7 @@ def check_resize(small: Small, extended: Any, folder: Path) -> None:
 
 def check_proof(folder: Path) -> None:
     """Demand that the result is proved to be one, and that every place that states a length agrees with it."""
-    proof = verify(folder / "source", folder / "output")
+    proof = verify(folder / "output", folder / "source")
     assert proof.passed, [check for check in proof.checks if not check.passed]
     inspection = inspect(folder / "output")
     assert [limit for limit in inspection.limits if not limit.agrees] == []

@@ -185,5 +185,5 @@ def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[EvalMode
 def test_an_original_with_states_of_another_size_is_refused(pair: tuple[EvalModel, EvalModel], tmp_path: Path) -> None:
     pico.make(tmp_path / "wide", "bert", base=True, hidden_size=12)
     wide = add_tokenizer(tmp_path / "wide", is_framed=True)
-    with pytest.raises(CheckpointError, match=r"have 8 values, and those of .* 12\. Name .*--original"):
+    with pytest.raises(CheckpointError, match=r"have 8 values, and those of .* 12\. Name .*--base"):
         Distillation(pair[0], open_eval_model(CheckpointRef(str(wide)), "fp32"))

@@ -81,7 +81,7 @@ def test_evaluate_of_an_original_alone_measures_its_own_length(reference: Path) 
     found = measured("tiny-gpt2", reference, tokens=2048, measure=LOSSES)
     positions, contexts = found["positions"], found["contexts"]
     assert (found["original"], found["original_max_len"]) == (None, None)
-    assert any("--original" in note for note in found["notes"])
+    assert any("--base" in note for note in found["notes"])
     assert (list(positions["losses"]), positions["changes"]) == ([MODEL], {})
     assert [point["context"] for point in contexts["points"]] == [16, 32, 64, 128]
     assert contexts["reference"] == 16
@@ -154,9 +154,9 @@ def test_evaluate_goes_on_without_an_original_that_is_gone_or_another(make_pico:
     folder.rename(elsewhere)
     gone = ctxextend.evaluate(longer, text, measure=LOSSES)
     assert gone.original is None
-    assert any("--original" in warning for warning in gone.warnings)
-    assert not any("--original" in warning for warning in ctxextend.evaluate(longer, text, alone=True).warnings)
-    assert ctxextend.evaluate(longer, text, original=elsewhere, measure=LOSSES).original == str(elsewhere)
+    assert any("--base" in warning for warning in gone.warnings)
+    assert not any("--base" in warning for warning in ctxextend.evaluate(longer, text, no_base=True).warnings)
+    assert ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES).original == str(elsewhere)
     add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, is_framed=False)
     another = ctxextend.evaluate(longer, text, measure=["position"])
     assert another.original is None
@@ -173,7 +173,7 @@ def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make) -> None:
         (framed, causal, "cut the text into different tokens"),
     ):
         with pytest.raises(CheckpointError, match=said):
-            ctxextend.evaluate(model, write_texts(200, 1), original=base)
+            ctxextend.evaluate(model, write_texts(200, 1), base=base)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make) -> None:
         ({"length": [256]}, "reads 128 tokens at once, and a context of 256 .*resize tiny-gpt2 --to 256"),
         ({"length": [4]}, "--length must be a whole number, 8 or more, not 4"),
         ({"tokens": True}, "--tokens must be .* not True"),
-        ({"alone": True, "original": "tiny-gpt2"}, "--alone leaves out"),
-        ({"alone": True, "measure": ["retrieval"]}, "--alone leaves out .* --measure retrieval needs"),
+        ({"no_base": True, "base": "tiny-gpt2"}, "--no-base leaves out"),
+        ({"no_base": True, "measure": ["retrieval"]}, "--no-base leaves out .* --measure retrieval needs"),
         ({"measure": ["speed"]}, "no --measure speed.*position, context"),
         ({"measure": ["retrieval"]}, "--measure retrieval has no meaning for tiny-gpt2, a causal"),
     ],
@@ -206,7 +206,7 @@ def test_evaluate_names_of_the_command_line_are_the_recipes() -> None:
 
 
 def test_evaluate_prints_the_same_json_again_but_for_the_seconds(extended: Path, reference: Path) -> None:
-    arguments = ["evaluate", str(extended), "--data", *map(str, sorted(reference.iterdir())), "--tokens", "1024"]
+    arguments = ["evaluate", str(extended), "--data", str(reference), "--tokens", "1024"]
     first, again = (CliRunner().invoke(app_of(), [*arguments, "--json"]) for _ in range(2))
     assert (first.exit_code, again.exit_code) == (0, 0), first.stderr
     values = json.loads(first.stdout)

@@ -186,7 +186,7 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
         (downloads / name).write_bytes(b"not mine, and not even read: \xff{")
     (downloads / "folder").mkdir()
     (downloads / "folder" / "config.json").write_text("{")
-    result = resized(file, downloads, before, TABLES["roberta"], NEW + 2, family="roberta")
+    result = resized(file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta")
     assert result.plan.default_output == Path("my-roberta-40")
     needed = "There is no config.json: the one that transformers will need must state max_position_embeddings 42."
     assert result.plan.warnings == (needed,)
@@ -202,10 +202,17 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
 @pytest.mark.parametrize(
     ("weights", "named", "flags", "error", "message", "advice"),
     [
-        (ALONE, ALONE, {}, CheckpointError, "There is no config.json beside .*mine.safetensors", "--family gpt2"),
-        (ALONE, ALONE, {"family": "bert"}, CheckpointError, "a bert model calls it", "--family"),
+        (ALONE, ALONE, {}, CheckpointError, "There is no config.json beside .*mine.safetensors", "--model-type gpt2"),
+        (ALONE, ALONE, {"model_type": "bert"}, CheckpointError, "a bert model calls it", "--model-type"),
         *(
-            (name, name, {"family": "gpt2"}, SourceError, f"{name} is no weights file that can be read", ".safetensors")
+            (
+                name,
+                name,
+                {"model_type": "gpt2"},
+                SourceError,
+                f"{name} is no weights file that can be read",
+                ".safetensors",
+            )
             for name in ("film.mp4", "model.gguf", "tf_model.h5", "model.safetensors.index.json")
         ),
         *(
@@ -224,8 +231,15 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
         ),
         (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no folder large", "--subfolder"),
         (SINGLE, ".", {"subfolder": "../x"}, SourceError, "--subfolder ../x is no folder below", "as the Hub shows it"),
-        (SINGLE, ".", {"family": "bart2"}, CtxextendError, "--family bart2 is not in ctxextend", "--family bart"),
-        (SINGLE, ".", {"family": "llama"}, CtxextendError, "rotary", ""),
+        (
+            SINGLE,
+            ".",
+            {"model_type": "bart2"},
+            CtxextendError,
+            "--model-type bart2 is not in ctxextend",
+            "--model-type bart",
+        ),
+        (SINGLE, ".", {"model_type": "llama"}, CtxextendError, "rotary", ""),
     ],
 )
 def test_resize_refuses_references_that_name_no_checkpoint(
@@ -534,7 +548,7 @@ def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp
     if kind == "bin":
         torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
         (source / "adapter_model.safetensors").unlink()
-    result = resized(source, source, before, name, family="gpt2")
+    result = resized(source, source, before, name, model_type="gpt2")
     assert result.plan.checkpoint.adapter_of
     files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
     assert set(pico.contents(result.output)) == files
@@ -549,8 +563,8 @@ def test_resize_of_an_adapter_reads_nothing_of_its_base_and_says_that_it_must_fo
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_refused(CheckpointError, f"{base}, whose config is not read", source)
     assert f"Resize {base}, then load the adapter onto that." in hint
-    assert hint.endswith("for example --family gpt2.")
-    done = invoke("resize", source, "--to", NEW, "--family", "gpt2", "-o", "out")
+    assert hint.endswith("for example --model-type gpt2.")
+    done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
     assert "AutoModel" not in done.stderr  # which would load it onto the base as it was, and fail
@@ -570,7 +584,7 @@ NO_TABLE: Mapping[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {
 def test_resize_of_an_adapter_without_the_table_says_what_to_do(kind: str, make_pico: MakePico, tmp_path: Path) -> None:
     tensors, changes = NO_TABLE[kind]
     source = adapter(tmp_path / "adapter", base := make_pico("gpt2").folder, tensors, **changes)
-    hint = assert_refused(CheckpointError, "PEFT adapter", source, family="gpt2")
+    hint = assert_refused(CheckpointError, "PEFT adapter", source, model_type="gpt2")
     assert ("merge_and_unload" if "adapter" in kind else f"Resize {base}") in hint
 
 
@@ -648,7 +662,7 @@ def test_resize_of_a_table_by_hand(
     rows: int, offset: int, key: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
     source, name = own(tmp_path / "mine", rows, **before), "net.pos.weight"
-    result = resize(source, to=NEW, table=name, config_key=key, offset=offset, output="out")
+    result = resize(source, to=NEW, tensor=name, config_key=key, reserved_rows=offset, output="out")
     assert result.plan.tables[0].max_len_before == OLD
     learned, resized = pico.tensor_bytes(source), pico.tensor_bytes(result.output)
     assert_table(learned, resized, name, NEW + offset)
@@ -658,7 +672,7 @@ def test_resize_of_a_table_by_hand(
     assert json.loads((result.output / "config.json").read_text()) == stated | after
     assert_dressed(result.output, NEW)
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())["resize"]
-    assert (recipe["table"], recipe["config_key"], recipe.get("offset", 0)) == (name, key, offset)
+    assert (recipe["tensor"], recipe["config_key"], recipe.get("reserved_rows", 0)) == (name, key, offset)
     again(result.output)
 
 
@@ -693,7 +707,7 @@ def test_resize_of_an_unknown_type_says_what_to_type(
 
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
     hint = assert_refused(CtxextendError, "mine", own(tmp_path / "other", 16))
-    assert "--table net.pos.weight --config-key KEY" in hint
+    assert "--tensor net.pos.weight --config-key KEY" in hint
     hint = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16, max_len=16))
     assert hint.count("net.pos.weight [") == 1
     assert "net.tok.weight" not in hint
@@ -703,24 +717,29 @@ def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> 
 def test_resize_of_an_unknown_type_warns_of_what_may_follow_too(tmp_path: Path) -> None:
     source = own(tmp_path / "mine", 16, max_len=16)
     pico.add_tensors(source, {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)})
-    plan = plan_resize(source, to=NEW, table="net.pos.weight", config_key="max_len")
+    plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
     assert plan.warnings == ("net.pos_ids [1, 16] may follow the length too, and is left as it is.",)
 
 
-WPOS = {"table": "net.pos.weight"}
+WPOS = {"tensor": "net.pos.weight"}
 
 
 @pytest.mark.parametrize(
     ("flags", "error", "message", "advice"),
     [
-        ({"table": "net.nothing"}, CheckpointError, "--table net.nothing: .* holds no such tensor", "--table net.pos"),
+        (
+            {"tensor": "net.nothing"},
+            CheckpointError,
+            "--tensor net.nothing: .* holds no such tensor",
+            "--tensor net.pos",
+        ),
         (WPOS, CheckpointError, "which key of config.json", "--config-key max_len"),
         (WPOS | {"config_key": "nothing"}, CheckpointError, "config.json states nothing", "--config-key max_len"),
         (WPOS | {"config_key": "width"}, CheckpointError, "config.json states width", "--config-key max_len"),
         (WPOS | {"config_key": "text.max_len"}, CheckpointError, "text.max_len", "--config-key max_len"),
-        ({"offset": 2}, ResizeError, "--table", ""),
-        ({"config_key": "max_len"}, ResizeError, "--table", ""),
-        (WPOS | {"config_key": "max_len", "family": "gpt2"}, ResizeError, "--table", ""),
+        ({"reserved_rows": 2}, ResizeError, "--tensor", ""),
+        ({"config_key": "max_len"}, ResizeError, "--tensor", ""),
+        (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "--tensor", ""),
     ],
 )
 def test_resize_of_a_table_by_hand_refuses_flags_that_do_not_fit(
@@ -736,12 +755,12 @@ def test_resize_takes_an_unknown_type_for_a_family(make_pico: MakePico, tmp_path
     pico.add_tensors(source.folder, masks)
     pico.edit_json(source.folder / "config.json", model_type="my-gpt", n_ctx=OLD)
     assert_refused(CtxextendError, "'my-gpt' is not in ctxextend's registry", source.folder)
-    result = resize(source.folder, to=NEW, family="gpt2", output="out")
+    result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
     stated = json.loads((result.output / "config.json").read_text())
     assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("my-gpt", NEW, NEW)
     assert set(result.plan.dropped) == set(masks)
     assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
-    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["family"] == "gpt2"
+    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["model_type"] == "gpt2"
     again(result.output)
     pico.edit_json(result.output / "config.json", model_type="gpt2")
     assert_same_outputs(old, source.load(result.output))

@@ -225,7 +225,7 @@ FORMS: Mapping[str, tuple[Callable[[Path], Path], Values]] = {
     "shards": (sharded, {}),
     "bin": (pickled, {}),
     "nanogpt": (nanogpt, {}),
-    "adapter": (adapter, {"family": "gpt2"}),
+    "adapter": (adapter, {"model_type": "gpt2"}),
     "sentence-transformers": (sentences, {}),
     "fp16": (half, {"variant": "fp16"}),
     "bf16": (brain, {}),

@@ -70,7 +70,7 @@ def test_public_functions_list_their_settings_with_defaults() -> None:
     functions = {name: getattr(ctxextend, name) for name in ctxextend.__all__}
     parameters = {name: signature(value).parameters for name, value in functions.items() if isfunction(value)}
     assert all(one.kind is not one.VAR_KEYWORD for found in parameters.values() for one in found.values())
-    assert parameters["resize"]["family"].default is None
+    assert parameters["resize"]["model_type"].default is None
     assert parameters["evaluate"]["tokens"].default == 65_536
     assert parameters["train"]["trainable"].default == "positions"
     defaults = {one.name: one.default for one in parameters["plan_resize"].values() if one.default is not one.empty}

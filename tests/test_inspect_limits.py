@@ -383,8 +383,8 @@ def test_inspect_mend_repeats_how_the_checkpoint_was_named(make_pico: MakePico, 
     source = make_pico("gpt2", name="a repo/it's small")
     source.load().save_pretrained(source.folder, variant="fp16")
     pico.edit_json(source.folder / TOKENIZER, model_max_length=5)
-    where: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "family": "gpt2"}
-    flags = ["--subfolder", "it's small", "--variant", "fp16", "--family", "gpt2", "--to", "16", "--mend-limits"]
+    where: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "model_type": "gpt2"}
+    flags = ["--subfolder", "it's small", "--variant", "fp16", "--model-type", "gpt2", "--to", "16", "--fix-limits"]
     assert mends(tmp_path / "a repo", **where) == [["resize", str(tmp_path / "a repo"), *flags]]
     mended(tmp_path / "a repo", **where)
 
@@ -393,9 +393,9 @@ def test_inspect_mend_of_a_type_of_ones_own_describes_the_table(make_pico: MakeP
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", model_type="oddgpt")
     pico.edit_json(folder / TOKENIZER, model_max_length=3)
-    described: dict[str, Any] = {"table": "transformer.wpe.weight", "config_key": "n_positions"}
+    described: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
     assert inspect(folder, **described).family == "oddgpt"
-    flags = ["--to", "16", "--table", "transformer.wpe.weight", "--config-key", "n_positions", "--mend-limits"]
+    flags = ["--to", "16", "--tensor", "transformer.wpe.weight", "--config-key", "n_positions", "--fix-limits"]
     assert mends(folder, **described) == [["resize", str(folder), *flags]]
 
 
@@ -405,7 +405,7 @@ def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> Non
     found = inspect(folder)
     assert [(table.part, table.positions) for table in found.tables] == [("encoder", 32), ("decoder", 16)]
     assert wrong(found) == {"tokenizer_config.json model_max_length": 10}
-    assert mends(folder) == [["resize", str(folder), "--part", "encoder", "--to", "32", "--mend-limits"]]
+    assert mends(folder) == [["resize", str(folder), "--part", "encoder", "--to", "32", "--fix-limits"]]
     mended(folder)
 
 

@@ -197,12 +197,12 @@ def test_inspect_of_a_table_without_a_number_or_with_one_row(make_pico: MakePico
 def test_inspect_of_a_weights_file_alone_takes_its_family(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("roberta").folder
     alone = Path(shutil.copy(source / "model.safetensors", tmp_path / "alone.safetensors"))
-    found = inspect(alone, family="roberta")
+    found = inspect(alone, model_type="roberta")
     assert np.array_equal(only(found).values, only(inspect(source)).values)
     assert found.clients == ()
     assert [limit.key for limit in found.limits] == [only(found).name]
-    assert "--family" in refusal(alone)
-    assert run(alone, "--family", "roberta").exit_code == 0
+    assert "--model-type" in refusal(alone)
+    assert run(alone, "--model-type", "roberta").exit_code == 0
 
 
 @pytest.mark.parametrize("flags", [("--json",), ("tiny-gpt2", "--rows", "0:3")])
@@ -323,7 +323,7 @@ def test_inspect_of_an_unknown_type_advises_flags_that_serve(make_pico: MakePico
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="oddgpt")
     advice = refusal(source).splitlines()[-1]
-    flags = f"--table {WPE} --config-key n_positions"
+    flags = f"--tensor {WPE} --config-key n_positions"
     assert advice.endswith(f" inspect {source} {flags}")
     assert run(source, *flags.split()).exit_code == 0
 
@@ -332,8 +332,8 @@ def test_inspect_of_an_unknown_type_advises_flags_that_serve(make_pico: MakePico
     ("flags", "message"),
     [
         *((f"--rows={given}", "no range of rows") for given in ("x", "1:2:3", "-1", "", "1-2")),
-        ("--offset 2", "--offset"),
-        (f"--table {WPE} --family gpt2", "--family"),
+        ("--reserved-rows 2", "--reserved-rows"),
+        (f"--tensor {WPE} --model-type gpt2", "--model-type"),
         ("--width 20", "--width"),
     ],
 )

@@ -149,7 +149,7 @@ FILES = {*HEAVY, "huggingface_hub", "safetensors"}
         (command("methods"), HEAVY),
         (command("resize", "tiny-gpt2", "--to", "512", "--dry-run"), FILES),
         (command("resize", "tiny-gpt2", "--to", "512", "--method", "linear", "-o", "out", "--json"), FILES),
-        (command("verify", "tiny-gpt2", "tiny-gpt2-512"), FILES),
+        (command("verify", "tiny-gpt2-512", "--base", "tiny-gpt2"), FILES),
     ],
 )
 def test_commands_do_not_import_what_they_do_not_need(code: str, kept_out: set[str]) -> None:

@@ -79,7 +79,7 @@ def test_plan_resize_counts_positions_and_not_reserved_rows(make_pico: MakePico)
             "max_len_after": 4096,
             "rows_before": 18,
             "rows_after": 4098,
-            "offset": 2,
+            "reserved_rows": 2,
             "hidden_size": 8,
             "dtype": "F32",
         }
@@ -154,7 +154,7 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
     assert recipe["resize"] == {"to": NEW, **effective, **asked}
     again = resize(recipe["source"], **recipe["resize"], output=tmp_path / "again")
     assert pico.contents(again.output) == pico.contents(out)
-    assert verify(source, out).passed
+    assert verify(out, source).passed
     provenance = recipe["provenance"]
     table = provenance["tables"][0]
     assert (table["rows_before"], table["rows_after"], provenance["versions"]["numpy"]) == (OLD, NEW, np.__version__)

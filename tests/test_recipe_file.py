@@ -59,7 +59,7 @@ def test_parse_recipe_reads_every_section() -> None:
     st.builds(CheckpointRef, st.just("~"), revision=st.none() | st.sampled_from(["1e5", "0123", "no", "2020-01-01"])),
     st.builds(Resize, st.integers(1, 99), method=st.just("stretch"), keep_first=st.integers(0, 9)),
     st.none() | st.builds(Train, st.just(("a.txt", "b")), st.integers(1), lr=st.floats(1e-9, 1), seed=st.integers(0)),
-    st.none() | st.builds(Evaluate, st.just(("null", "c: d")), length=st.just((8, 9)), alone=st.booleans()),
+    st.none() | st.builds(Evaluate, st.just(("null", "c: d")), length=st.just((8, 9)), no_base=st.booleans()),
 )
 def test_parse_recipe_reads_what_recipe_text_writes(
     ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
@@ -110,14 +110,14 @@ to: 4
         ("to: 64.0", "resize.to is a number, and should be a whole number"),
         ("to: true", "resize.to is true or false, and should be a whole number"),
         ("to: null", "resize.to is missing"),
-        ("to: 64\n  mend_limits: 1", "resize.mend_limits is a whole number, and should be true or false"),
+        ("to: 64\n  fix_limits: 1", "resize.fix_limits is a whole number, and should be true or false"),
         ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
         ("to: 64\n  alpha: high\n  method: hierarchical", "resize.alpha is text, and should be a number"),
         ("to: 64\n  alpha: 0.3", "--alpha has no meaning for --method copy."),
         ("to: 64\n  to: 65", "resize.to stands there twice"),
         ("to: 64\n  keep-first: 0\n  keep_first: 0", "resize.keep_first stands there twice"),
-        ("to: 64\n  offset: 2", "--offset and --config-key describe the table that --table names."),
-        ("to: 64\n  beta: 2", "there is no key resize.beta; there are resize.table, resize.config_key"),
+        ("to: 64\n  reserved_rows: 2", "--reserved-rows and --config-key describe the table that --tensor names."),
+        ("to: 64\n  beta: 2", "there is no key resize.beta; there are resize.tensor, resize.config_key"),
         ("to: 64\n  steps: 2", "there is no key resize.steps; did you mean train.steps?"),
     ],
 )
@@ -158,7 +158,10 @@ def test_parse_recipe_says_what_is_wrong_of_a_combination_but_not_what_follows()
     train = "source: a\ntrain:\n  data: b\n  steps: 2\n  "
     assert "--window-skip says how a window is cut" in faults(f"{train}window_skip: true")[0]
     assert len(faults(f"{train}window_skip: true\n  window: many")) == 1
-    assert "line 6: --batch-size 8 is no multiple of --micro-batch 3." in faults(f"{train}seed: 1\n  micro_batch: 3")[0]
+    assert (
+        "line 6: --batch-size 8 is no multiple of --per-device-batch-size 3."
+        in faults(f"{train}seed: 1\n  per_device_batch_size: 3")[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,8 @@ def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, bo
     source, output = case.make(tmp_path / "source"), tmp_path / "output"
     changes = [f"source={source}", "evaluate=null", *case.changes]
     changes += [f"train.data={book}", "train.steps=2"] if "train" in asked else []
-    done = CliRunner().invoke(app_of(), ["run", str(RECIPES[name]), "--set", *changes, "-o", str(output), "--json"])
+    set_flags = [word for change in changes for word in ("--set", change)]
+    done = CliRunner().invoke(app_of(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert (said["command"], said["output"]) == ("run", str(output))

@@ -32,7 +32,7 @@ def write(text: str) -> str:
     [
         {"to": 512},
         {"to": 100},
-        {"to": 128, "mend_limits": True},
+        {"to": 128, "fix_limits": True},
         {"to": 300, "method": "stretch", "keep_first": 4, "drop_last": 2},
     ],
     ids=str,
@@ -48,7 +48,7 @@ def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[
 def test_run_makes_a_described_model_again(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", model_type="my-own")
-    flags: dict[str, Any] = {"table": "transformer.wpe.weight", "config_key": "n_positions"}
+    flags: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
     first = ctxextend.resize(source, 32, output="first", **flags).output
     assert ctxextend.run("first/ctxextend.yaml", "again").output == Path("again")
     assert pico.contents(Path("again")) == pico.contents(first)
@@ -70,7 +70,7 @@ def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> N
 
 def test_run_shows_every_fault_of_the_file_at_once() -> None:
     recipe = write("source: tiny-gpt2\nresize:\n  too: 256\n  method: magic\n")
-    done = invoke(recipe, "--set", "resize.seed=x", "train.steps=0")
+    done = invoke(recipe, "--set", "resize.seed=x", "--set", "train.steps=0")
     assert (done.exit_code, done.stdout) == (1, "")
     lines = done.stderr.splitlines()
     assert lines[0].startswith("Error: --set resize.seed: resize.seed is text")
@@ -114,7 +114,7 @@ def test_run_resizes_then_evaluates_the_output() -> None:
     assert (said["resize"]["max_len_after"], said["resize"]["output"]) == (160, "longer")
     assert (said["evaluate"]["max_len"], said["evaluate"]["original_max_len"]) == (160, 128)
     assert said["train"] is None
-    alone = json.loads(invoke(recipe, "--set", "resize=null", "output=null", "--json").stdout)
+    alone = json.loads(invoke(recipe, "--set", "resize=null", "--set", "output=null", "--json").stdout)
     assert (alone["output"], alone["resize"], alone["evaluate"]["source"]) == (None, None, "tiny-gpt2")
 
 
@@ -137,7 +137,9 @@ def test_run_resizes_trains_and_evaluates_and_its_recipe_makes_the_same_weights_
     for name in ("model.safetensors", "config.json", "ctxextend.yaml", "README.md"):
         assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
     changes = ("train.steps=1", "train.eval_data=book.txt")
-    said = json.loads(invoke("first/ctxextend.yaml", "--set", *changes, "--json").stdout)
+    said = json.loads(
+        invoke("first/ctxextend.yaml", *(word for change in changes for word in ("--set", change)), "--json").stdout
+    )
     assert (said["output"], said["resize"]["max_len_after"], said["train"]["steps"]) == ("source-24", 24, 1)
     assert said["evaluate"]["max_len"] == 24
     assert said["warnings"][0].startswith("book.txt is trained on and measured on")

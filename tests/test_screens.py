@@ -145,7 +145,7 @@ def test_inspect_shows_names_with_control_characters_escaped(make_pico: MakePico
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     pico.edit_json(folder / "config.json", model_type="odd\x9bgpt")
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=4)
-    arguments = (str(folder), "--table", name, "--config-key", "n_positions")
+    arguments = (str(folder), "--tensor", name, "--config-key", "n_positions")
     text = inspect(*arguments)
     assert "\\x1b[31mred (odd\\x9bgpt)" in text
     assert "wpe\\x1b[2J.weight" in text

@@ -238,8 +238,8 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
     (source.folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedModelError, match="a part of this one is of a known type: gpt2") as caught:
         plan_resize(source.folder, to=NEW)
-    assert "--table transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
-    named = plan_resize(source.folder, to=NEW, table="transformer.wpe.weight", config_key="text_config.n_positions")
+    assert "--tensor transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
+    named = plan_resize(source.folder, to=NEW, tensor="transformer.wpe.weight", config_key="text_config.n_positions")
     assert to_json(named)["config"] == {"text_config.n_positions": [16, NEW]}
 
 

@@ -56,7 +56,7 @@ def test_train_new_of_a_stretched_table_trains_the_rows_between_learned_ones(gpt
     assert table_of(Path("out"))[::2].tobytes() == table_of(source).tobytes()
     assert json.loads(done.stdout)["parameters"] == OLD * pico.WIDTH
     for base in (source, "stretched"):
-        assert verify(base, "out").passed
+        assert verify("out", base).passed
 
 
 def test_train_positions_changes_the_table_alone(gpt2: Path) -> None:
@@ -169,7 +169,7 @@ def test_train_of_what_was_trained_leaves_no_old_word_of_the_log() -> None:
     train("once", "twice", steps=1)
     card = Path("twice/README.md").read_text()
     assert (card.count("## Trained at 16"), card.count("holds the losses"), card.count("holds the recipe")) == (2, 1, 1)
-    done = invoke("verify", source, "twice")
+    done = invoke("verify", "twice", "--base", source)
     assert done.exit_code == 0
     said = "16 -> 16 rows; 1 of 16 rows are what they were (by its recipe), bit for bit; then it was trained"
     assert f"transformer.wpe.weight: {said}" in done.stdout
@@ -195,7 +195,7 @@ def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, 
     source = gpt2.with_name("long-old")
     train(gpt2, "out", "--trainable", trainable)
     for base in (source, gpt2):
-        done = invoke("verify", base, "out")
+        done = invoke("verify", "out", "--base", base)
         said = "is not a pure resize" if trainable == "all" else "Proved: out is"
         assert (done.exit_code, said in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
     inspected = invoke("inspect", "out").stdout

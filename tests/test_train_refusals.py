@@ -42,9 +42,9 @@ TEXTS = {
         ("--data book.txt --eval-data short.txt", 1, "of --eval-data has 3 tokens, and a sequence takes 32."),
         ("--data book.txt --window 33", 1, "--window 33 is more than the 32 positions of"),
         ("--data book.txt --seq-len 40", 1, "--seq-len 40 is more than the 32 positions of"),
-        ("--data book.txt --trainable new --original nowhere", 1, "are new is not known"),
+        ("--data book.txt --trainable new --base nowhere", 1, "are new is not known"),
         ("--data book.txt --precision fp16", 1, "A CPU does not train in fp16"),
-        ("--data book.txt --batch-size 4 --micro-batch 3", 2, "is no multiple of --micro-batch 3"),
+        ("--data book.txt --batch-size 4 --per-device-batch-size 3", 2, "is no multiple of --per-device-batch-size 3"),
         ("--data book.txt --steps 0", 2, "Invalid value for '--steps'"),
         ("--data book.txt --lr -1", 2, "--lr must be above 0, not -1.0"),
         ("--data book.txt --trainable some", 2, "'some' is not one of"),
@@ -65,10 +65,10 @@ def test_train_refuses_before_the_model_is_loaded(
 
 def test_train_new_is_refused_where_nothing_is_new_or_it_is_not_known(gpt2: Path) -> None:
     source = gpt2.with_name("long-old")
-    resize(source, to=OLD, mend_limits=True, output="same")
+    resize(source, to=OLD, fix_limits=True, output="same")
     for arguments, said in (
         (("same",), "has no new rows"),
-        ((source, "--original", source), "has no new rows"),
+        ((source, "--base", source), "has no new rows"),
         ((source,), "are new is not known. No recipe lies beside it"),
     ):
         done = invoke("train", *arguments, "--data", "book.txt", "--steps", 2, "--trainable", "new", "-o", "out")
@@ -122,7 +122,7 @@ def test_train_keeps_what_other_programs_showed(gpt2: Path, monkeypatch: pytest.
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Show)
     train(gpt2, "out", "--report-to", "tensorboard", "--save-every", 1)
     assert Path("out/runs/now/events").read_bytes() == b"losses"
-    assert verify(gpt2, "out").passed
+    assert verify("out", gpt2).passed
 
 
 class Absent:

@@ -66,7 +66,7 @@ def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(gpt2: Path, unbro
         refused = begin(gpt2, *flags)
         assert refused.exit_code == 1
         assert said in refused.stderr
-    assert begin(gpt2, "--resume", "--micro-batch", 4).exit_code == 0
+    assert begin(gpt2, "--resume", "--per-device-batch-size", 4).exit_code == 0
     assert log_of(Path("out")) == log_of(unbroken)
     assert Path("out/model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
     assert not Path("out.training").exists()
@@ -80,7 +80,7 @@ def test_train_in_python_takes_paths_and_says_what_is_saved(gpt2: Path) -> None:
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(TrainingInterrupted, match=r"stopped after step 1, which is saved in out\.training") as caught:
-        paths: dict[str, Any] = {"eval_data": [Path("held-out.txt")], "original": gpt2.with_name("long-old")}
+        paths: dict[str, Any] = {"eval_data": [Path("held-out.txt")], "base": gpt2.with_name("long-old")}
         train_in_python(gpt2, Path("book.txt"), 3, batch_size=4, output="out", progress=progress, **paths)
     assert (caught.value.signal, caught.value.step) == (signal.SIGINT, 1)
     assert Path("out.training/saves/checkpoint-1").is_dir()
@@ -138,7 +138,7 @@ def test_train_that_was_spoilt_before_any_save_leaves_nothing(gpt2: Path) -> Non
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
 
 
-def test_train_tries_smaller_micro_batches_and_then_checkpointing_where_memory_is_short(
+def test_train_tries_smaller_per_device_batch_sizees_and_then_checkpointing_where_memory_is_short(
     gpt2: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, tried = RunTrainer.training_step, list[tuple[int, bool]]()
@@ -157,12 +157,12 @@ def test_train_tries_smaller_micro_batches_and_then_checkpointing_where_memory_i
     assert "The memory does not hold 4 sequences at once; less is tried." in done.stderr
     for line, other in zip(log_of(Path("out")), log_of(unbroken), strict=True):
         assert line == pytest.approx(other, rel=1e-4)
-    assert "micro_batch: 1" in Path("out/ctxextend.yaml").read_text()
+    assert "per_device_batch_size: 1" in Path("out/ctxextend.yaml").read_text()
 
 
 def test_train_says_that_memory_does_not_suffice(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunTrainer, "training_step", Mock(side_effect=MemoryError))
-    done = begin(gpt2, "--micro-batch", 4)
+    done = begin(gpt2, "--per-device-batch-size", 4)
     assert done.exit_code == 1
     assert "The memory did not hold 4 sequences of 32 tokens at once." in done.stderr
     assert not Path("out.training").exists()

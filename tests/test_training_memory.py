@@ -119,7 +119,9 @@ def test_checkpoint_activations_keeps_only_the_input_and_changes_no_value(name: 
 )
 def test_micro_batches_hold_4096_tokens_on_a_cpu(length: int, batch: int, expected: list[int]) -> None:
     assert micro_batch_sizes(PartialState(cpu=True), Train(("a",), 1, batch_size=batch), length) == expected
-    assert micro_batch_sizes(PartialState(cpu=True), Train(("a",), 1, batch_size=16, micro_batch=16), length) == [16]
+    assert micro_batch_sizes(
+        PartialState(cpu=True), Train(("a",), 1, batch_size=16, per_device_batch_size=16), length
+    ) == [16]
 
 
 def test_micro_batches_refuse_a_batch_that_devices_cannot_share() -> None:

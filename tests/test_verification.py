@@ -98,7 +98,7 @@ FLAGS = [
 @pytest.mark.parametrize(("method", "flags"), [*((method, {}) for method in METHODS), *FLAGS])
 def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
     out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
-    found = verify(sharded, out)
+    found = verify(out, sharded)
     evidence = passed(found)
     assert list(evidence) == ["tensors", "table", "files"]
     assert (found.method, found.trainable) == (method, None)
@@ -108,7 +108,7 @@ def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method:
     exact = "within 0.001 of the median norm" if METHODS[method].tolerance else "bit for bit"
     assert found.checks[1].evidence[0].endswith(exact)
     (out / RECIPE_FILE).unlink()
-    found = verify(sharded, out)
+    found = verify(out, sharded)
     assert "Every method was tried" in found.notes[0]
     if flags:  # without a recipe only default settings are tried
         assert "rows are neither learned nor made by" in failed(found)["table"]
@@ -119,7 +119,7 @@ def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method:
 
 @pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
 def test_verify_proves_shorter_and_equal_tables(sharded: Path, tmp_path: Path, to: int, method: str) -> None:
-    found = verify(sharded, resize(sharded, to=to, output=tmp_path / "out").output)
+    found = verify(resize(sharded, to=to, output=tmp_path / "out").output, sharded)
     assert passed(found)
     assert found.method == method
 
@@ -127,8 +127,8 @@ def test_verify_proves_shorter_and_equal_tables(sharded: Path, tmp_path: Path, t
 def test_verify_tries_every_method_where_the_recipe_is_another_checkpoints(sharded: Path, tmp_path: Path) -> None:
     middle = resize(sharded, to=256, output=tmp_path / "middle").output
     out = resize(middle, to=512, output=tmp_path / "out").output
-    assert passed(verify(middle, out))
-    found = verify(sharded, out)
+    assert passed(verify(out, middle))
+    found = verify(out, sharded)
     assert passed(found)  # repeating a repeated table is repeating the table
     assert "256 rows" in found.notes[0]
 
@@ -138,17 +138,17 @@ def test_verify_finds_the_part_without_a_recipe(part: str | None, tmp_path: Path
     source = pico.make_led(tmp_path / "led")
     out = resize(source, to=128, part=part, output=tmp_path / "out").output
     (out / RECIPE_FILE).unlink()
-    evidence = passed(verify(source, out))["table"]
+    evidence = passed(verify(out, source))["table"]
     assert evidence.count("rows are what copy makes") == (2 if part is None else 1)
 
 
 def test_verify_proves_mended_limits_where_the_recipe_asks_for_them(sharded: Path, tmp_path: Path) -> None:
     base = Path(shutil.copytree(sharded, tmp_path / "base"))
     pico.edit_json(base / "tokenizer_config.json", model_max_length=64)
-    out = resize(base, to=128, mend_limits=True, output=tmp_path / "out").output
-    assert passed(verify(base, out))
+    out = resize(base, to=128, fix_limits=True, output=tmp_path / "out").output
+    assert passed(verify(out, base))
     (out / RECIPE_FILE).unlink()
-    assert "model_max_length is 128, and should be 64" in failed(verify(base, out))["files"]  # nobody asked for it
+    assert "model_max_length is 128, and should be 64" in failed(verify(out, base))["files"]  # nobody asked for it
 
 
 @pytest.mark.parametrize("form", ["bin", "sentence", "variant in shards", "alone"])
@@ -156,7 +156,7 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
     source, flags = make_pico("bert", base=True).folder, dict[str, Any]()
     weights = source / "model.safetensors"
     if form == "alone":
-        source, flags = Path(shutil.copy(weights, tmp_path / "mine.safetensors")), {"family": "bert"}
+        source, flags = Path(shutil.copy(weights, tmp_path / "mine.safetensors")), {"model_type": "bert"}
     elif form == "bin":
         tensors = load_file(weights)
         tensors[QUERY] = tensors[QUERY].T.contiguous().T  # the same numbers in other strides
@@ -170,17 +170,17 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
         model.save_pretrained(source, max_shard_size="2KB", **flags)
     plan = plan_resize(source, to=40, **flags)
     out = plan.execute(tmp_path / "out", check=lambda folder: check_output(plan, folder)).output
-    assert passed(verify(source, out, **flags))
+    assert passed(verify(out, source, **flags))
 
 
 def test_verify_takes_a_table_described_by_hand(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="own")
-    by_hand: dict[str, Any] = {"table": TABLE, "config_key": "n_positions"}
+    by_hand: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
     out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
-    assert passed(verify(source, out, **by_hand))
-    with pytest.raises(UnsupportedModelError, match="--table transformer.wpe.weight"):
-        verify(source, out)
+    assert passed(verify(out, source, **by_hand))
+    with pytest.raises(UnsupportedModelError, match="--tensor transformer.wpe.weight"):
+        verify(out, source)
 
 
 def test_verify_allows_a_methods_tolerance_for_new_rows_alone(sharded: Path, tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ def test_verify_allows_a_methods_tolerance_for_new_rows_alone(sharded: Path, tmp
     )
     for out in (copied, fitted):
         rewrite(out, TABLE, nudge)
-    assert "rows are neither" in failed(verify(sharded, copied))["table"]
-    assert passed(verify(sharded, fitted))
+    assert "rows are neither" in failed(verify(copied, sharded))["table"]
+    assert passed(verify(fitted, sharded))
     rewrite(fitted, TABLE, lambda table: table * (1 + 1e-6))
-    assert "128 of 512 rows are neither" in failed(verify(sharded, fitted))["table"]
+    assert "128 of 512 rows are neither" in failed(verify(fitted, sharded))["table"]
 
 
 # What it catches
@@ -280,9 +280,9 @@ DAMAGES: list[tuple[str, str, Damage]] = [
 @pytest.mark.parametrize(("check", "evidence", "damage"), DAMAGES, ids=[evidence for _, evidence, _ in DAMAGES])
 def test_verify_catches(check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
-    assert passed(verify(base, out))
+    assert passed(verify(out, base))
     damage(out)
-    found = failed(verify(base, out))
+    found = failed(verify(out, base))
     assert evidence in found.get(check, ""), found
 
 
@@ -304,9 +304,9 @@ def test_verify_catches_a_table_without_its_recipe_too(
 ) -> None:
     base, out = pair
     rewrite(out, TABLE, change)
-    assert by_recipe in failed(verify(base, out))["table"]
+    assert by_recipe in failed(verify(out, base))["table"]
     (out / RECIPE_FILE).unlink()
-    assert by_trying in failed(verify(base, out))["table"]
+    assert by_trying in failed(verify(out, base))["table"]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -318,7 +318,7 @@ def test_verify_catches_any_flipped_bit(pair: tuple[Path, Path], data: st.DataOb
     byte = data.draw(st.integers(start, path.stat().st_size - 1))
     bit = data.draw(st.integers(0, 7))
     flip(path, byte, bit)
-    found = failed(verify(base, out))
+    found = failed(verify(out, base))
     flip(path, byte, bit)
     assert set(found) in ({"tensors"}, {"table"}), found
     assert "differs, first in its byte" in found.get("tensors", "differs, first in its byte")
@@ -331,7 +331,7 @@ def test_verify_catches_rows_that_transformers_left_at_random(sharded: Path, tmp
     for name in SIDE_FILES:
         shutil.copy(sharded / name, tmp_path / "out")
     pico.edit_json(tmp_path / "out" / LIMITS, model_max_length=NEW)
-    found = failed(verify(sharded, tmp_path / "out"))
+    found = failed(verify(tmp_path / "out", sharded))
     assert set(found) == {"table"}
     assert "rows are neither learned nor made by" in found["table"]
 
@@ -340,7 +340,7 @@ def test_verify_catches_weights_of_another_variant(make_pico: MakePico, tmp_path
     source = make_pico("gpt2").folder
     out = resize(source, to=40, output=tmp_path / "out").output
     (out / "model.safetensors").rename(out / "model.fp16.safetensors")
-    assert "are the variant fp16, and should be plain ones" in failed(verify(source, out))["files"]
+    assert "are the variant fp16, and should be plain ones" in failed(verify(out, source))["files"]
 
 
 def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> None:
@@ -348,17 +348,17 @@ def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> N
     mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
     pico.add_tensors(source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)})
     out = resize(source, to=40, output=tmp_path / "out").output
-    assert passed(verify(source, out))
+    assert passed(verify(out, source))
     pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
-    assert "transformer.h.0.attn.bias is a position buffer" in failed(verify(source, out))["tensors"]
+    assert "transformer.h.0.attn.bias is a position buffer" in failed(verify(out, source))["tensors"]
 
 
 def test_verify_catches_a_buffer_that_transformers_reads(tmp_path: Path) -> None:
     source = pico.make_bros(tmp_path / "bros")
     out = resize(source, to=40, output=tmp_path / "out").output
-    assert passed(verify(source, out))
+    assert passed(verify(out, source))
     pico.add_tensors(out, {"embeddings.position_ids": torch.arange(40).flip(0).unsqueeze(0)})
-    assert "position_ids is not the position buffer of the new" in failed(verify(source, out))["tensors"]
+    assert "position_ids is not the position buffer of the new" in failed(verify(out, source))["tensors"]
 
 
 @pytest.mark.parametrize(
@@ -372,16 +372,16 @@ def test_verify_catches_a_buffer_that_transformers_reads(tmp_path: Path) -> None
 def test_verify_lets_pass_what_no_model_obeys(change: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
     change(out)
-    assert passed(verify(base, out))
+    assert passed(verify(out, base))
 
 
 def test_verify_does_not_let_a_recipe_choose_what_is_compared(pair: tuple[Path, Path]) -> None:
     base, out = pair
     rewrite(out, "transformer.wte.weight", lambda tensor: tensor * 0 + 7)
-    lie = {"to": 1024, "table": "transformer.wte.weight", "config_key": "vocab_size"}
+    lie = {"to": 1024, "tensor": "transformer.wte.weight", "config_key": "vocab_size"}
     for train in ({}, {"train": {"data": "x", "steps": 1, "trainable": "positions"}}):
         (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": lie, **train}))
-        assert "transformer.wte.weight differs" in failed(verify(base, out))["tensors"]
+        assert "transformer.wte.weight differs" in failed(verify(out, base))["tensors"]
 
 
 @pytest.mark.parametrize(
@@ -397,10 +397,10 @@ def test_verify_and_inspect_pass_over_a_recipe_that_tells_nothing(recipe: str, p
     written = (out / RECIPE_FILE).read_text()
     is_line = recipe.startswith("rows_before")  # of a recipe that is else as it was
     (out / RECIPE_FILE).write_text(written.replace("rows_before: 128", recipe, 1) if is_line else recipe)
-    assert passed(verify(base, out))
+    assert passed(verify(out, base))
     assert inspect(out).tables[0].new_rows is None
     rewrite(out, TABLE, lambda table: table + 1)
-    assert set(failed(verify(base, out))) == {"table"}
+    assert set(failed(verify(out, base))) == {"table"}
 
 
 # After a training
@@ -426,7 +426,7 @@ def test_verify_of_what_was_trained(
         rewrite(out, name, change)
     said = f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:"
     writes(RECIPE_FILE, "provenance:", said)(out)
-    found = verify(base, out)
+    found = verify(out, base)
     assert set(failed(found)) == set(failures)
     assert all(text in failed(found)[name] for name, text in failures.items())
     if not failures:
@@ -445,11 +445,11 @@ def test_verify_deep_finds_equal_outputs_where_learned_rows_stay(
     model_type: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico(model_type).folder
-    kept = passed(verify(source, resize(source, to=40, output=tmp_path / "copy").output, deep=True))
+    kept = passed(verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True))
     assert list(kept) == ["tensors", "table", "files", "loads", "runs", "outputs"]
     assert "give exactly what the original gives" in kept["outputs"]
     out = resize(source, to=40, method="linear", output=tmp_path / "linear").output
-    changed = passed(verify(source, out, deep=True))["outputs"]
+    changed = passed(verify(out, source, deep=True))["outputs"]
     assert "short texts now behave differently" in changed
     assert "largest difference: " in changed
 
@@ -471,7 +471,7 @@ def test_verify_deep_catches_a_config_that_does_not_load_or_run_or_give_the_same
     source = make_pico("gpt2").folder
     out = resize(source, to=40, method=method, output=tmp_path / "out").output
     pico.edit_json(out / "config.json", **config)
-    found = failed(verify(source, out, deep=True))
+    found = failed(verify(out, source, deep=True))
     assert {"files", *failures} <= set(found)
     assert all(text in found[name] for name, text in failures.items()), found
 
@@ -481,9 +481,9 @@ def test_verify_deep_compares_with_an_original_that_lacks_tensors_or_holds_nan(
 ) -> None:
     source = make_pico("gpt2").folder
     rewrite(source, "transformer.ln_f.bias", lambda tensor: tensor * math.nan)
-    assert passed(verify(source, resize(source, to=40, output=tmp_path / "nan").output, deep=True))
+    assert passed(verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True))
     pico.edit_json(source / "config.json", n_layer=3)
-    found = passed(verify(source, resize(source, to=40, output=tmp_path / "layers").output, deep=True))
+    found = passed(verify(resize(source, to=40, output=tmp_path / "layers").output, source, deep=True))
     assert "not compared: the original lacks tensors" in found["outputs"]
 
 
@@ -497,7 +497,7 @@ def test_verify_deep_runs_no_code_of_a_checkpoint(
     pico.edit_json(out / "config.json", model_type="evil", auto_map=auto_map)
     (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n")
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # which transformers asks where nothing was said
-    assert "loads" in failed(verify(source, out, deep=True))
+    assert "loads" in failed(verify(out, source, deep=True))
     assert not mark.exists()
 
 
@@ -506,17 +506,17 @@ def test_verify_deep_runs_no_code_of_a_checkpoint(
 
 def test_verify_prints_a_check_a_line_and_exits_by_it(pair: tuple[Path, Path]) -> None:
     base, out = pair
-    done = invoke("verify", base, out)
+    done = invoke("verify", out, "--base", base)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("proved ")] == ["tensors", "table", "files"]
     assert lines[-1] == f"Proved: {out} is {base} with a resized table and nothing else."
     flip(holder(out, OTHER), -1)
-    done = invoke("verify", base, out)
+    done = invoke("verify", out, "--base", base)
     assert done.exit_code == 3
     assert "FAILED  tensors" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("NOT PROVED (tensors)")
-    done = invoke("verify", base, out, "--json")
+    done = invoke("verify", out, "--base", base, "--json")
     values = json.loads(done.stdout)
     SCHEMA.validate(values)
     assert (done.exit_code, values["command"], values["proved"], values["method"]) == (3, "verify", False, "copy")

@@ -251,7 +251,7 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
 def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
     inside = (path for path in folder.glob(f"*/{CONFIG}") if path.is_file() and not leads_out(folder, path))
     below = sorted(path.parent.name for path in inside if "model_type" in load_object(path))
-    advice = "Name the folder of a transformers checkpoint, or a weights file with --family."
+    advice = "Name the folder of a transformers checkpoint, or a weights file with --model-type."
     if below:
         advice = f"Choose one that is in it: {' or '.join(f'--subfolder {shlex.quote(name)}' for name in below)}."
     return CheckpointError(f"{folder} holds no config.json.", " ".join((*notes, advice)))

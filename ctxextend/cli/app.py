@@ -55,30 +55,6 @@ class Command(TyperCommand):
 
     format_help = write_help
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; ``--data one two``, as a shell writes ``--data *.txt``, is ``--data one --data two``.
-
-        Only behind the first argument that is no flag's: before it, what follows a value may be that argument.
-        """
-        options: list[Any] = [one for one in self.params if one.param_type_name == "option"]
-        several = {name for option in options if option.multiple for name in option.opts}
-        with_value = {name for option in options if not option.is_flag for name in option.opts}
-        words: list[str] = []
-        flag, is_value, has_argument = "", False, False
-        for word in args:
-            if is_value:  # of the flag just before it
-                is_value = False
-            elif word.startswith("-") and word != "-":
-                name, equals, _ = word.partition("=")
-                flag = name if name in several and not equals else ""
-                is_value = not equals and name in with_value
-            elif flag and has_argument:
-                words.append(flag)
-            else:
-                has_argument = True
-            words.append(word)
-        return super().parse_args(ctx, words)
-
 
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
     """Return what a command takes, by group: names as they are typed, and what they mean, with the default."""

@@ -20,10 +20,10 @@ def compare(
     source: options.Model,
     to: Annotated[int, typer.Option(min=8, metavar="N", help="Usable token positions that each gives.")],
     data: options.Data,
-    methods: Annotated[
+    method: Annotated[
         list[str] | None,
         options.measures(
-            "--methods NAME,...",
+            "--method NAME",
             "Methods, with flags where needed: stretch:keep-first=5.",
             "all",
             autocompletion=options.completing(lambda: ("all", *METHOD_NAMES)),
@@ -58,7 +58,7 @@ def compare(
 
     Examples:
         ctxextend compare tiny-gpt2 --to 512 --data book.txt
-        ctxextend compare gpt2 --to 4096 --data a.jsonl --methods linear,copy
+        ctxextend compare gpt2 --to 4096 --data a.jsonl --method linear --method copy
         ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
         ctxextend compare tiny-gpt2 --to 512 --data book.txt --report page.html
 
@@ -71,14 +71,11 @@ def compare(
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
-    named = [name for listed in methods or () for name in listed.split(",") if name.strip()]
-    if methods is not None and not named:
-        raise typer.BadParameter("--methods names none: leave it out for all of them.")
     sink = Output(as_json, quiet)
     options.check_files(plot, report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags)
-        settings = Compare.from_flags(methods=named, **options.given_flags(flags, Evaluate, Train), to=to)
+        settings = Compare.from_flags(methods=method or (), **options.given_flags(flags, Evaluate, Train), to=to)
     try:
         with sink.progress("Comparing", of="tokens") as progress:
             found = compare_model(open_model(ref), settings, progress)

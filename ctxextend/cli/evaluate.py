@@ -39,7 +39,7 @@ def evaluate(
     data: options.Data,
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
-    alone: Annotated[bool, options.measures("--alone", "Leave the original out.")] = False,
+    no_base: Annotated[bool, options.measures("--no-base", "Leave the original out.")] = False,
     length: options.Length = None,
     measure: options.Measure = None,
     batch_size: Annotated[
@@ -49,7 +49,7 @@ def evaluate(
     seed: options.Seed = 0,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
-    original: options.Original = None,
+    base: options.Base = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
@@ -60,8 +60,8 @@ def evaluate(
 
     Examples:
         ctxextend evaluate tiny-gpt2-512 --data book.txt
-        ctxextend evaluate gpt2-4096 --data articles.jsonl --length 1024 4096
-        ctxextend evaluate path/to/minilm-2048 --original path/to/minilm --data texts/
+        ctxextend evaluate gpt2-4096 --data articles.jsonl --length 1024 --length 4096
+        ctxextend evaluate path/to/minilm-2048 --base path/to/minilm --data texts/
 
     Of language models: loss by position and by how much text there is around a token, and whether a number that stands
     far back is found. Of encoders: that, and whether long documents are. The original reads the same text in pieces.

@@ -33,7 +33,7 @@ def inspect(
     width: Annotated[int | None, options.show("--width W", "Characters of a line.", "the terminal's", min=40)] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
-    table: options.TableName = None,
+    tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
     revision: options.Revision = None,

@@ -35,13 +35,8 @@ show, printing = map(heading, ("What to show", "Printing"))
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Any:
-    """Return what completes a name, of several with commas the last; where none begins so, shells offer files."""
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in names() if name.startswith(last)]
-
-    return complete
+    """Return what completes a name; where none begins so, shells offer files."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
@@ -64,15 +59,17 @@ Model = Annotated[str, model("A folder, a bundled name (tiny-gpt2), or a Hub id.
 Part = Annotated[str | None, which("--part PART", "Of several tables this one: encoder, decoder, ... (see families).")]
 ModelType = Annotated[
     str | None,
-    which("--family TYPE", "In place of config.json's model type.", autocompletion=complete_model_type),
+    which("--model-type TYPE", "In place of config.json's model type.", autocompletion=complete_model_type),
 ]
-TableName = Annotated[str | None, which("--table NAME", "The table's tensor, for a model type of your own.")]
-ReservedRows = Annotated[int, which("--offset K", "With --table: its rows in front of position 0.", min=0)]
-ConfigKey = Annotated[str | None, which("--config-key KEY", "With --table: the key that states its length, with dots.")]
+TensorName = Annotated[str | None, which("--tensor NAME", "The table's tensor, for a model type of your own.")]
+ReservedRows = Annotated[int, which("--reserved-rows K", "With --tensor: its rows in front of position 0.", min=0)]
+ConfigKey = Annotated[
+    str | None, which("--config-key KEY", "With --tensor: the key that states its length, with dots.")
+]
 
 # Text
-Data = Annotated[list[str], text("--data PATH...", "Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.")]
-EvalData = Annotated[list[str] | None, text("--eval-data PATH...", "Held-out text.", "the last 5 % of --data")]
+Data = Annotated[list[str], text("--data PATH", "Text, .jsonl, .parquet, folders, or hf:OWNER/NAME.")]
+EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "the last 5 % of --data")]
 TextField = Annotated[str, text("--text-field KEY", "The key of a line of JSON, or the column.")]
 Tokens = Annotated[int, text("--tokens T", "Measure on so many of its tokens, or one window.", min=1)]
 
@@ -87,11 +84,11 @@ LearningRate = Annotated[float | None, learning("--lr X", "The highest learning 
 StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences of a step, over all devices.", "8", min=1)]
 
 # What to measure
-Length = Annotated[list[int] | None, measures("--length L...", "Contexts, in tokens.", "128, 256, ...", min=8)]
+Length = Annotated[list[int] | None, measures("--length L", "Contexts, in tokens.", "128, 256, ...", min=8)]
 Measure = Annotated[
     list[str] | None,
     measures(
-        "--measure NAME...",
+        "--measure NAME",
         f"Measure these alone: {', '.join(MEASURES)}.",
         "all that fit",
         autocompletion=completing(lambda: MEASURES),
@@ -106,10 +103,10 @@ Precision = Annotated[
 Seed = Annotated[int, running("--seed S", "What order, masks, numbers and places are drawn with.", min=0)]
 
 # Files
-Original = Annotated[
+Base = Annotated[
     str | None,
     files(
-        "--original MODEL",
+        "--base MODEL",
         "What it was made of: to compare with, or to learn from.",
         "what ctxextend.yaml says",
         autocompletion=complete_model,
@@ -118,7 +115,7 @@ Original = Annotated[
 Revision = Annotated[str | None, files("--revision REV", "A branch, tag or commit of the Hub.")]
 Subfolder = Annotated[str | None, files("--subfolder DIR", "The folder in MODEL that holds the checkpoint.")]
 Variant = Annotated[str | None, files("--variant NAME", "Which copy of the weights, such as fp16.")]
-KeepCode = Annotated[bool, files("--keep-code", "Copy code in the folder (*.py and the like) too; it is not run.")]
+CopyCode = Annotated[bool, files("--copy-code", "Copy code in the folder (*.py and the like) too; it is not run.")]
 Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.")]
 Resume = Annotated[bool, files("--resume", "Go on with a training that was stopped.")]
 

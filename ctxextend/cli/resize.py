@@ -51,26 +51,24 @@ def resize(
     gain: Annotated[
         float | None, new_rows("--gain G", "bands: move rows away from their mean by this factor.", CHOSEN)
     ] = None,
-    calibrate: Annotated[
-        list[str] | None, new_rows("--calibrate PATH...", "bands: choose these three by a text.")
-    ] = None,
+    calibrate: Annotated[list[str] | None, new_rows("--calibrate PATH", "bands: choose these three by a text.")] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
-    table: options.TableName = None,
+    tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
-    mend_limits: Annotated[
-        bool, files("--mend-limits", "Make all files state the table's length, even if it stays.")
+    fix_limits: Annotated[
+        bool, files("--fix-limits", "Make all files state the table's length, even if it stays.")
     ] = False,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
-    keep_code: options.KeepCode = False,
+    copy_code: options.CopyCode = False,
     force: options.Force = False,
     verify: Annotated[bool, files("--verify", "Prove the output before it takes its name.")] = False,
     train: Annotated[
-        list[str] | None, learning("--train PATH...", "Then train it on this text for --steps (more: see train, run).")
+        list[str] | None, learning("--train PATH", "Then train it on this text for --steps (more: see train, run).")
     ] = None,
     steps: Annotated[int | None, learning("--steps N", "Optimizer steps.", min=1)] = None,
     trainable: options.Trainable = None,
@@ -101,7 +99,7 @@ def resize(
     sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags, repeat=options.read_range(repeat))
-        training = options.from_flags(Train, flags, data=train, seed=None, keep_code=None) if train else None
+        training = options.from_flags(Train, flags, data=train, seed=None, copy_code=None) if train else None
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
         if calibrate:
             from ctxextend.comparison.calibrate import calibrate_model, check_calibrated
@@ -250,15 +248,19 @@ def _next_steps(result: "ResizeResult") -> str:
 
     checkpoint, ref, name = result.plan.checkpoint, result.plan.ref, str(result.output)
     output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
-    described = {"variant": ref.variant, "family": ref.model_type, "table": ref.table, "config-key": ref.config_key}
-    look = flag_words(described | {"offset": ref.reserved_rows or None})
-    where = flag_words({"revision": ref.revision, "subfolder": ref.subfolder})
+    described = {
+        "variant": ref.variant,
+        "model-type": ref.model_type,
+        "tensor": ref.tensor,
+        "config-key": ref.config_key,
+    }
+    look = flag_words(described | {"reserved-rows": ref.reserved_rows or None})
     steps = [
         f"to look: ctxextend inspect {output} {shlex.join(look)}".rstrip(),
-        f"to prove: ctxextend verify {shlex.quote(ref.source)} {output} {shlex.join(where + look)}".rstrip(),
+        f"to prove: ctxextend verify {output}",
         f"to train: ctxextend train {output} --data TEXT --steps 200",
     ]
-    is_own = ref.table is not None or ref.model_type is not None or "auto_map" in checkpoint.config
+    is_own = ref.tensor is not None or ref.model_type is not None or "auto_map" in checkpoint.config
     if checkpoint.has_config and not checkpoint.adapter_of and not is_own:
         model_class, stored = checkpoint.model_class or "AutoModel", checkpoint.variant
         arguments = json.dumps(str(result.output / checkpoint.model)) + (f', variant="{stored}"' if stored else "")

@@ -23,7 +23,7 @@ def run(
     ],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE...", help="Put this in place of what the recipe says."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Put this in place of what the recipe says."),
     ] = None,
     output: Annotated[Path | None, options.output_folder("what the recipe says")] = None,
     force: options.Force = False,
@@ -37,7 +37,7 @@ def run(
     Examples:
         ctxextend run recipes/gpt2-4096.yaml
         ctxextend run tiny-gpt2-512/ctxextend.yaml --output again
-        ctxextend run recipe.yaml --set train.steps=100 evaluate=null --dry-run
+        ctxextend run recipe.yaml --set train.steps=100 --set evaluate=null --dry-run
 
     Keys are the flags of resize, train and evaluate, with underscores: resize.keep_first, train.data. A relative path
     in a recipe starts where the command is run.

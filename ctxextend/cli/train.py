@@ -30,8 +30,9 @@ def train(
     lr: options.LearningRate = None,
     weight_decay: Annotated[float, learning("--weight-decay X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
-    micro_batch: Annotated[
-        int | None, running("--micro-batch b", "Sequences that a device holds at once.", "as memory allows", min=1)
+    per_device_batch_size: Annotated[
+        int | None,
+        running("--per-device-batch-size b", "Sequences that a device holds at once.", "as memory allows", min=1),
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
@@ -45,10 +46,10 @@ def train(
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, files("--dtype", "The dtype of the weights written.", "the source's")
     ] = None,
-    keep_code: options.KeepCode = False,
+    copy_code: options.CopyCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
-    original: options.Original = None,
+    base: options.Base = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,

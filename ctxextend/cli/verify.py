@@ -14,15 +14,13 @@ SHOWN = 12
 
 
 def verify(
-    source: Annotated[
-        str, options.model("The original: a folder, a weights file, a bundled name, or a Hub id.", "BASE")
-    ],
-    extended: Annotated[str, options.model("The checkpoint that was made of it.", "EXTENDED")],
+    resized: Annotated[str, options.model("The resized checkpoint: a folder, a weights file, or a Hub id.")],
+    base: options.Base = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also load both in transformers, run them, and compare their outputs.")
     ] = False,
     model_type: options.ModelType = None,
-    table: options.TableName = None,
+    tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
     revision: options.Revision = None,
@@ -34,9 +32,9 @@ def verify(
     """Prove that a checkpoint is another with a resized table alone.
 
     Examples:
-        ctxextend verify tiny-gpt2 tiny-gpt2-512
-        ctxextend verify gpt2 gpt2-4096 --deep
-        ctxextend verify path/to/bert bert-2048 --json
+        ctxextend verify tiny-gpt2-512
+        ctxextend verify gpt2-4096 --deep
+        ctxextend verify bert-2048 --base path/to/bert --json
 
     Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
     """
@@ -45,9 +43,9 @@ def verify(
     from ctxextend.verification.verify import verify_resized
 
     sink = Output(as_json, quiet)
-    ref = options.from_flags(CheckpointRef, flags)
+    ref = options.from_flags(CheckpointRef, flags, source=base) if base else None
     with sink.progress("Comparing") as progress:
-        found = verify_resized(ref, extended, deep=deep, progress=progress)
+        found = verify_resized(resized, ref, deep=deep, progress=progress)
     sink.note(*found.notes)
     page = Page.of_stdout() if sys.stdout.isatty() else Page()  # long lines stay whole in a pipe
     for check in found.checks:

@@ -156,7 +156,7 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRu
     is_encoder, length = base.kind == ENCODER, max(model.max_len, LEAST_LENGTH)
     count = min(max(text.tokens // length, LEAST), DOCUMENTS if is_encoder else WINDOWS)
     measure = ("retrieval",) if is_encoder else ("position",)
-    settings = replace(text, original=None, length=(length,), tokens=count * length, measure=measure)
+    settings = replace(text, base=None, length=(length,), tokens=count * length, measure=measure)
     run = plan_evaluation(model, base if is_encoder else None, settings, least=1 if is_encoder else LEAST)
     if run.retrieval is not None and len(run.retrieval.documents) < LEAST:
         raise DataError(

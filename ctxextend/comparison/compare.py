@@ -66,7 +66,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
-@takes(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, "alone"))
+@takes(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, "no_base"))
 def compare(
     reference: str | os.PathLike[str],
     to: int,

@@ -275,5 +275,5 @@ def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
     if not same_special or not np.array_equal(own.encode(text), other.encode(text)):
         raise CheckpointError(
             f"The tokenizers of {model.name} and {base.name} cut the text into different tokens.",
-            "Name what it was made of: --original.",
+            "Name what it was made of: --base.",
         )

@@ -107,23 +107,23 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     model = load_eval_model(files, settings.precision)
     fitting_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)
-    known = None if settings.alone else find_base(read_provenance(files.checkpoint), settings.original)
+    known = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base)
     if known is not None:
         try:
             base = open_eval_model(known.ref, settings.precision, known.hashes)
             if base.kind != model.kind:
                 raise CheckpointError(
                     f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}.",
-                    "Name what it was made of: --original.",
+                    "Name what it was made of: --base.",
                 )
             notes += base.notes
         except CtxextendError as error:
-            if settings.original is not None:
+            if settings.base is not None:
                 raise
             base = None
-            warnings.append(f"What it was made of cannot be compared with it: {error.message} Name it with --original.")
-    elif not settings.alone:
-        notes.append("No recipe says what it was made of: name that with --original to compare with it.")
+            warnings.append(f"What it was made of cannot be compared with it: {error.message} Name it with --base.")
+    elif not settings.no_base:
+        notes.append("No recipe says what it was made of: name that with --base to compare with it.")
     run = plan_evaluation(model, base, settings, notes=notes)
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
@@ -152,7 +152,7 @@ def find_architecture(
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(
-            f"{where} names no model_type.", "Say what it is with --family, for example --family gpt2."
+            f"{where} names no model_type.", "Say what it is with --model-type, for example --model-type gpt2."
         )
     nowhere = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
     locations, unsupported = list[TableLocation](), list[UnsupportedPart]()
@@ -254,7 +254,7 @@ class FamilyTable:
     # transformers takes by default.
     table: str
     config_key: str  # states its length, with dots where configs are nested
-    reserved_rows: str = field(metadata={"json": "offset"})  # the rule for its rows before position 0
+    reserved_rows: str  # the rule for its rows before position 0
     notes: tuple[str, ...]  # what else is particular about it, in words
 
 

@@ -15,7 +15,7 @@ from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.inspection.stated_limits import client_limits, find_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, named_ref, takes
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, takes
 from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
@@ -43,7 +43,7 @@ def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref
         UnsupportedModelError: The model has no learned position table that is known here.
         ResizeError: The model has no such part, or flags have no meaning together.
     """
-    return inspect_model(open_model(named_ref(reference, ref)), part)
+    return inspect_model(open_model(CheckpointRef(os.fspath(reference), **ref)), part)
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
@@ -87,11 +87,11 @@ def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[Tabl
         return None
     with_part = len({other.positions for other in tables}) > 1
     flags = {
-        **{"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant, "family": ref.model_type},
+        **{"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant, "model-type": ref.model_type},
         **{"part": table.part or None if with_part else None, "to": table.positions},
-        **{"table": ref.table, "offset": ref.reserved_rows or None, "config-key": ref.config_key},
+        **{"tensor": ref.tensor, "reserved-rows": ref.reserved_rows or None, "config-key": ref.config_key},
     }
-    return shlex.join(["ctxextend", "resize", ref.source, *flag_words(flags), "--mend-limits"])
+    return shlex.join(["ctxextend", "resize", ref.source, *flag_words(flags), "--fix-limits"])
 
 
 def _report(

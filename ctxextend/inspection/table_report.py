@@ -27,7 +27,7 @@ class TableReport:
     config_key: str  # of config.json, that states its length, with dots where configs are nested
     rows: int  # reserved + positions, and in few families some behind the last position
     positions: int  # usable ones
-    reserved_rows: int = field(metadata={"json": "offset"})  # before position 0
+    reserved_rows: int  # before position 0
     hidden_size: int
     dtype: str  # as safetensors spells it
     bytes: int  # its size in the file

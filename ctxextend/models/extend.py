@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
 
-@takes(Resize, without=("mend_limits", "keep_code"))
+@takes(Resize, without=("fix_limits", "copy_code"))
 def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, **settings: Any) -> None:
     """Give a loaded transformers model another context length, in place.
 

@@ -30,7 +30,7 @@ class TablePlan:
     max_len_after: int
     rows_before: int  # reserved_rows + max_len_before, and in few families some behind the last position
     rows_after: int
-    reserved_rows: int = field(metadata={"json": "offset"})  # before position 0, which stay as they are
+    reserved_rows: int  # before position 0, which stay as they are
     hidden_size: int  # columns
     dtype: str  # as safetensors spells it
     location: TableLocation = field(metadata=not_in_json)  # where the registry has it
@@ -63,7 +63,7 @@ def plan_tables(
     plans = []
     for location, name in chosen:
         (rows, hidden_size), dtype, file = describe(name)
-        check_rows(location, rows, name, has_config=has_config and not settings.mend_limits)
+        check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
         # Every table that has its length by the same key must have so many positions at least.
         after = location.rows(
             max(other.key_value(settings.to) for other, _ in found if other.config_key == location.config_key)
@@ -82,7 +82,7 @@ def plan_tables(
                 hidden_size=hidden_size,
                 dtype=dtype,
                 location=location,
-                fixes_limits=settings.mend_limits,
+                fixes_limits=settings.fix_limits,
             )
         )
     changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}

@@ -75,7 +75,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
 def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     """Return the architecture of a checkpoint; the reference's `model_type` and `table` win over the config."""
     config = checkpoint.config
-    if ref.table is not None:
+    if ref.tensor is not None:
         return _described(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
@@ -84,15 +84,15 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         if checkpoint.adapter_of:
             message = f"{what} is an adapter of {checkpoint.adapter_of}, whose config is not read."
             then = f"Resize {checkpoint.adapter_of}, then load the adapter onto that. If it holds the table too: "
-        raise CheckpointError(message, f"{then}Say what it is with --family, for example --family gpt2.")
+        raise CheckpointError(message, f"{then}Say what it is with --model-type, for example --model-type gpt2.")
     # A model that is itself unsupported may hold a part of any type, where transformers lets it.
     types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
     parts = [name for name in types if isinstance(name, str) and name in FAMILIES]
     if isinstance(model_type, str) and model_type not in FAMILIES and (parts or model_type not in POSITION_SCHEMES):
         if ref.model_type is not None:
             near = get_close_matches(model_type.lower(), FAMILIES, 1)
-            hint = f"Did you mean --family {near[0]}? " if near else ""
-            message = f"--family {model_type} is not in ctxextend's registry."
+            hint = f"Did you mean --model-type {near[0]}? " if near else ""
+            message = f"--model-type {model_type} is not in ctxextend's registry."
             raise UnsupportedModelError(message, f"{hint}`ctxextend families` lists what is.")
         message = f"The model type {model_type!r} is not in ctxextend's registry"
         message += f", but a part of this one is of a known type: {', '.join(parts)}." if parts else "."
@@ -120,7 +120,7 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
         wanted = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
         raise CheckpointError(
             f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
-            "Check that model_type in config.json, or --family, and the weights belong together.",
+            "Check that model_type in config.json, or --model-type, and the weights belong together.",
         )
     return tuple(found)
 
@@ -190,22 +190,24 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
 
 def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     """Return the architecture of a model whose table the user describes."""
-    table, key, reserved = str(ref.table), ref.config_key, ref.reserved_rows
+    table, key, reserved = str(ref.tensor), ref.config_key, ref.reserved_rows
     shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
     rows = shape[0] if shape else 0
     stated = nested(checkpoint.config, tuple((key or "").split(".")))
     if len(shape) != 2:
         none = f"{checkpoint.root} holds no such tensor"
         has = f"it has shape {list(shape)}, not rows by hidden size" if shape else none
-        message, about = f"--table {table}: {has}.", None
+        message, about = f"--tensor {table}: {has}.", None
     elif key is None and checkpoint.has_config:
-        message, about = f"--table {table}: which key of config.json states its length is not known.", table
+        message, about = f"--tensor {table}: which key of config.json states its length is not known.", table
     elif checkpoint.has_config and stated not in (rows, rows - reserved):
         said = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
         message, about = said, table
     else:
         return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
-    raise CheckpointError(message, _suggestions(checkpoint, about) or "Check --table, --config-key and --offset.")
+    raise CheckpointError(
+        message, _suggestions(checkpoint, about) or "Check --tensor, --config-key and --reserved-rows."
+    )
 
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
@@ -235,7 +237,7 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
         for *_, entry, key, reserved in found
     )
     *_, entry, key, reserved = found[0]
-    words = flag_words({"table": entry.name, "offset": reserved or None, "config-key": key or "KEY"})
+    words = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})
     return f"Tensors that may be its position table: {shown}. {SAY_WHICH}{shlex.join(words)}"
 
 

@@ -95,7 +95,7 @@ def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
     if checkpoint.code:
         yield (
             f"The folder holds code, which was not run and is left out: {_listed(checkpoint.code)}. Keep it with "
-            "--keep-code."
+            "--copy-code."
         )
     mapped = list(dict.fromkeys(_mapped(checkpoint)))
     if mapped:

@@ -179,10 +179,10 @@ class ResizePlan:
                 f"The adapter now fits {checkpoint.adapter_of} at {self.max_len_after} positions alone: resize that "
                 "too, and load the adapter onto the result, since adapter_config.json still names the old one."
             )
-        if self.ref.table is not None and self.is_changed:
+        if self.ref.tensor is not None and self.is_changed:
             lengths_now = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
             for entry in checkpoint.entries.values():
-                if entry.name != self.ref.table and "pos" in entry.name and lengths_now & set(entry.shape):
+                if entry.name != self.ref.tensor and "pos" in entry.name and lengths_now & set(entry.shape):
                     yield f"{entry.name} {list(entry.shape)} may follow the length too, and is left as it is."
 
     def _low_limits(self) -> Iterator[str]:
@@ -192,7 +192,7 @@ class ResizePlan:
             for edit in self.edits
             if edit.is_limit and isinstance(edit.before, int) and edit.before < self.max_len_before
         ]
-        if low and (self.makes_rows or self.settings.mend_limits):
+        if low and (self.makes_rows or self.settings.fix_limits):
             yield (
                 f"Limits below the table's {self.max_len_before} positions are raised too ({', '.join(low)}): longer "
                 "texts were cut there, are now read whole, and so give something else."
@@ -415,7 +415,7 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
         settings: Any of these, by their names: ``keep_first`` and ``drop_last`` (positions at the start and the end
             that the method does not read), the method's own ``scope``, ``alpha``, ``seed``, ``sigma``, ``repeat`` and
             ``gain`` (see `list_methods`), ``part`` (which of several tables: encoder, decoder, text, …),
-            ``mend_limits`` (make all files state the table's length even where it stays), ``keep_code`` (copy code in
+            ``fix_limits`` (make all files state the table's length even where it stays), ``copy_code`` (copy code in
             the folder too; nothing in it is run), ``revision``, ``subfolder`` and ``variant`` (which copy of the
             checkpoint), ``family`` (the model type to take it for), and for a model type that is not in the registry
             ``table`` (its tensor), ``config_key`` (the key that states its length) and ``offset`` (its rows before
@@ -434,7 +434,7 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
 
 def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
     """Plan the resize of a checkpoint that is open already; see `plan_resize`."""
-    model = model.with_code() if settings.keep_code else model
+    model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     describe = partial(describe_table, checkpoint)
     tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config))

@@ -48,13 +48,13 @@ def open_devices() -> PartialState:
 
 def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> list[int]:
     """Return how many sequences of `length` tokens a device may hold at a time, the largest first."""
-    count, size = devices.num_processes, settings.micro_batch
+    count, size = devices.num_processes, settings.per_device_batch_size
     if settings.batch_size % (count * (size or 1)):
         among = f" in micro-batches of {size}" if size else ""
         raise TrainingError(
             f"--batch-size {settings.batch_size} cannot be shared by {count} devices{among}.",
             f"Make it a multiple of {count * (size or 1)}"
-            + (", or leave --micro-batch out (in a recipe: --set train.micro_batch=null)." if size else "."),
+            + (", or leave --per-device-batch-size out." if size else "."),
         )
     if size:
         return [size]

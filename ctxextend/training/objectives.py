@@ -118,7 +118,7 @@ class Distillation(torch.nn.Module):
         if sizes[0] != sizes[1]:
             raise CheckpointError(
                 f"The states of {student.name} have {sizes[0]:,} values, and those of {teacher.name} {sizes[1]:,}.",
-                "Name what it was made of: --original.",
+                "Name what it was made of: --base.",
             )
         self.position_base = position_base(student) if placed else 0
 

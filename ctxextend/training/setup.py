@@ -166,7 +166,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
     except CtxextendError as error:
         raise TrainingError(
             f"Which rows of {name} are new is not known. {error.message}",
-            "Name what it was made of with --original, or train the whole table: --trainable positions.",
+            "Name what it was made of with --base, or train the whole table: --trainable positions.",
         ) from error
     if learned.all():
         raise TrainingError(
@@ -268,7 +268,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     elif teacher is None:
         raise TrainingError(
             f"{model.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
-            "Name that with --original.",
+            "Name that with --base.",
         )
     else:
         is_sentence = (model.root / SENTENCE_MODULES).is_file()

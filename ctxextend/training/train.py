@@ -134,7 +134,7 @@ def train_recipe(
     with ExitStack() as stack:
         with devices.main_process_first():
             source = opened = plan.model if plan is not None else open_model(recipe.checkpoint)
-            if recipe.keeps_code:
+            if recipe.copies_code:
                 source = opened = source.with_code()
             table = read_table(source)
             sha256 = table_hash(table)
@@ -157,10 +157,10 @@ def train_recipe(
                     plan.execute(resized)
                 ref = CheckpointRef(str(resized), variant=plan.ref.variant, model_type=plan.ref.model_type)
                 opened = replace(open_model(ref), ref=source.ref)  # so that messages name what the user named
-                opened = opened.with_code() if recipe.keeps_code else opened
+                opened = opened.with_code() if recipe.copies_code else opened
                 table = read_table(opened)
             files, written = open_files(opened), read_provenance(opened.checkpoint)
-            base = find_base(written, settings.original)
+            base = find_base(written, settings.base)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, tell)
         model = load_eval_model(files, "fp32")
@@ -183,7 +183,7 @@ def train_recipe(
         if devices.is_main_process:
             found, ref = source.checkpoint.source, recipe.checkpoint
             ref = replace(ref, revision=found.revision) if found.kind == "hub" else ref
-            filled = replace(task.settings, lr=result.lr, micro_batch=result.micro_batch)
+            filled = replace(task.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size)
             hashes = sha256, table_hash(weights.tensor(files.table))
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(written.values) if written else {}

@@ -56,11 +56,11 @@ def run_training(
     task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
     with quiet(), Stop() as stop:
-        for micro_batch, is_checkpointed in attempts:
+        for per_device_batch_size, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
             begun, callback = folder.step, RunCallback(setup, folder, stop, progress)
-            trainer = _make_trainer(callback, micro_batch)
+            trainer = _make_trainer(callback, per_device_batch_size)
             try:
                 _train(trainer, callback)
             except Exception as error:
@@ -68,15 +68,15 @@ def run_training(
                     raise
                 failure = error.with_traceback(None)  # whose frames hold what does not fit
             else:
-                return _result(trainer, callback, micro_batch)
+                return _result(trainer, callback, per_device_batch_size)
             if trainer.state.global_step > begun or task.devices.num_processes > 1 or is_checkpointed:
                 break
-            tell(f"The memory does not hold {micro_batch} sequences at once; less is tried.")
+            tell(f"The memory does not hold {per_device_batch_size} sequences at once; less is tried.")
             setup.objective.zero_grad()
             release_memory(trainer)
     raise TrainingError(
-        f"The memory did not hold {micro_batch} sequences of {task.length:,} tokens at once.",
-        "Give a smaller --micro-batch, a shorter --seq-len, or --window.",
+        f"The memory did not hold {per_device_batch_size} sequences of {task.length:,} tokens at once.",
+        "Give a smaller --per-device-batch-size, a shorter --seq-len, or --window.",
     ) from failure
 
 
@@ -107,7 +107,7 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
         ) from None
 
 
-def _result(trainer: "RunTrainer", callback: "RunCallback", micro_batch: int) -> TrainResult:
+def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_size: int) -> TrainResult:
     """Return the result of a run that finished, written nowhere yet."""
     task, settings, log = callback.setup.task, callback.setup.task.settings, tuple(trainer.state.log_history)
     step, kind, stop = trainer.state.global_step, callback.setup.model.kind, callback.stop.signal
@@ -122,7 +122,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", micro_batch: int) ->
         parameters=callback.setup.trainable.count,
         steps=step,
         batch_size=settings.batch_size,
-        micro_batch=micro_batch,
+        per_device_batch_size=per_device_batch_size,
         devices=task.devices.num_processes,
         seq_len=task.span,
         window=task.length,
@@ -138,16 +138,16 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", micro_batch: int) ->
     )
 
 
-def _make_trainer(callback: "RunCallback", micro_batch: int) -> "RunTrainer":
+def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTrainer":
     setup, folder = callback.setup, callback.folder
     settings, devices = setup.task.settings, setup.task.devices
     is_cpu, count = devices.device.type == "cpu", settings.steps * settings.batch_size
     arguments = TrainingArguments(
         output_dir=str(folder.path),
         max_steps=settings.steps,
-        per_device_train_batch_size=micro_batch,
-        per_device_eval_batch_size=micro_batch if setup.eval_count >= settings.batch_size else 1,
-        gradient_accumulation_steps=settings.batch_size // (micro_batch * devices.num_processes),
+        per_device_train_batch_size=per_device_batch_size,
+        per_device_eval_batch_size=per_device_batch_size if setup.eval_count >= settings.batch_size else 1,
+        gradient_accumulation_steps=settings.batch_size // (per_device_batch_size * devices.num_processes),
         learning_rate=setup.lr,
         weight_decay=settings.weight_decay,
         lr_scheduler_type="cosine",

@@ -32,7 +32,9 @@ RUN_FILE = "run.json"
 # transformers' name of a save; the step follows.
 SAVE = "checkpoint-"
 # Settings that may change when a run is resumed.
-FREE = tuple(f"train.{name}" for name in ("steps", "micro_batch", "eval_every", "save_every", "report_to", "keep_code"))
+FREE = tuple(
+    f"train.{name}" for name in ("steps", "per_device_batch_size", "eval_every", "save_every", "report_to", "copy_code")
+)
 # The key of the steps that were asked for first, which gave the learning rates until the interruption.
 BEGUN_FOR = "begun for"
 
@@ -165,7 +167,7 @@ class TrainResult:
     parameters: int  # number of trainable values
     steps: int  # optimizer steps
     batch_size: int  # sequences of a step, over all devices
-    micro_batch: int  # sequences that a device held at a time
+    per_device_batch_size: int  # sequences that a device held at a time
     devices: int
     seq_len: int  # positions that a sequence could use
     window: int  # tokens of a sequence

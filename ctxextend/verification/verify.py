@@ -12,13 +12,13 @@ import numpy as np
 from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, holds, resolve_source
-from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, VerificationError
+from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, SourceError, VerificationError
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Resize, flag_words, named_ref, takes
-from ctxextend.recipe_file import read_provenance
+from ctxextend.recipe import CheckpointRef, Resize, flag_words, takes
+from ctxextend.recipe_file import find_base, read_provenance
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import (
     Check,
@@ -77,19 +77,19 @@ class Verification:
 
 @takes(CheckpointRef)
 def verify(
-    base: str | os.PathLike[str], extended: str | os.PathLike[str], *, deep: bool = False, **ref: Any
+    reference: str | os.PathLike[str], base: str | os.PathLike[str] | None = None, *, deep: bool = False, **ref: Any
 ) -> Verification:
-    """Verify that one checkpoint is another with resized position tables, and nothing else.
+    """Verify that a checkpoint is its base checkpoint with resized position tables, and nothing else.
 
     Every byte of every other tensor is read and compared; the tables are made again from the base checkpoint, by the
     recipe beside the resized one or, without a recipe, by trying each method with its default settings; config,
     tokenizer and side files are compared with what the resize should have made of them.
 
     Args:
-        base: The base checkpoint, as in `plan_resize`.
-        extended: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
+        reference: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
+        base: The base checkpoint, as in `plan_resize`; None is what the recipe beside the resized one names.
         deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
-        ref: Which checkpoint the base is, as in `plan_resize`.
+        ref: Which checkpoint the base is, as in `plan_resize`; only with `base`.
 
     Raises:
         SourceError: Nothing is at one of the references.
@@ -97,13 +97,19 @@ def verify(
         UnsupportedModelError: The base has no learned position table that is known here.
         ResizeError: Flags have no meaning together.
     """
-    return verify_resized(named_ref(base, ref), os.fspath(extended), deep=deep)
+    named = None if base is None else CheckpointRef(os.fspath(base), **ref)
+    return verify_resized(os.fspath(reference), named, deep=deep)
 
 
 def verify_resized(
-    ref: CheckpointRef, reference: str, *, deep: bool = False, progress: Progress = no_progress
+    reference: str, ref: CheckpointRef | None, *, deep: bool = False, progress: Progress = no_progress
 ) -> Verification:
     """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared."""
+    if ref is None:
+        known = find_base(read_provenance(open_reference(CheckpointRef(reference))))
+        if known is None:
+            raise SourceError(f"No recipe in {reference} names its base checkpoint.", "Name it with --base.")
+        ref = known.ref
     base = open_reference(ref)
     try:
         resized = _open_resized(resolve_source(reference, variant=None), base)

@@ -100,7 +100,7 @@ def test_resize_leaves_out_side_files_that_are_no_files_of_the_folder(kind: str,
     assert {path.name for path in result.output.iterdir()} == {
         *("config.json", "model.safetensors", "README.md", "ctxextend.yaml")
     }
-    assert verify(folder, result.output).passed
+    assert verify(result.output, folder).passed
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link out"])
@@ -110,7 +110,7 @@ def test_verify_names_what_is_no_file_of_an_output_and_does_not_open_it(kind: st
     resize(folder, to=NEW, output="out")
     put(kind, Path("out", "tokenizer_config.json"))
     with within(2):
-        claims = verify(folder, "out").checks
+        claims = verify("out", folder).checks
     (said,) = next(claim.evidence for claim in claims if claim.name == "files")
     assert said.startswith("tokenizer_config.json lies beside: ")
     assert "secret" not in str(claims)
@@ -177,14 +177,14 @@ def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: Make
     resize(folder, to=NEW, output="out")
     assert all((Path("out") / name).read_bytes() == b"kept" for name in ODD_NAMES)
     assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
-    assert verify(folder, "out").passed
+    assert verify("out", folder).passed
 
 
 def test_commands_show_hostile_names_of_tensors_escaped(tmp_path: Path) -> None:
     sound = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
     odd = model(tmp_path / "model", pack(sound | {ODD_TENSOR: entry(64, 128, "F32", [4, 4])}, bytes(128)), "mystery")
     plain = model(tmp_path / "plain", pack(sound, bytes(64)), "mystery")
-    by_hand, given = (("--table", name, "--config-key", "n_positions") for name in ("wpe.weight", ODD_TENSOR))
+    by_hand, given = (("--tensor", name, "--config-key", "n_positions") for name in ("wpe.weight", ODD_TENSOR))
     said = ""
     for arguments in (
         ("inspect", odd),  # an error with candidates
@@ -192,9 +192,9 @@ def test_commands_show_hostile_names_of_tensors_escaped(tmp_path: Path) -> None:
         ("resize", odd, *given, "--to", "32", "--dry-run"),  # a plan
         ("resize", odd, *given, "--to", "32", "-o", "out"),  # notes
         ("resize", odd, *by_hand, "--to", "32", "-o", "other"),  # warnings
-        ("verify", odd, "out", *given),  # checks
-        ("verify", odd, plain, *by_hand),  # checks that fail
-        ("verify", plain, odd),
+        ("verify", "out", "--base", odd, *given),  # checks
+        ("verify", plain, "--base", odd, *by_hand),  # checks that fail
+        ("verify", odd, "--base", plain),
         ("resize", odd, *by_hand[:2], "--config-key", ODD_TENSOR, "--to", "32"),
     ):
         done = trainings.invoke(*arguments)
@@ -230,11 +230,11 @@ def test_no_command_runs_the_code_of_a_folder(tmp_path: Path, monkeypatch: pytes
     plant(folder, marker)
     monkeypatch.setattr("builtins.input", lambda *_: "yes")  # which transformers asks where nothing was said
     inspect(folder)
-    output = resize(folder, to=32, keep_code=True, output="out").output
+    output = resize(folder, to=32, copy_code=True, output="out").output
     inspect(output)
-    assert verify(folder, output, deep=True).passed
+    assert verify(output, folder, deep=True).passed
     evaluate(output, "book.txt", tokens=512, measure=("position",))
-    trained = train(output, "book.txt", 1, batch_size=2, output="trained", keep_code=True).output
+    trained = train(output, "book.txt", 1, batch_size=2, output="trained", copy_code=True).output
     assert (trained / "modeling_x.py").exists()
     assert not marker.exists()
     from transformers import AutoModelForCausalLM
@@ -268,31 +268,31 @@ def test_resize_leaves_code_out_and_says_so(with_code: Path) -> None:
     assert (Path("out") / "happy.txt").exists()
     told = json.loads(done.stdout)
     assert dict.fromkeys(CODE, "code, which was not run") == told["files"]["omitted"]
-    assert told["warnings"][0].endswith("Keep it with --keep-code.")
+    assert told["warnings"][0].endswith("Keep it with --copy-code.")
     assert "modeling_x.py" in told["warnings"][0] in done.stderr.replace("Warning: ", "")
 
 
-def test_resize_keeps_code_where_it_is_told_to(with_code: Path) -> None:
-    done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--keep-code", "--verify")
+def test_resize_copies_code_where_it_is_told_to(with_code: Path) -> None:
+    done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--copy-code", "--verify")
     assert code_in(Path("out")) == set(CODE)
-    assert "keep_code: true" in (Path("out") / "ctxextend.yaml").read_text()
+    assert "copy_code: true" in (Path("out") / "ctxextend.yaml").read_text()
     assert "The folder holds code, which was not run and is copied: " in done.stderr
     assert code_in(run("out/ctxextend.yaml", "again").output) == set(CODE)
-    assert code_in(run("out/ctxextend.yaml", "without", changes=["resize.keep_code=false"]).output) == set()
+    assert code_in(run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"]).output) == set()
 
 
 def test_verify_accepts_code_that_was_kept_and_code_that_was_left_out(with_code: Path) -> None:
-    kept = resize(with_code, to=NEW, keep_code=True, output="kept").output
+    kept = resize(with_code, to=NEW, copy_code=True, output="kept").output
     left = resize(with_code, to=NEW, output="left").output
-    assert verify(with_code, kept).passed
+    assert verify(kept, with_code).passed
     shutil.copy(with_code / "run.sh", left)
-    assert verify(with_code, left).passed
+    assert verify(left, with_code).passed
     (left / "run.sh").write_text("other code")
-    assert "run.sh is not what it was" in str(verify(with_code, left).checks)
+    assert "run.sh is not what it was" in str(verify(left, with_code).checks)
     (left / "run.sh").rename(left / "new.py")
-    assert "new.py is not in the original" in str(verify(with_code, left).checks)
+    assert "new.py is not in the original" in str(verify(left, with_code).checks)
     (kept / "run.sh").unlink()
-    assert "run.sh is missing" in str(verify(with_code, kept).checks)
+    assert "run.sh is missing" in str(verify(kept, with_code).checks)
 
 
 @pytest.mark.usefixtures("book")
@@ -301,7 +301,7 @@ def test_train_leaves_code_out_and_refuses_to_replace_it(gpt2: Path) -> None:
     Path("source/modeling_x.py").write_text("code")
     done = trainings.train("source", "left", "--json", steps=1)
     assert not Path("left/modeling_x.py").exists()
-    assert "Keep it with --keep-code." in str(json.loads(done.stdout)["warnings"])
+    assert "Keep it with --copy-code." in str(json.loads(done.stdout)["warnings"])
     Path("left/modeling_x.py").write_text("code")
     asked = ("source", "--data", "book.txt", "--steps", 1, "-o", "left", "--force")
     assert "holds modeling_x.py" in trainings.invoke("train", *asked).stderr
@@ -347,6 +347,6 @@ def test_evaluate_refuses_what_transformers_might_open(kind: str, what: str, gpt
 def test_deep_verify_does_not_load_an_output_whose_links_lead_out(gpt2: Path) -> None:
     resize(gpt2, to=40, output="out")
     put("a link out", Path("out", "generation_config.json"))
-    loads = next(claim for claim in verify(gpt2, "out", deep=True).checks if claim.name == "loads")
+    loads = next(claim for claim in verify("out", gpt2, deep=True).checks if claim.name == "loads")
     assert not loads.passed
     assert "generation_config.json is a link that leads out of the folder, and transformers" in loads.evidence[0]

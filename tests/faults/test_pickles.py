@@ -78,7 +78,7 @@ def test_no_command_runs_what_weights_hold(name: str, make_pico: MakePico, tmp_p
     save({"a": Call(os.system, f"touch {canary}")}, folder / name)
     uses: tuple[Callable[[], Any], ...] = (
         lambda: resize(folder, to=40),
-        lambda: resize(folder / name, to=40, family="gpt2"),
+        lambda: resize(folder / name, to=40, model_type="gpt2"),
         lambda: inspect(folder),
         lambda: verify(folder, folder),
     )
@@ -96,7 +96,7 @@ def test_no_command_reads_the_pickles_beside_the_weights(tmp_path: Path) -> None
         save({"a": Call(os.system, f"touch {canary}")}, source / name, write_pickle)
     inspect(source)
     output = resize(source, to=32, output="out").output
-    assert verify(source, output, deep=True).passed
+    assert verify(output, source, deep=True).passed
     evaluate(source, "book.txt", tokens=512, measure=("position",))
     train(source, "book.txt", 1, batch_size=2, output="trained")
     assert not canary.exists()

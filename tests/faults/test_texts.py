@@ -172,7 +172,7 @@ def test_a_hostile_recipe_is_refused_by_the_command_and_passed_over_beside_a_che
     with within(4):
         done = trainings.invoke("run", "made/ctxextend.yaml", "--dry-run", "--json")
         assert inspect("made").method is None
-        assert verify(folders["config.json"], "made").passed
+        assert verify("made", folders["config.json"]).passed
     assert done.exit_code == 1
     assert json.loads(done.stdout)["error"]["type"] == "RecipeError"
     assert "Traceback" not in done.stderr

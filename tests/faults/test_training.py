@@ -124,7 +124,20 @@ def test_train_where_a_call_fails_says_so_and_goes_on(error: str, first: int, tr
         check_again(training.nursery, TRAIN, training.tensors)
 
 
-COMPARE = ("compare", "source", "--to", 40, "--data", "book.txt", "--methods", "copy,last", "--report", "page.html")
+COMPARE = (
+    "compare",
+    "source",
+    "--to",
+    40,
+    "--data",
+    "book.txt",
+    "--method",
+    "copy",
+    "--method",
+    "last",
+    "--report",
+    "page.html",
+)
 
 
 def is_whole(page: Path) -> bool:
