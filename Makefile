@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint format readme bench clean
+.PHONY: demo test test-slow lint format docs-output bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
@@ -25,9 +25,9 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Put the true output of every command into the README.
-readme: $(VENV)/installed-dev
-	$(BIN)/python -m tests.test_readme
+# Put the true output of every command into README and docs.
+docs-output: $(VENV)/installed-dev
+	$(BIN)/python -m tests.test_docs
 
 # Fails where a measure misses what it must reach; the table is written all the same.
 bench: $(VENV)/installed-dev

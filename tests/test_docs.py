@@ -1,4 +1,4 @@
-"""The README's command blocks, all of them run; `make readme` writes their true output into it."""
+"""The command blocks of README and docs, all of them run; `make docs-output` writes their true output into them."""
 
 import io
 import os
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.text import Text
 from typer.main import get_command
@@ -25,8 +26,11 @@ from ctxextend.inspection.inspect import inspect
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+# Each is read by itself, and so runs in a folder of its own.
+PAGES = {path.name: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
 SCREEN = ROOT / "docs" / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+(?:#[^)\s]*)?)\)")
 GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
 # Fonts of another site, which an image must not ask for.
 FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
@@ -40,8 +44,8 @@ EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTAL
 FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b ± \d+\.\d+)?|[█ ]{2,}|\n *")
 
 
-def blocks(language: str) -> list[str]:
-    return [match["body"] for match in BLOCK.finditer(README.read_text()) if match["language"] == language]
+def blocks(name: str, language: str) -> list[str]:
+    return [match["body"] for match in BLOCK.finditer(PAGES[name].read_text()) if match["language"] == language]
 
 
 def run(command: str) -> str:
@@ -86,20 +90,20 @@ def methods_table() -> str:
 
 
 def commands_reference() -> str:
-    """Return every command's usage, purpose, arguments and options, folded away."""
+    """Return every command's usage, purpose, arguments and options."""
     group: Any = get_command(app_of())
     context = group.make_context("ctxextend", [], resilient_parsing=True)
     every = [_reference(group, context)]
     for name, command in group.commands.items():
         every.append(_reference(command, command.make_context(name, [], parent=context, resilient_parsing=True)))
-    return f"<details>\n<summary>Every command and flag</summary>\n\n{''.join(every)}</details>\n"
+    return "".join(every)
 
 
 def _reference(command: Any, context: Any) -> str:
     usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
     rows = [row for group, rows in sections(command, context).items() if group != "Commands" for row in rows]
     body = "".join(f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows)
-    return f"**`{usage}`**: {summary(command)}\n\n| argument or option | meaning |\n|---|---|\n{body}\n"
+    return f"## `{context.command_path}`\n\n{summary(command)} `{usage}`\n\n| argument or option | meaning |\n|---|---|\n{body}\n"
 
 
 def _cell(text: str) -> str:
@@ -110,12 +114,12 @@ GENERATORS = {"families": families_table, "methods": methods_table, "commands": 
 
 
 def with_generated(text: str) -> str:
-    """Return the README with what is generated from the code between its marks."""
+    """Return a page with what is generated from the code between its marks."""
     return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
 
 
 def rendered(text: str, run: Callable[[str], str]) -> str:
-    """Return the README with the true output under every command of its console blocks, run in order."""
+    """Return a page with the true output under every command of its console blocks, run in order."""
 
     def render(match: re.Match[str]) -> str:
         if match["language"] != "console":
@@ -147,43 +151,55 @@ def test_readme_shows_the_screen_of_inspect_as_it_is() -> None:
 
 
 def lasting(text: str) -> str:
-    """Return the README with what differs from run to run, and from Python to Python, written as N."""
+    """Return a page with what differs from run to run, and from Python to Python, written as N."""
     text = EVALUATION.sub(lambda match: FIGURES.sub(" N ", match[0]), SECONDS.sub("N s", text))
     return TRAINED.sub(lambda match: NUMBERS.sub("N", match[0]), text)
 
 
-def test_readme_shows_the_true_output_of_every_command() -> None:
-    text = README.read_text()
+@pytest.mark.parametrize("name", PAGES)
+def test_page_shows_the_true_output_of_every_command(name: str) -> None:
+    text = PAGES[name].read_text()
     assert lasting(rendered(text, run_here)) == lasting(text)
 
 
-def test_readme_shows_what_the_code_says() -> None:
-    text = README.read_text()
-    assert {match[2] for match in GENERATED.finditer(text)} == set(GENERATORS)
-    assert with_generated(text) == text
-
-
-def test_readme_python_runs_as_it_stands() -> None:
-    for code in blocks("python"):
+@pytest.mark.parametrize("name", PAGES)
+def test_page_python_runs_as_it_stands(name: str) -> None:
+    for code in blocks(name, "python"):
         exec(code, {})
 
 
-def test_readme_has_no_block_that_is_not_tested() -> None:
-    assert {match["language"] for match in BLOCK.finditer(README.read_text())} == {"console", "python", "sh"}
+def test_pages_show_what_the_code_says() -> None:
+    generated = set()
+    for path in PAGES.values():
+        text = path.read_text()
+        generated |= {match[2] for match in GENERATED.finditer(text)}
+        assert with_generated(text) == text
+    assert generated == set(GENERATORS)
+
+
+def test_pages_have_no_block_that_is_not_tested() -> None:
+    languages = {name: {match["language"] for match in BLOCK.finditer(path.read_text())} for name, path in PAGES.items()}
+    assert languages.pop("README.md") == {"console", "sh"}
+    assert set().union(*languages.values()) <= {"console", "python", "yaml"}
+
+
+def test_pages_link_to_files_that_are_there() -> None:
+    for path in PAGES.values():
+        for target in LINK.findall(path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target.partition("#")[0]).exists(), f"{path.name}: {target}"
 
 
 def test_readme_make_targets_exist() -> None:
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
     assert "make test" in lines
-    for line in lines:
-        assert line.startswith("make "), "a block of another kind of command needs a test of its own"
+    for line in (line for line in lines if line.startswith("make ")):
         planned = subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True)
         assert planned.stdout
 
 
-def test_readme_says_of_each_promise_where_it_is_tested() -> None:
-    section = README.read_text().split("\n## What we promise\n")[1].split("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| **")]
+def test_guarantees_say_of_each_where_it_is_tested() -> None:
+    rows = [line for line in PAGES["guarantees.md"].read_text().splitlines() if line.startswith("| **")]
     named = {name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.rsplit(" | ", 1)[1])}
     assert len(rows) == 9
     assert all("def test_" in (ROOT / "tests" / name).read_text() for name in named)
@@ -192,9 +208,10 @@ def test_readme_says_of_each_promise_where_it_is_tested() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as temporary:
-        os.chdir(temporary)
-        README.write_text(with_generated(rendered(README.read_text(), run)))
+    for page in [PAGES[name] for name in sys.argv[1:]] or PAGES.values():
+        with tempfile.TemporaryDirectory() as temporary:
+            os.chdir(temporary)
+            page.write_text(with_generated(rendered(page.read_text(), run)))
     with tempfile.TemporaryDirectory() as temporary:
         os.chdir(temporary)
         SCREEN.write_text(screen())
