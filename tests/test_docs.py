@@ -23,6 +23,7 @@ from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.output import styled
 from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect
+from ctxextend.recipe_file import parse_recipe
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -166,6 +167,12 @@ def test_page_shows_the_true_output_of_every_command(name: str) -> None:
 def test_page_python_runs_as_it_stands(name: str) -> None:
     for code in blocks(name, "python"):
         exec(code, {})
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_yaml_is_a_recipe(name: str) -> None:
+    for text in blocks(name, "yaml"):
+        assert parse_recipe(text, name).recipe
 
 
 def test_pages_show_what_the_code_says() -> None:
