@@ -104,7 +104,8 @@ def _reference(command: Any, context: Any) -> str:
     usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
     rows = [row for group, rows in sections(command, context).items() if group != "Commands" for row in rows]
     body = "".join(f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows)
-    return f"## `{context.command_path}`\n\n{summary(command)} `{usage}`\n\n| argument or option | meaning |\n|---|---|\n{body}\n"
+    head = f"## `{context.command_path}`\n\n{summary(command)} `{usage}`\n\n"
+    return f"{head}| argument or option | meaning |\n|---|---|\n{body}\n"
 
 
 def _cell(text: str) -> str:
@@ -185,7 +186,8 @@ def test_pages_show_what_the_code_says() -> None:
 
 
 def test_pages_have_no_block_that_is_not_tested() -> None:
-    languages = {name: {match["language"] for match in BLOCK.finditer(path.read_text())} for name, path in PAGES.items()}
+    found = {name: BLOCK.finditer(path.read_text()) for name, path in PAGES.items()}
+    languages = {name: {match["language"] for match in matches} for name, matches in found.items()}
     assert languages.pop("README.md") == {"console", "sh"}
     assert set().union(*languages.values()) <= {"console", "python", "yaml"}
 
