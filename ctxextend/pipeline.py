@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.errors import RecipeError
-from ctxextend.evaluation.eval_model import check_tables
+from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.json_output import not_in_json
@@ -16,7 +16,7 @@ from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Recipe
-from ctxextend.recipe_file import RecipeFile, read_recipe, table_hashes
+from ctxextend.recipe_file import RecipeFile, SourceHashes, read_recipe, source_hashes
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ def run_recipe(
 
 def plan_run(written: RecipeFile) -> ResizePlan | None:
     """See that a run's source is what its recipe says, and plan its resize if there is one; nothing is written."""
-    recipe, hashes = written.recipe, table_hashes(written.provenance)
-    if recipe.resize is None and not hashes:
+    recipe, hashes = written.recipe, source_hashes(written.provenance)
+    if recipe.resize is None and hashes == SourceHashes():
         return None
     checkpoint = open_reference(recipe.checkpoint)
-    check_tables(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
+    check_source(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
     return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize) if recipe.resize else None
 
 

@@ -269,6 +269,13 @@ def _given(settings: Any) -> dict[str, Any]:
 # ---- the recipe beside an output
 
 
+class SourceHashes(NamedTuple):
+    """What a recipe says of the weights that its output was made of, as far as it does."""
+
+    tables: Mapping[str, str] = {}  # SHA-256 of its tables, by their names
+    fingerprint: str | None = None  # see `Checkpoint.weights_fingerprint`
+
+
 @dataclass(frozen=True)
 class Provenance:
     """How an output came about, as the recipe beside it says."""
@@ -278,9 +285,9 @@ class Provenance:
     # What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
     trainable: str | None = None
     method: str | None = None  # that made the rows; None where it names none that there is
-    # The rows that each table had before and had then, and its SHA-256 before, as far as the recipe says so.
+    # The rows that each table had before and had then, as far as the recipe says so.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    hashes: SourceHashes = field(default_factory=SourceHashes)
     values: Mapping[str, Any] = field(default_factory=dict)  # the whole of the file, as plain values
     # The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.
     before: "Provenance | None" = None
@@ -309,7 +316,7 @@ class BaseCheckpoint:
     """The base checkpoint of what was resized or trained."""
 
     ref: CheckpointRef
-    hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 that its tables should have, by their names
+    hashes: SourceHashes = field(default_factory=SourceHashes)  # that its weights should have
     chain: tuple[Provenance, ...] = ()  # what was made of it, the newest first; empty where the user named the base
 
 
@@ -341,7 +348,7 @@ def parse_provenance(text: str, name: str, runs: int = 1) -> Provenance:
                 for key, counts in rows.items()
                 if all(type(count) is int and 0 <= count < 2**63 for count in counts)
             },
-            hashes=table_hashes(facts),
+            hashes=source_hashes(facts),
             values=written.values,
             before=None if before is None else parse_provenance(yaml_text(before), name, runs + 1),
         )
@@ -359,10 +366,12 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
 
 
-def table_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 that each table had before, as far as a file's ``provenance`` says so, by the table's name."""
+def source_hashes(facts: Mapping[str, Any]) -> SourceHashes:
+    """Return what a file's ``provenance`` says of the weights that its output was made of."""
     found = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
-    return {name: value for name, value in found.items() if SHA256.fullmatch(value)}
+    tables = {name: value for name, value in found.items() if SHA256.fullmatch(value)}
+    fingerprint = str(facts.get("source_fingerprint"))
+    return SourceHashes(tables, fingerprint if SHA256.fullmatch(fingerprint) else None)
 
 
 def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:

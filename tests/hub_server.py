@@ -1,5 +1,6 @@
 """A small server on loopback that speaks as much of the Hub's API as huggingface_hub's client asks for, well or ill."""
 
+import base64
 import hashlib
 import json
 import re
@@ -47,6 +48,7 @@ class Hub:
     faults: list[Fault] = field(default_factory=list)  # the first that fits is given, else the right answer
     requests: list[str] = field(default_factory=list)  # method and path of each
     tokens: list[str] = field(default_factory=list)  # what each request showed to be let in
+    large: dict[str, bytes] = field(default_factory=dict)  # uploaded contents that no commit has named yet, by SHA-256
 
     def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
         """Publish a folder."""
@@ -95,8 +97,12 @@ def serve() -> Iterator[Hub]:
         def do_POST(self) -> None:
             self.answer(with_body=True)
 
+        def do_PUT(self) -> None:
+            self.answer(with_body=True)
+
         def answer(self, with_body: bool) -> None:
             path = unquote(urlsplit(self.path).path).strip("/")
+            self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             hub.requests.append(f"{self.command} {path}")
             hub.tokens.append(self.headers.get("Authorization", ""))
             fault = next((fault for fault in hub.faults if re.search(fault.asked, hub.requests[-1])), None)
@@ -104,6 +110,10 @@ def serve() -> Iterator[Hub]:
                 shown = self.headers.get("Authorization", "")
                 headers = {name: value.replace("{authorization}", shown) for name, value in fault.headers.items()}
                 self.reply(fault.status, fault.body.replace("{authorization}", shown).encode(), headers, with_body)
+                return
+            if (done := self.take_upload(path)) is not None:
+                status, answer = done
+                self.reply(status, json.dumps(answer).encode(), {}, with_body)
                 return
             is_api = path.startswith(("api/models/", "api/datasets/"))
             rest = path.removeprefix("api/models/").removeprefix("api/")
@@ -122,6 +132,45 @@ def serve() -> Iterator[Hub]:
             else:
                 self.send_file(repo, parts[2], with_body)
 
+        def take_upload(self, path: str) -> tuple[int, dict[str, object]] | None:
+            """Do a step of an upload, and return its answer; None where another thing is asked for."""
+            repo_id = next((name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), "")
+            match path.removeprefix(f"api/models/{repo_id}/").removeprefix(f"{repo_id}.git/").split("/"):
+                case ["api", "repos", "create"]:
+                    asked = json.loads(self.body)
+                    name = f"{asked['organization'] or 'me'}/{asked['name']}"
+                    status = 409 if name in hub.repos else 200
+                    hub.repos.setdefault(name, Repo({}))
+                    return status, {"url": f"{hub.endpoint}/{name}"}
+                case ["api", "validate-yaml"]:
+                    return 200, {"errors": [], "warnings": []}
+                case ["preupload", "main"]:
+                    files = [
+                        {"path": file["path"], "shouldIgnore": False}
+                        | {"uploadMode": "lfs" if large(file["path"], b"") else "regular"}
+                        for file in json.loads(self.body)["files"]
+                    ]
+                    return 200, {"files": files}
+                case ["info", "lfs", "objects", "batch"]:
+                    href = f"{hub.endpoint}/large"
+                    objects = [
+                        asked | {"actions": {"upload": {"href": f"{href}/{asked['oid']}"}}}
+                        for asked in json.loads(self.body)["objects"]
+                    ]
+                    return 200, {"objects": objects, "transfer": "basic"}
+                case ["large", oid]:
+                    hub.large[oid] = self.body
+                    return 200, {}
+                case ["commit", "main"]:
+                    for line in map(json.loads, self.body.splitlines()):
+                        value = line["value"]
+                        if line["key"] == "file":
+                            hub.repos[repo_id].files[value["path"]] = base64.b64decode(value["content"])
+                        elif line["key"] == "lfsFile":
+                            hub.repos[repo_id].files[value["path"]] = hub.large[value["oid"]]
+                    return 200, {"commitUrl": f"{hub.endpoint}/{repo_id}/commit/{SHA}", "commitOid": SHA}
+            return None
+
         def describe(self, repo_id: str, repo: Repo, parts: list[str], with_body: bool) -> None:
             tree: list[dict[str, object]] = [
                 {"type": "file", "path": name, "size": len(data), "oid": git_hash(data), **large(name, data)}
@@ -138,7 +187,7 @@ def serve() -> Iterator[Hub]:
             if parts[0] == "tree":
                 answer = [entry for entry in above + tree if str(entry["path"]).startswith("".join(parts[2:]))]
             elif parts[0] == "paths-info":
-                asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
+                asked = parse_qs(self.body.decode())["paths"]
                 answer = [entry for entry in above + tree if entry["path"] in asked]
             self.reply(200, json.dumps(answer).encode(), {}, with_body)
 

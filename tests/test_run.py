@@ -1,18 +1,23 @@
 """`run`: the steps of a recipe file from the command line and the library."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 import ctxextend
 from ctxextend import RecipeError, RunResult, pipeline, resize
+from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import app_of
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
+from ctxextend.plan.find_tables import open_reference
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 from tests import pico, trainings
 from tests.evaluations import INTERRUPTED
@@ -66,6 +71,49 @@ def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> N
     assert not Path("again").exists()
     other = pico.make(tmp_path / "other", "gpt2", initializer_range=0.1).folder
     assert ctxextend.run("first/ctxextend.yaml", "again", changes=[f"source={other}"]).output == Path("again")
+
+
+def copy_of_tiny_gpt2(folder: Path, *, as_pickle: bool = False) -> Path:
+    """Copy the bundled checkpoint to a folder, and return its weights file."""
+    shutil.copytree(BUNDLED["tiny-gpt2"], folder)
+    path = folder / "model.safetensors"
+    if not as_pickle:
+        return path
+    torch.save(load_file(path), folder / "pytorch_model.bin")
+    path.unlink()
+    return folder / "pytorch_model.bin"
+
+
+@pytest.mark.parametrize("as_pickle", [False, True])
+@pytest.mark.parametrize("place", [0.0, 0.5, 0.999999])
+def test_run_refuses_a_source_whose_other_weights_changed(place: float, as_pickle: bool) -> None:
+    weights = copy_of_tiny_gpt2(Path("source"), as_pickle=as_pickle)
+    resize("./source", to=160, output="first")
+    checkpoint = open_reference(CheckpointRef("./source"))
+    name = "transformer.wte.weight"
+    start, size = checkpoint.names[name].stored_range(name) or (0, 0)
+    assert size > 100_000
+    data = bytearray(weights.read_bytes())
+    data[start + int(place * size)] ^= 1
+    weights.write_bytes(data)
+    done = invoke("first/ctxextend.yaml", "-o", "again")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no longer what it was when this recipe was written: its tables are the same, and other" in done.stderr
+    Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
+    compared = ["evaluate", "first", "--data", "book.txt", "--tokens", "320", "--measure", "position"]
+    assert "is no longer what it was then: its tables are" in CliRunner().invoke(app_of(), compared).stderr
+
+
+def test_run_cannot_see_a_change_between_the_samples_of_a_large_tensor() -> None:
+    weights = copy_of_tiny_gpt2(Path("source"))
+    first = resize("./source", to=160, output="first").output
+    name = "transformer.wte.weight"
+    start, size = open_reference(CheckpointRef("./source")).names[name].stored_range(name) or (0, 0)
+    data = bytearray(weights.read_bytes())
+    data[start + size // 4] ^= 1
+    weights.write_bytes(data)
+    assert invoke("first/ctxextend.yaml", "-o", "again").exit_code == 0
+    assert pico.contents(Path("again")) != pico.contents(first)
 
 
 def test_run_shows_every_fault_of_the_file_at_once() -> None:

@@ -67,14 +67,19 @@ class PytorchFile(TensorFile):
         tensor = self.tensors[name]
         return self._mapped_offset(tensor) if tensor.is_contiguous() else None
 
-    def read_bytes(self, name: str) -> NDArray[np.uint8]:
-        """Read a copy of the bytes of a tensor as safetensors stores them, shape (size,)."""
+    def stored_range(self, name: str) -> tuple[int, int] | None:
+        """Return where the file holds a tensor's numbers: first byte, and size in bytes; None if it was read."""
         tensor = self.tensors[name]
         offset = self._mapped_offset(tensor)
-        if offset is not None:
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        return None if offset is None else (offset, reach * tensor.element_size())
+
+    def read_bytes(self, name: str) -> NDArray[np.uint8]:
+        """Read a copy of the bytes of a tensor as safetensors stores them, shape (size,)."""
+        tensor, stored = self.tensors[name], self.stored_range(name)
+        if stored is not None:
             # Read from the file, so that no page of the map stays in memory.
-            reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-            data = torch.frombuffer(read_range(self.path, offset, reach * tensor.element_size()), dtype=torch.uint8)
+            data = torch.frombuffer(read_range(self.path, *stored), dtype=torch.uint8)
             tensor = data.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
         tensor = tensor.clone(memory_format=torch.contiguous_format)
         # Not reshape(-1): a single number may have any stride and be contiguous, and then cannot be seen as bytes.

@@ -78,6 +78,11 @@ class TensorFile:
         """Return the file offset of a tensor's bytes; None if the file does not hold them as safetensors would."""
         return self.data_start + self.entries[name].start
 
+    def stored_range(self, name: str) -> tuple[int, int] | None:
+        """Return where the file holds a tensor's numbers, in whatever order: first byte, and size in bytes."""
+        entry = self.entries[name]
+        return self.data_start + entry.start, entry.size
+
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Read the bytes of a tensor as safetensors stores them, shape (size,)."""
         entry = self.entries[name]

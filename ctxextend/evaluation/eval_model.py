@@ -1,6 +1,6 @@
 """A checkpoint loaded to be measured or trained: the model, its tokenizer, and how many tokens it reads at once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +17,7 @@ from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef
+from ctxextend.recipe_file import SourceHashes
 
 if TYPE_CHECKING:
     import torch
@@ -126,10 +127,10 @@ class EvalModel:
         return self.max_len - self.tokenizer.num_special
 
 
-def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
-    """Read the tokenizer of a checkpoint, and the size of the table that reads its texts; see `check_tables`."""
+def open_files(opened: OpenedModel, hashes: SourceHashes | None = None) -> ModelFiles:
+    """Read the tokenizer of a checkpoint, and the size of the table that reads its texts; see `check_source`."""
     checkpoint, (place, name) = opened.checkpoint, opened.tables[0]
-    check_tables(checkpoint, opened.ref, hashes or {})
+    check_source(checkpoint, opened.ref, hashes or SourceHashes())
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     rows = describe_table(checkpoint, name)[0][0]
     check_rows(place, rows, name)
@@ -137,14 +138,20 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     return ModelFiles(**vars(opened), rows=rows, tokenizer=tokenizer)
 
 
-def check_tables(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
-    """Refuse a checkpoint whose tables do not have the SHA-256 that is known, by their names, of `then`, in words."""
-    for name, known in hashes.items():
+def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: SourceHashes, then: str = "then") -> None:
+    """Refuse a checkpoint whose weights are not those that a recipe records, of `then`, in words.
+
+    Its tables are compared whole, all other tensors by samples; see `Checkpoint.weights_fingerprint`.
+    """
+    said = f"{ref.source} is no longer what it was {then}"
+    for name, known in hashes.tables.items():
         if name not in checkpoint.names or table_hash(read_floats(checkpoint.names[name], name)) != known:
-            raise CheckpointError(f"{ref.source} is no longer what it was {then}: its table {name} is another.")
+            raise CheckpointError(f"{said}: its table {name} is another.")
+    if hashes.fingerprint is not None and checkpoint.weights_fingerprint() != hashes.fingerprint:
+        raise CheckpointError(f"{said}: its tables are the same, and other weights changed.")
 
 
-def open_eval_model(ref: CheckpointRef, precision: str = "auto", hashes: Mapping[str, str] | None = None) -> EvalModel:
+def open_eval_model(ref: CheckpointRef, precision: str = "auto", hashes: SourceHashes | None = None) -> EvalModel:
     """Load a checkpoint with its tokenizer; see `open_files` and `load_eval_model`."""
     return load_eval_model(open_files(open_model(ref), hashes), precision)
 

@@ -238,6 +238,7 @@ class ResizePlan:
             "method": self.method,
             **({"convention": METHODS[self.method].convention} if self.makes_rows else {}),
             "revision": source.revision,
+            "source_fingerprint": UNKNOWN_HASH.format(2 * len(self.tables)),
             "tables": [
                 {
                     "name": table.name,
@@ -353,6 +354,7 @@ class ResizePlan:
                 elif bad_now:
                     what = f"{bad_now} new rows of {table.name} go beyond what {table.dtype} can hold"
                     warnings.append(f"{what}, and are infinite.")
+            hashes.append(checkpoint.weights_fingerprint())
             for number, known in enumerate(hashes):
                 texts[RECIPE_FILE] = texts[RECIPE_FILE].replace(UNKNOWN_HASH.format(number).encode(), known.encode())
             write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)

@@ -20,7 +20,7 @@ from ctxextend.evaluation.eval_model import (
     EvalModel,
     ModelFiles,
     auto_precision,
-    check_tables,
+    check_source,
     check_vocabulary,
 )
 from ctxextend.plan.find_tables import OpenedModel, open_model
@@ -158,7 +158,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
         learned = learned_before(base.chain, files.table, reserved, files.rows)
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref)
-            check_tables(opened.checkpoint, base.ref, base.hashes)
+            check_source(opened.checkpoint, base.ref, base.hashes)
             before = read_table(opened)
             if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
                 raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")

@@ -321,6 +321,7 @@ def _recipe(
         "family": files.tables[0].location.family.model_type,
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
+        "source_fingerprint": files.checkpoint.weights_fingerprint(),
         "tables": [table | {"sha256_before": hashes[0], "sha256_after": hashes[1]}],
         "versions": {"ctxextend": __version__},
         **({"source_recipe": before} if before else {}),
