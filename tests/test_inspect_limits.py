@@ -165,9 +165,9 @@ VARIANTS: list[tuple[Changes, Claims]] = [
 
 
 def mends(folder: Path, **ref: Any) -> list[list[str]]:
-    """The commands that `inspect` says mend a folder, each as words without the program's name."""
-    found = dict.fromkeys(limit.mend for limit in inspect(folder, **ref).limits if limit.mend)
-    return [shlex.split(mend)[1:] for mend in found]
+    """The commands by which `inspect` says to fix a folder, each as words without the program's name."""
+    found = dict.fromkeys(limit.fix for limit in inspect(folder, **ref).limits if limit.fix)
+    return [shlex.split(fix)[1:] for fix in found]
 
 
 def mended(folder: Path, output: Path = Path("mended"), **ref: Any) -> Path:

@@ -77,7 +77,7 @@ def test_inspect_keeps_offset_rows_apart(make_pico: MakePico) -> None:
     assert (table.rows, table.positions, table.reserved_rows) == (18, 16, 2)
     assert table.norms == norms
     assert [*table.norms[:2], *table.stats.norms] == norms
-    assert origins(table)[:3] == ["offset", "offset", ""]
+    assert origins(table)[:3] == ["reserved", "reserved", ""]
 
 
 def test_inspect_counts_no_buffer_as_parameters(make_pico: MakePico) -> None:
@@ -109,7 +109,7 @@ def test_inspect_tells_new_rows_from_learned_ones(
     first = table.reserved_rows
     assert [position for position in range(to) if table.is_new(position)] == list(new)
     assert origins(table)[: first + to] == [
-        *["offset"] * first,
+        *["reserved"] * first,
         *("new" if position in new else "learned" for position in range(to)),
     ]
     kept = [first + position for position in range(min(to, 16)) if position not in new]
@@ -257,8 +257,8 @@ def test_inspect_rows_counts_the_tensors_own_rows(given: str, expected: list[int
     ((found,),) = (model["rows"].values() for model in inspected(source, f"--rows={given}"))
     assert [row["row"] for row in found] == expected
     assert [row["position"] for row in found] == [row - 2 if row >= 2 else None for row in expected]
-    assert [row["origin"] for row in found] == ["" if row >= 2 else "offset" for row in expected]
-    lines = run(source, f"--rows={given}").stdout.splitlines()
+    assert [row["origin"] for row in found] == ["" if row >= 2 else "reserved" for row in expected]
+    lines = run(source, f"--rows={given}", "--width", 200).stdout.splitlines()
     assert [int(line.split()[0]) for line in lines[2:]] == expected
 
 
@@ -270,7 +270,7 @@ def test_inspect_rows_refuses_to_show_none(given: str, make_pico: MakePico) -> N
 def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     spoil(source)
-    lines = run(source, "--rows", "2:10").stdout.splitlines()
+    lines = run(source, "--rows", "2:10", "--width", 200).stdout.splitlines()
     assert "all zero" in lines[3]
     assert lines[3].split()[:4] == ["3", "3", "0.00", "-"]
     assert "holds NaN or infinity" in lines[5]
@@ -290,7 +290,7 @@ def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 1e400}')
     wrong = [limit for limit in inspected(folder)[0]["limits"] if not limit["agrees"]]
     assert [(limit["value"], limit["tokens"]) for limit in wrong] == [("1024", None), ("inf", None)]
-    assert all(limit["mend"].startswith("ctxextend resize ") for limit in wrong)
+    assert all(limit["fix"].startswith("ctxextend resize ") for limit in wrong)
 
 
 def test_inspect_json_schema_allows_nothing_else() -> None:
@@ -343,3 +343,48 @@ def test_inspect_refuses_flags_without_meaning(flags: str, message: str) -> None
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in " ".join(done.stderr.replace("│", "").split())
     assert json.loads(run("tiny-gpt2", *flags.split(), "--json").stdout)["error"]["type"] == "UsageError"
+
+
+# The verdict
+
+
+def test_inspect_verdict_says_whether_limits_agree_and_how_the_rows_look(make_pico: MakePico, tmp_path: Path) -> None:
+    assert inspect("tiny-gpt2").verdict == "128 positions, all files agree; rows look trained."
+    longer = inspect(resize("tiny-gpt2", to=512, output="out").output)
+    assert longer.verdict == "512 positions, all files agree; 384 rows made by copy, not trained yet."
+    led = inspect(pico.make_led(tmp_path / "led"))
+    assert led.verdict.startswith("encoder 32, decoder 16 positions, all files agree; ")
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=8)
+    assert inspect(folder).verdict == (
+        "16 positions, but limits disagree (tokenizer_config.json model_max_length is 8); rows look trained."
+    )
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=None)
+    assert "tokenizer_config.json model_max_length is unset" in inspect(folder).verdict
+    spoil(folder)
+    assert inspect(folder).verdict.endswith("; NaN or infinity in 2 rows.")
+    (model,) = inspected(folder)
+    assert (model["verdict"], model["agrees"]) == (inspect(folder).verdict, False)
+
+
+def test_inspect_begins_with_the_verdict_of_each_model() -> None:
+    resize("tiny-gpt2", to=512, output="out")
+    first, second, *_ = run("tiny-gpt2", "out", "--width", 120).stdout.splitlines()
+    assert (first, second) == (f"tiny-gpt2: {inspect('tiny-gpt2').verdict}", f"out: {inspect('out').verdict}")
+
+
+def test_inspect_check_exits_with_3_where_limits_disagree(make_pico: MakePico) -> None:
+    done = run("tiny-gpt2", "--check", "-q")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{inspect('tiny-gpt2').verdict}\n", "")
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=8)
+    done = run("tiny-gpt2", folder, "--check", "-q", "--width", 200)
+    assert (done.exit_code, done.stderr) == (3, "")
+    assert done.stdout.splitlines() == [
+        f"tiny-gpt2: {inspect('tiny-gpt2').verdict}",
+        f"pico-gpt2: {inspect(folder).verdict}",
+        f"Fix: ctxextend resize {folder} --to 16 --fix-limits",
+    ]
+    as_json = run(folder, "--check", "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)["models"][0]["agrees"]) == (3, False)
+    assert run(folder).exit_code == 0

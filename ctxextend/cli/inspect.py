@@ -4,8 +4,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, Pieces
+from ctxextend.cli.output import FAILED_CHECK, Output, Pieces
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import ResizeError, counted
 
@@ -29,6 +31,9 @@ TOLD = 6
 def inspect(
     models: Annotated[list[str], options.model("Folders, weights files, bundled names (tiny-gpt2), or Hub ids.")],
     rows: Annotated[str | None, options.show("--rows A:B", "Print the figures of rows A to B-1 alone.")] = None,
+    check: Annotated[
+        bool, options.show("--check", "Print the verdict only; exit with 3 where limits disagree.")
+    ] = False,
     plot: options.Plot = None,
     width: Annotated[int | None, options.show("--width W", "Characters of a line.", "the terminal's", min=40)] = None,
     part: options.Part = None,
@@ -48,8 +53,9 @@ def inspect(
         ctxextend inspect tiny-gpt2
         ctxextend inspect tiny-gpt2 tiny-gpt2-512 --plot norms.svg
         ctxextend inspect path/to/bart --part encoder --rows 1000:1026 --json
+        ctxextend inspect tiny-gpt2-512 --check
 
-    Of a table: row norms, neighbours, spectrum and rows that stand out.
+    The verdict comes first; of a table: row norms, neighbours, spectrum and rows that stand out.
     """
     flags = locals()
     # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
@@ -70,14 +76,31 @@ def inspect(
 
         write_figure(plot, lambda: tables_figure(found))
     values = [to_json(inspection) for inspection in found]
-    if ends is None:
+    if ends is None or check:
+        add_verdicts(page, found)
+    if ends is None and not check:
+        page.line()
         add_inspections(page, found)
-    else:
+    elif ends is not None:
         chosen = slice(*ends)
         for value, inspection in zip(values, found, strict=True):
             value["rows"] = {shown.name: _add_rows(page, inspection, shown, chosen) for shown in inspection.tables}
     sink.screen(page.lines)
     sink.result("inspect", {"models": values})
+    if check and not all(inspection.agrees for inspection in found):
+        raise typer.Exit(FAILED_CHECK)
+
+
+def add_verdicts(page: Page, inspections: Sequence["Inspection"]) -> None:
+    """Add a sentence on each model, and the commands that make its limits agree."""
+    from ctxextend.inspection.table_report import short_names
+
+    names = short_names(inspections) if len(inspections) > 1 else {}
+    for one in inspections:
+        name = f"{names[id(one)]}: " if names else ""
+        page.text(f"{name}{one.verdict}", "right" if one.agrees else "wrong")
+        for fix in dict.fromkeys(limit.fix for limit in one.limits if limit.fix):
+            page.command("Fix: ", fix)
 
 
 def add_inspections(page: Page, inspections: Sequence["Inspection"]) -> None:
@@ -99,12 +122,12 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"]) -> None:
         page.table(header, rows, left=(0,) if names else (0, 1))
         page.line()
         for inspection, shown in group:
-            page.line((f"Look at, in {names[id(inspection)]}" if names else "Look at", "title"))
+            page.text(f"Look at, in {names[id(inspection)]}" if names else "Look at", "title")
             for finding in list(_findings(shown)) or ["nothing: no row stands out, is empty or repeated, and no seam"]:
                 page.text(finding, indent="  ")
         page.line()
     for inspection in inspections:
-        page.line((f"Limits of {names[id(inspection)]}" if names else "Limits", "title"))
+        page.text(f"Limits of {names[id(inspection)]}" if names else "Limits", "title")
         _add_limits(page, inspection)
 
 
@@ -113,9 +136,9 @@ def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> No
     part = f", {shown.part}" if shown.part else ""
     made = f", made by {inspection.method}" if inspection.method and shown.new_rows else ""
     trained = TRAINED[inspection.trainable] if inspection.trainable else ""
-    page.line((inspection.source, "title"), f" ({inspection.family}{part}{made}{trained})")
+    page.text(f"{inspection.source} ({inspection.family}{part}{made}{trained})", "title")
     ahead = shown.rows - shown.reserved_rows - shown.positions
-    parts = [f"{shown.reserved_rows} offset"] * bool(shown.reserved_rows) + [f"{shown.positions} positions"]
+    parts = [f"{shown.reserved_rows} reserved"] * bool(shown.reserved_rows) + [f"{shown.positions} positions"]
     parts += [f"{ahead} ahead"] * bool(ahead)
     page.text(
         f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, {shown.hidden_size} wide, "
@@ -133,7 +156,7 @@ def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
         styles = ["new" if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
         key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if shown.new_rows else []
         if shown.reserved_rows:
-            key.append([(f"  {counted(shown.reserved_rows, 'offset row')} in front", "offset")])
+            key.append([(f"  {counted(shown.reserved_rows, 'reserved row')}", "offset")])
         name = names.get(id(inspection), "")
         curves.append(
             Curve(shown.stats.norms.tolist(), styles, shown.norms[: shown.reserved_rows].tolist(), name, tuple(key))
@@ -203,11 +226,11 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
         value = "unset" if limit.tokens is None else str(limit.tokens)
         if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
             value = f"{limit.value} = {value}"
-        key = f"{parts.get(limit.table, '')}rows less offset" if is_table else limit.key
+        key = f"{parts.get(limit.table, '')}rows less reserved" if is_table else limit.key
         obeyed = "read by nobody" if limit.client == "none" else limit.client
         mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
         rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, obeyed)])
-    page.table((), rows, left=range(4), fold=False)
+    page.table((), rows, left=range(4), wrap=True)
     for limit in inspection.limits:
         if limit.why:
             page.text(f"{limit.file} {limit.key}: {limit.why}", "" if limit.agrees else "wrong", indent="    ")
@@ -215,20 +238,18 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
         page.line(("What each client reads, in tokens", "title"))
     for one in inspection.clients:
         page.values([(one.client, f"{BEYOND[one.beyond].format(one.tokens)}: {one.decided_by}")], margin=22)
-    for mend in dict.fromkeys(limit.mend for limit in inspection.limits if limit.mend):
-        page.line(("mend: ", "label"), (mend, "title"))
 
 
 def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: slice) -> list[dict[str, Any]]:
-    """Add the figures of some rows of a tensor, offset rows included, as a table; return them as plain values."""
+    """Add the figures of some rows of a tensor, reserved rows included, as a table; return them as plain values."""
     if not range(*rows.indices(shown.rows)):
         raise ResizeError(f"--rows selects none of {shown.name}'s rows, 0 to {shown.rows - 1}.")
-    page.line((f"{inspection.source} {shown.name}", "title"))
+    page.text(f"{inspection.source} {shown.name}", "title")
     figures, cells = shown.row_figures(rows), list[list[Cell]]()
     for row in figures:
         remarks, position = "; ".join(row["remarks"]), "-" if row["position"] is None else str(row["position"])
         norm, cosine = (page.numbers.number(row[name], None) for name in ("norm", "cosine_to_next"))
         texts = (f"  {row['row']}", position, norm, cosine, row["origin"], remarks)
         cells.append([(text, "wrong" if remarks else "") for text in texts])
-    page.table(("  row", "position", "norm", "cosine to next", "origin", "remarks"), cells, left=(4, 5), fold=False)
+    page.table(("  row", "position", "norm", "cosine to next", "origin", "remarks"), cells, left=(4, 5), wrap=True)
     return figures

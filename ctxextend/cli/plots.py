@@ -5,6 +5,7 @@ one curve hidden behind another.
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -48,10 +49,11 @@ class Curve:
 
 def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> None:
     """Add up to three curves below a key to what is what; `shared` names what several of them have in common."""
-    parts: list[Pieces] = [[(title, "title"), (" (logarithmic)" * _is_logarithmic(curves), "")]]
+    parts: list[Pieces] = [[(title, "title")], [(" (logarithmic)" * _is_logarithmic(curves), "")]]
     for curve, (_, characters) in zip(curves, MARKS[page.unicode], strict=False):
         if curve.name:
-            parts.append([(f"  {characters[-1]} {curve.name}", curve.styles[0])])
+            key = textwrap.wrap(f"  {characters[-1]} {curve.name}", page.width, break_on_hyphens=False)
+            parts += [[(text, curve.styles[0])] for text in key]
         parts += curve.key
     if len(curves) > 1:
         parts.append([(f"  {SHARED[page.unicode]} {shared}", "faint")])

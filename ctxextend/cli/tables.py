@@ -3,12 +3,15 @@
 rich.table would fold numbers where a window is narrow; here columns that do not fit go below the others.
 """
 
+import re
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ctxextend.cli.output import Pieces
@@ -66,6 +69,16 @@ class Page:
         ):
             self.line((line.replace("\0", " "), style))
 
+    def command(self, label: str, command: str) -> None:
+        """Add a command behind its label, in lines that a shell joins again; no word of it is broken."""
+        line = label
+        for word in (printable(shlex.quote(word)) for word in shlex.split(command)):
+            if len(line) > len(label) and len(line) + len(word) > self.width - GAP:
+                self.line((f"{line}\\", "title"))
+                line = " " * GAP
+            line += f"{word} "
+        self.line((line.rstrip(), "title"))
+
     def values(self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label") -> None:
         """Add texts behind a margin, each beside its label, which is not repeated."""
         previous = ""
@@ -87,26 +100,43 @@ class Page:
         self.lines.append(line)
 
     def table(
-        self, header: Sequence[str], rows: Iterable[Sequence[Cell]], left: Collection[int] = (0,), *, fold: bool = True
+        self, header: Sequence[str], rows: Iterable[Sequence[Cell]], left: Collection[int] = (0,), *, wrap: bool = False
     ) -> None:
         """Add a table, the columns of `left` set to the left.
 
-        Columns that find no room stand below the others, behind the first column once more, unless it must not fold.
+        Columns that find no room go below the others, behind the first column once more; with `wrap`, the widest get
+        narrower instead. Names of columns are wrapped, and so are texts that are wider than their column.
         """
         grid = [[(name, "label") for name in header]] * bool(header)
         grid += [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
         sizes = [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
+        while wrap and sum(sizes) + GAP * (len(sizes) - 1) > self.width:
+            sizes[sizes.index(max(sizes))] -= 1
         parts: list[list[int]] = [[0]]
         for column in range(1, len(sizes)):
+            body = max((len(row[column][0]) for row in grid[bool(header) :]), default=0)
+            sizes[column] = min(sizes[column], max(self.width - sizes[0] - GAP, body, 1))
             taken = sum(sizes[other] + GAP for other in (*parts[-1], column)) - GAP
-            if fold and len(parts[-1]) > 1 and taken > self.width:
+            if len(parts[-1]) > 1 and taken > self.width:
                 parts.append([0])
             parts[-1].append(column)
         for columns in parts:
             for row in grid:
-                line: Pieces = []
-                for column in columns:
-                    text, style = row[column]
-                    padded = text.ljust(sizes[column]) if column in left else text.rjust(sizes[column])
-                    line.append((" " * GAP * bool(line) + padded, style))
-                self.lines.append(line)
+                cells = [_wrapped(row[column][0], sizes[column]) for column in columns]
+                for texts in zip_longest(*cells, fillvalue=""):
+                    line: Pieces = []
+                    for column, text in zip(columns, texts, strict=True):
+                        padded = text.ljust(sizes[column]) if column in left else text.rjust(sizes[column])
+                        line.append((" " * GAP * bool(line) + padded, row[column][1]))
+                    self.lines.append(line)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text behind spaces, dots, slashes and underscores, and elsewhere only where it must."""
+    lines = [""]
+    for piece in re.findall(r"[^\s._/]*[\s._/]?", text):
+        for part in (piece[start : start + width] for start in range(0, len(piece), width)):
+            if len(lines[-1]) + len(part.rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+    return [line.rstrip() for line in lines]

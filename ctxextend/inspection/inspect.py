@@ -62,7 +62,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     chosen = [tables[name] for _, name in of_part(model.tables, part)]
     fixes = {name: _fix_command(model.ref, table, tables.values()) for name, table in tables.items()}
     limits = find_limits(model, chosen)
-    limits = tuple(limit if limit.agrees else replace(limit, mend=fixes[limit.table]) for limit in limits)
+    limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
     return Inspection(
         source=model.ref.source,
         folder=str(checkpoint.root),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.errors import counted
 from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
@@ -100,7 +101,7 @@ class TableReport:
                 "position": position if 0 <= position < self.positions else None,
                 "norm": self.norms[row],
                 "cosine_to_next": self.stats.cosines[position] if has_next else None,
-                "origin": "offset" if position < 0 else "" if self.new_rows is None else origin,
+                "origin": "reserved" if position < 0 else "" if self.new_rows is None else origin,
                 "remarks": [remark for remark, holds in remarks.items() if holds],
             }
             found.append(to_json(figures))
@@ -119,7 +120,7 @@ class Limit:
     client: str  # who obeys it
     table: str  # the table that it is about
     why: str = ""  # what follows where it does not agree with that table
-    mend: str | None = None  # the command that mends it; None where nothing needs to be
+    fix: str | None = None  # the command that makes it agree; None where nothing does, or it does already
 
     json_properties: ClassVar = ("agrees",)
 
@@ -160,6 +161,41 @@ class Inspection:
     limits: tuple[Limit, ...]  # every place that states a length
     clients: tuple[ClientLimit, ...]  # what a user of each client gets
     notes: tuple[str, ...]  # on how the reference was understood
+
+    json_properties: ClassVar = ("verdict", "agrees")
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every limit agrees with its table."""
+        return all(limit.agrees for limit in self.limits)
+
+    @property
+    def verdict(self) -> str:
+        """In a sentence how long the tables are, whether all limits agree, and how the rows look."""
+        lengths = {table.positions for table in self.tables}
+        parts = [
+            f"{table.part} {table.positions}" if len(lengths) > 1 else str(table.positions) for table in self.tables
+        ]
+        wrong = [limit for limit in self.limits if not limit.agrees]
+        said = [f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}" for limit in wrong]
+        more = f" and {len(said) - 2} more" if len(said) > 2 else ""
+        files = f"but limits disagree ({', '.join(said[:2])}{more})" if said else "all files agree"
+        return f"{', '.join(dict.fromkeys(parts))} positions, {files}; {self._rows_look}."
+
+    @property
+    def _rows_look(self) -> str:
+        """What is gravest in the rows of all tables, in words."""
+        tables = self.tables
+        new = sum(stop - start for table in tables for start, stop in table.new_rows or ())
+        found = {
+            "NaN or infinity in {}": sum(len(table.stats.nonfinite) for table in tables),
+            "{} of zeros": sum(len(table.stats.zeros) for table in tables),
+            "{} that look untrained": sum(len(table.untrained) for table in tables),
+            f"{{}} made by {self.method}, not trained yet": 0 if self.trainable else new,
+            "{} that repeat others": sum(table.repetition.stop - table.repetition.start for table in tables),
+        }
+        worst = next((what.format(counted(count, "row")) for what, count in found.items() if count), None)
+        return worst or "rows look trained"
 
 
 # A table of one model, and the model.
