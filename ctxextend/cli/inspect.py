@@ -24,9 +24,6 @@ BEYOND = {
     "not loaded": "the model does not load",
 }
 
-# Findings of one kind that are told one by one.
-TOLD = 6
-
 
 def inspect(
     models: Annotated[list[str], options.model("Folders, weights files, bundled names (tiny-gpt2), or Hub ids.")],
@@ -123,7 +120,7 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"]) -> None:
         page.line()
         for inspection, shown in group:
             page.text(f"Look at, in {names[id(inspection)]}" if names else "Look at", "title")
-            for finding in list(_findings(shown)) or ["nothing: no row stands out, is empty or repeated, and no seam"]:
+            for finding in list(shown.findings()) or ["nothing: no row stands out, is empty or repeated, and no seam"]:
                 page.text(finding, indent="  ")
         page.line()
     for inspection in inspections:
@@ -185,37 +182,6 @@ def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
     for number, component in enumerate(stats.components, 1):
         yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
     yield "mean row from zero", f"{stats.mean_norm:.3g}"
-
-
-def _findings(shown: "TableReport") -> Iterator[str]:
-    """Yield what is unusual in a table, the gravest first."""
-    from ctxextend.tables.stats import describe_range, describe_rows
-
-    stats, repeated = shown.stats, shown.repetition
-    if stats.nonfinite:
-        yield f"NaN or infinity at {describe_rows(stats.nonfinite)}"
-    if stats.zeros:
-        yield f"all zero at {describe_rows(stats.zeros)}"
-    if repeated.period:
-        whole = repeated.start == 0 and repeated.stop == len(stats.norms)
-        where = "" if whole else f" over {describe_range(repeated.start, repeated.stop)}"
-        yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
-    yield from (f"the same row stands at {describe_rows(same)}" for same in repeated.groups[:TOLD])
-    if len(repeated.groups) > TOLD:
-        yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
-    for deviation in dict.fromkeys(shown.untrained.values()):
-        rows = [row for row, fits in shown.untrained.items() if fits == deviation]
-        what = f"({counted(len(rows), 'row')} as an initialiser of std {deviation:g} leaves them)"
-        yield f"untrained by the look of it: {describe_rows(rows)} {what}"
-    for length, positions in shown.seams.items():
-        why = f"multiples of {length}" if len(positions) > 1 else "where a shorter table may have ended"
-        yield f"seam: the table jumps at {describe_rows(positions)}, {why}"
-    # Of a tiled table the outliers of the first tile, since the others are its copies.
-    first = repeated.start + repeated.period if repeated.period else len(stats.norms)
-    outliers = [(row, why) for row, why in shown.outliers.items() if row < first]
-    yield from (f"outlier {row}: {why}" for row, why in outliers[:TOLD])
-    if len(outliers) > TOLD:
-        yield f"outliers too: {describe_rows(row for row, _ in outliers[TOLD:])}"
 
 
 def _add_limits(page: Page, inspection: "Inspection") -> None:

@@ -1,6 +1,6 @@
 """What `inspect` finds: position tables with their figures, and everything in the folder that states their length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from ctxextend.errors import counted
 from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import not_in_json, to_json
-from ctxextend.tables.stats import Repetition, RowRange, TableStats, row_ranges
+from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
+
+# Findings of one kind that are told one by one.
+TOLD = 6
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,34 @@ class TableReport:
             duplicates=[[position + first for position in group] for group in repeated.groups],
             seams=[{"length": length, "positions": positions} for length, positions in self.seams.items()],
         )
+
+    def findings(self) -> Iterator[str]:
+        """Yield what is unusual in it, the gravest first."""
+        stats, repeated = self.stats, self.repetition
+        if stats.nonfinite:
+            yield f"NaN or infinity at {describe_rows(stats.nonfinite)}"
+        if stats.zeros:
+            yield f"all zero at {describe_rows(stats.zeros)}"
+        if repeated.period:
+            whole = repeated.start == 0 and repeated.stop == len(stats.norms)
+            where = "" if whole else f" over {describe_range(repeated.start, repeated.stop)}"
+            yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
+        yield from (f"the same row stands at {describe_rows(same)}" for same in repeated.groups[:TOLD])
+        if len(repeated.groups) > TOLD:
+            yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
+        for deviation in dict.fromkeys(self.untrained.values()):
+            rows = [row for row, fits in self.untrained.items() if fits == deviation]
+            what = f"({counted(len(rows), 'row')} as an initialiser of std {deviation:g} leaves them)"
+            yield f"untrained by the look of it: {describe_rows(rows)} {what}"
+        for length, positions in self.seams.items():
+            why = f"multiples of {length}" if len(positions) > 1 else "where a shorter table may have ended"
+            yield f"seam: the table jumps at {describe_rows(positions)}, {why}"
+        # Of a tiled table the outliers of the first tile, since the others are its copies.
+        first = repeated.start + repeated.period if repeated.period else len(stats.norms)
+        outliers = [(row, why) for row, why in self.outliers.items() if row < first]
+        yield from (f"outlier {row}: {why}" for row, why in outliers[:TOLD])
+        if len(outliers) > TOLD:
+            yield f"outliers too: {describe_rows(row for row, _ in outliers[TOLD:])}"
 
     def is_new(self, position: int) -> bool:
         """Whether a resize made the row of a position, as far as the checkpoint says."""
