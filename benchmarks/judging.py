@@ -131,7 +131,7 @@ def line(judge: Judge, found: Comparison) -> str:
     rows = {row.method: row for row in found.rows}
     best = min((rows[name] for name in PUBLISHED), key=lambda row: found.rows.index(row))
     scores = [shown(found, rows[name].untrained.score.mean) for name in (*PUBLISHED, OURS)]
-    original = shown(found, found.original.mean) if found.original else ""
+    original = shown(found, found.base.mean) if found.base else ""
     apart, error = difference(rows[OURS], best)
     ratio = f"{math.exp(apart):.2f}" if found.metric == LOSS else ""
     cells = (judge.name, f"{found.max_len_before} → {found.max_len_after}", original, *scores)
@@ -145,9 +145,9 @@ def shown(found: Comparison, mean: float) -> str:
 def difference(ours: Row, best: Row) -> tuple[float, float]:
     """Return how much worse ours is than the best of the others, below 0 for better, with the paired error."""
     if ours.untrained.behind is None and best.untrained.behind is not None:
-        return -best.untrained.behind.mean, best.untrained.behind.error or 0.0
+        return -best.untrained.behind.mean, best.untrained.behind.standard_error or 0.0
     behind = ours.untrained.behind
-    return (behind.mean, behind.error or 0.0) if behind else (0.0, 0.0)
+    return (behind.mean, behind.standard_error or 0.0) if behind else (0.0, 0.0)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from ctxextend.evaluation.evaluation_result import (
     PositionLosses,
     Recall,
 )
-from tests.evaluations import context_losses, estimate, passkey, retrieval
+from tests.evaluations import context_losses, estimate, passkey, retrieval, share
 
 BEFORE, AFTER = 128, 512
 
@@ -51,7 +51,7 @@ def losses(beyond: float, within: float) -> PositionLosses:
         buckets.append(Bucket(start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(pieces, 0.02)}))
     mean, pieces = (sum(bucket.losses[way].mean for bucket in buckets) / len(buckets) for way in (MODEL, SLIDING))
     totals = {MODEL: estimate(mean, 0.022), SLIDING: estimate(pieces, 0.021)}
-    return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - pieces, 0.006, 1536)}, tuple(buckets))
+    return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - pieces, 0.006, 1536, 48)}, tuple(buckets))
 
 
 def evaluation(method: str, beyond: float, within: float) -> Evaluation:
@@ -78,8 +78,8 @@ def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
     score, behind = found.positions.losses[MODEL], None
     if best is not None:
         far = score.mean - outcome(best, None, scale).score.mean
-        behind = Estimate(far, far / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * far, 24_576)
-    return Outcome(score, behind, Estimate(within, 0.004 if within else 0.0, 3072), found)
+        behind = Estimate(far, far / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * far, 24_576, 48)
+    return Outcome(score, behind, Estimate(within, 0.004 if within else 0.0, 3072, 48), found)
 
 
 def norms(length: int = AFTER) -> tuple[float, ...]:
@@ -129,21 +129,21 @@ def encoders() -> Comparison:
     rows = []
     for number, method in enumerate(METHODS):
         rank = 0.62 - 0.03 * number
-        own = Recall(rank - 0.1, 0.0353, rank, 0.0311, rank - 0.265, 0.0388)
+        own = Recall(share(rank - 0.1, 0.0353), share(rank, 0.0311), share(rank - 0.265, 0.0388))
         asked = replace(retrieval(), ways={**retrieval().ways, MODEL: own})
-        behind = Estimate(0.03 * number, 0.018, 200) if number else None
+        behind = share(0.03 * number, 0.018) if number else None
         measured = evaluation(method, 0.1 * number, 0.0)
         measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=asked)
-        made = Outcome(Estimate(rank, 0.0311, 200), behind, None, measured)
+        made = Outcome(share(rank, 0.0311), behind, None, measured)
         rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(), made, None, 2.5))
     other = {"source": "minilm", "family": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
-    return replace(comparison(), **other, original=Estimate(0.522, 0.0317, 200), rows=tuple(rows))  # type: ignore[arg-type]
+    return replace(comparison(), **other, base=share(0.522, 0.0317), rows=tuple(rows))  # type: ignore[arg-type]
 
 
 def unsure() -> Comparison:
     """Methods on a single window, of which one gives no number."""
     found = comparison(("bands", "copy"))
-    alone = Outcome(Estimate(math.nan, None, 0), Estimate(0.5, None, 64), None, found.rows[1].final.evaluation)
+    alone = Outcome(Estimate(math.nan, None, 0, 0), Estimate(0.5, None, 64, 1), None, found.rows[1].final.evaluation)
     return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=alone)), left_out={})
 
 
@@ -158,5 +158,5 @@ COMPARISONS = {
     "compare-encoders": encoders(),
     "compare-unsure": unsure(),
     "compare-interrupted": interrupted(),
-    "compare-nothing-yet": replace(comparison(), rows=(), original=None, complete=False),
+    "compare-nothing-yet": replace(comparison(), rows=(), base=None, complete=False),
 }

@@ -23,7 +23,7 @@ ORIGINAL = 128
 
 
 def estimate(mean: float, error: float | None = 0.008, tokens: int = 6144) -> LossEstimate:
-    return LossEstimate(mean, error, tokens)
+    return LossEstimate(mean, error, tokens, 48)
 
 
 def loss_at(position: float, longest: float) -> float:
@@ -36,7 +36,7 @@ def position_losses(length: int, original: int | None, step: int = 32) -> Positi
     names = buckets[0].losses
     means = {name: sum(bucket.losses[name].mean for bucket in buckets) / len(buckets) for name in names}
     losses = {name: estimate(mean, 0.011, 48 * length) for name, mean in means.items()}
-    changes = {name: Estimate(means[MODEL] - means[name], 0.006, 6144) for name in means if name != MODEL}
+    changes = {name: Estimate(means[MODEL] - means[name], 0.006, 6144, 48) for name in means if name != MODEL}
     return PositionLosses(length, 48, losses, changes, buckets)
 
 
@@ -62,9 +62,9 @@ def _point(context: int, reference: int, original: int | None) -> ContextPoint:
     return ContextPoint(
         context,
         estimate(mean, 0.021),
-        Estimate(mean - other, 0.006 if context != reference else 0.0, 6144),
+        Estimate(mean - other, 0.006 if context != reference else 0.0, 6144, 48),
         estimate(mean + 0.013, 0.022) if original is not None and context <= original else None,
-        Estimate(mean - other - 0.013, 0.007, 6144) if original is not None else None,
+        Estimate(mean - other - 0.013, 0.007, 6144, 48) if original is not None else None,
     )
 
 
@@ -75,11 +75,15 @@ def passkey(how: str, lengths: tuple[int, ...], chance: float) -> Passkey:
     return Passkey(how, lengths, depths, cells, 20, chance)
 
 
+def share(mean: float, error: float | None) -> Estimate:
+    return Estimate(mean, error, 200, 200)
+
+
 def retrieval() -> Retrieval:
     ways = {
-        "truncated": Recall(0.165, 0.0263, 0.242, 0.0251),
-        "chunks": Recall(0.415, 0.0349, 0.522, 0.0317, 0.25, 0.0401),
-        "model": Recall(0.47, 0.0353, 0.571, 0.0311, 0.305, 0.0388),
+        "truncated": Recall(share(0.165, 0.0263), share(0.242, 0.0251)),
+        "chunks": Recall(share(0.415, 0.0349), share(0.522, 0.0317), share(0.25, 0.0401)),
+        "model": Recall(share(0.47, 0.0353), share(0.571, 0.0311), share(0.305, 0.0388)),
     }
     return Retrieval(512, 200, 200, 24, "mean", ways)
 
@@ -156,14 +160,15 @@ ODD = [(math.nan, None), (math.inf, math.nan), (-math.inf, math.inf), (1e38, 0.0
 
 def odd_evaluation(mean: float, error: float | None) -> Evaluation:
     """An evaluation with a mean and an error in the place of every other, and a name that is markup and escapes."""
-    odd = LossEstimate(mean, error, 0)
+    odd = LossEstimate(mean, error, 0, 9)
     buckets = (Bucket(0, 1, {MODEL: odd}), Bucket(3, 9, {MODEL: odd, SLIDING: odd}))
     point = ContextPoint(32, odd, odd, odd, odd)
+    recall = Recall(share(math.nan, error), share(0.5, error), share(mean, error))
     return replace(
         EXTENDED,
         source="--><script>$\\frac{$\na\x1b[31m",
         positions=PositionLosses(512, 1, {MODEL: odd, SLIDING: odd}, {SLIDING: odd}, buckets),
-        contexts=ContextLosses(ORIGINAL, 1, (point, replace(point, context=512, original=None))),
+        contexts=ContextLosses(ORIGINAL, 1, (point, replace(point, context=512, base=None))),
         passkey=Passkey("loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1),
-        retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: Recall(math.nan, error, 0.5, error, mean, error)}),
+        retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: recall}),
     )

@@ -146,7 +146,7 @@ def test_resize_calibrate_refuses_before_a_model_is_read(source: Path, monkeypat
     assert "no meaning for copy" in done.stderr
 
 
-OWN = Trial(7.93, (31, 98), 1.4, Estimate(1.6, 0.1, 99))
+OWN = Trial(7.93, (31, 98), 1.4, Estimate(1.6, 0.1, 99, 9))
 
 
 @pytest.mark.parametrize(
@@ -154,15 +154,19 @@ OWN = Trial(7.93, (31, 98), 1.4, Estimate(1.6, 0.1, 99))
     [
         (OWN, LOSS, "sigma 7.93, repeat 31:98, gain 1.4; nothing was better"),
         (
-            Trial(0.0, None, 1.4, Estimate(1.5, 0.1, 99)),
+            Trial(0.0, None, 1.4, Estimate(1.5, 0.1, 99, 9)),
             LOSS,
-            "repeat none, gain 1.4; better by 0.1 ± 0.004 nats a token",
+            "repeat none, gain 1.4; better by 0.1 ± 0.008 (95 %) nats a token",
         ),
-        (Trial(0.0, None, 1.3, Estimate(1.7, 0.1, 99)), RECIPROCAL_RANK, "gain 1.3; better by 0.1 ± 0.004 MRR"),
+        (
+            Trial(0.0, None, 1.3, Estimate(1.7, 0.1, 99, 9)),
+            RECIPROCAL_RANK,
+            "gain 1.3; better by 0.1 ± 0.008 (95 %) MRR",
+        ),
     ],
 )
 def test_calibration_text_says_what_changed_and_by_how_much(after: Trial, metric: str, said: str) -> None:
-    better = Estimate(abs(after.score.mean - OWN.score.mean), 0.004, 99)
+    better = Estimate(abs(after.score.mean - OWN.score.mean), 0.004, 99, 61)
     text = calibration_text(Calibration(metric, OWN, after, better, (OWN, after), 16, 512, 4.21))
     read = "windows" if metric == LOSS else "documents"
     assert text.startswith(f"calibrated on 16 {read} of 512 tokens in 4.2 s: sigma ")

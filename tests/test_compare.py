@@ -82,9 +82,9 @@ def test_compare_ranks_encoders_by_the_documents_they_find(tmp_path: Path) -> No
         alone = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=12 * TO)
         assert found_by(row.final.evaluation) == found_by(alone)
         assert alone.retrieval is not None
-        assert row.final.score.mean == alone.retrieval.ways["model"].reciprocal_rank
-        assert found.original is not None
-        assert found.original.mean == alone.retrieval.ways["chunks"].reciprocal_rank
+        assert row.final.score.mean == alone.retrieval.ways["model"].reciprocal_rank.mean
+        assert found.base is not None
+        assert found.base.mean == alone.retrieval.ways["chunks"].reciprocal_rank.mean
         assert row.final.short is None
     assert "perplexity" not in to_json(found)["rows"][0]["untrained"]["score"]
 
@@ -93,14 +93,14 @@ def test_compare_pairs_methods_by_window_and_short_texts_with_the_original(sourc
     found = ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, measure=["context"])
     assert (found.metric, found.max_len_before, found.max_len_after) == (LOSS, 16, TO)
     assert (found.complete, found.table, len(found.norms)) == (True, "transformer.wpe.weight", 16)
-    assert found.original == found.rows[0].final.evaluation.positions.losses["sliding"]  # type: ignore[union-attr]
+    assert found.base == found.rows[0].final.evaluation.positions.losses["sliding"]  # type: ignore[union-attr]
     best, *others = found.rows
     assert best.final.behind is None
-    assert best.final.is_level
+    assert best.final.is_tied
     for row in others:
         assert row.final.behind is not None
         assert row.final.behind.mean == pytest.approx(row.final.score.mean - best.final.score.mean)
-        assert row.final.behind.error < row.final.score.error  # type: ignore[operator]
+        assert row.final.behind.standard_error < row.final.score.standard_error  # type: ignore[operator]
     for row in found.rows:
         assert row.final.short is not None
         assert (row.final.short.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
@@ -133,7 +133,7 @@ def test_compare_loads_one_model_and_tells_how_far_it_is(
     ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *said: told.append(said))
     assert len(loads) == 1
     assert {total for _, total, _ in told} == {sum(moved for moved, _, _ in told)}
-    assert {who for _, _, who in told} == {"the original", "linear", "copy", "stretch --keep-first 5"}
+    assert {who for _, _, who in told} == {"the base", "linear", "copy", "stretch --keep-first 5"}
 
 
 @pytest.mark.parametrize(

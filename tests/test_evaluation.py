@@ -52,7 +52,7 @@ def measured(*arguments: Any, **flags: Any) -> dict[str, Any]:
 
 def test_evaluate_finds_the_original_by_the_recipe_and_pairs_it(extended: Path, reference: Path) -> None:
     found = measured(extended, reference, tokens=4096, measure=LOSSES)
-    expected = {"kind": CAUSAL, "max_len": 512, "original": "tiny-gpt2", "original_max_len": 128, "complete": True}
+    expected = {"kind": CAUSAL, "max_len": 512, "base": "tiny-gpt2", "base_max_len": 128, "complete": True}
     expected |= {"across_documents": False, "tokens": 8 * 512}
     assert expected.items() <= found.items()
     assert list(found["positions"]["losses"]) == [MODEL, TRUNCATED, SLIDING]
@@ -62,7 +62,7 @@ def test_evaluate_finds_the_original_by_the_recipe_and_pairs_it(extended: Path, 
     assert [point["context"] for point in found["contexts"]["points"]] == [64, 128, 256, 512]
     assert found["contexts"]["reference"] == 128
     for point in found["contexts"]["points"][:2]:
-        assert point["loss"]["mean"] == pytest.approx(point["original"]["mean"], abs=1e-5)
+        assert point["loss"]["mean"] == pytest.approx(point["base"]["mean"], abs=1e-5)
     # It knows such text: 17 on what it was not trained on.
     assert found["positions"]["losses"][TRUNCATED]["perplexity"] < 40
 
@@ -73,22 +73,22 @@ def test_evaluate_compares_with_the_originals_own_length_whatever_is_asked_for(e
         for asked in ((16, 512), ())
     )
     assert [point["context"] for point in few] == [16, 512]
-    ends = [points[-1]["against_original"]["mean"] for points in (few, whole)]
+    ends = [points[-1]["against_base"]["mean"] for points in (few, whole)]
     assert ends[0] == pytest.approx(ends[1], abs=1e-5)
 
 
 def test_evaluate_of_an_original_alone_measures_its_own_length(reference: Path) -> None:
     found = measured("tiny-gpt2", reference, tokens=2048, measure=LOSSES)
     positions, contexts = found["positions"], found["contexts"]
-    assert (found["original"], found["original_max_len"]) == (None, None)
+    assert (found["base"], found["base_max_len"]) == (None, None)
     assert any("--base" in note for note in found["notes"])
     assert (list(positions["losses"]), positions["changes"]) == ([MODEL], {})
     assert [point["context"] for point in contexts["points"]] == [16, 32, 64, 128]
     assert contexts["reference"] == 16
-    assert all(point["original"] is None for point in contexts["points"])
+    assert all(point["base"] is None for point in contexts["points"])
     # tiny-gpt2 uses what stands before a token.
     last = contexts["points"][-1]["change"]
-    assert last["mean"] < -2 * last["error"]
+    assert last["mean"] < -last["ci95"]
 
 
 def test_evaluate_by_position_equals_transformers_own_loss_in_either_precision(reference: Path) -> None:
@@ -153,13 +153,13 @@ def test_evaluate_goes_on_without_an_original_that_is_gone_or_another(make_pico:
     longer = ctxextend.resize(add_tokenizer(folder, is_framed=False), to=32, output=tmp_path / "longer").output
     folder.rename(elsewhere)
     gone = ctxextend.evaluate(longer, text, measure=LOSSES)
-    assert gone.original is None
+    assert gone.base is None
     assert any("--base" in warning for warning in gone.warnings)
     assert not any("--base" in warning for warning in ctxextend.evaluate(longer, text, no_base=True).warnings)
-    assert ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES).original == str(elsewhere)
+    assert ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES).base == str(elsewhere)
     add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, is_framed=False)
     another = ctxextend.evaluate(longer, text, measure=["position"])
-    assert another.original is None
+    assert another.base is None
     assert any("no longer what it was" in warning for warning in another.warnings)
 
 

@@ -121,12 +121,12 @@ def test_json_of_any_result_keeps_its_schema(found: Evaluation | Comparison) -> 
 
 def test_json_has_null_where_there_is_no_finite_number() -> None:
     assert EXTENDED.positions is not None
-    losses = {"model": LossEstimate(math.nan, math.inf, 0), "sliding": LossEstimate(800.0, None, 1)}
+    losses = {"model": LossEstimate(math.nan, math.inf, 0, 9), "sliding": LossEstimate(800.0, None, 1, 1)}
     values = framed(replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses)))
     check_result(values)
     assert values["positions"]["losses"] == {
-        "model": {"mean": None, "error": None, "perplexity": None, "tokens": 0},
-        "sliding": {"mean": 800.0, "error": None, "perplexity": None, "tokens": 1},
+        "model": {"mean": None, "tokens": 0, "samples": 9, "ci95": None, "perplexity": None},
+        "sliding": {"mean": 800.0, "tokens": 1, "samples": 1, "ci95": None, "perplexity": None},
     }
     found = comparison()
     row = replace(found.rows[0], norms=(math.nan, math.inf, 1.0))

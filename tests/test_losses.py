@@ -201,7 +201,7 @@ def test_loss_task_report_pairs_losses_by_token(make_pico: Make) -> None:
     for way in (TRUNCATED, SLIDING):
         differences = np.array([window[MODEL, 32].mean() - window[way, 16].mean() for window in windows])
         assert positions.changes[way].mean == pytest.approx(differences.mean())
-        assert positions.changes[way].error == pytest.approx(differences.std(ddof=1) / np.sqrt(3))
+        assert positions.changes[way].standard_error == pytest.approx(differences.std(ddof=1) / np.sqrt(3))
     assert sum(bucket.losses[MODEL].tokens for bucket in positions.buckets) == 3 * 31
     assert [(bucket.start, bucket.stop) for bucket in positions.buckets] == [(i, i + 2) for i in range(0, 32, 2)]
     windows = [losses_of(task, "context", i) for i in range(3)]
@@ -210,8 +210,8 @@ def test_loss_task_report_pairs_losses_by_token(make_pico: Make) -> None:
     assert contexts.points[1].change.mean == 0
     last = contexts.points[-1]
     expected = np.mean([window[MODEL, 32].mean() - window[SLIDING, 16].mean() for window in windows])
-    assert last.original is None
-    assert last.against_original.mean == pytest.approx(expected)
+    assert last.base is None
+    assert last.against_base.mean == pytest.approx(expected)
 
 
 # ---- refusals

@@ -14,8 +14,9 @@ import pytest
 from ctxextend.comparison.comparison_result import Comparison, Outcome
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
 from ctxextend.report.figures import write_figure
-from ctxextend.report.html import comparison_figure, verdict, write_report
-from tests.comparisons import METHODS, comparison, encoders
+from ctxextend.report.html import NUMBERS, comparison_figure, write_report
+from ctxextend.report.verdicts import comparison_verdict
+from tests.comparisons import COMPARISONS, METHODS, comparison, encoders
 from tests.evaluations import ODD, odd_evaluation
 
 HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
@@ -84,9 +85,16 @@ def brief(found: Comparison) -> Comparison:
 
 
 def odd_outcome(mean: float, error: float | None) -> Outcome:
-    odd = LossEstimate(mean, error, 0)
+    odd = LossEstimate(mean, error, 0, 9)
     return Outcome(odd, odd, odd, odd_evaluation(mean, error))
 
+
+def on_one_window() -> Comparison:
+    found = comparison(("bands", "copy"))
+    return changed(found, replace(found.rows[1].untrained, behind=Estimate(0.5, None, 64, 1)))
+
+
+INTERRUPTED = COMPARISONS["compare-interrupted"]
 
 # Comparisons, and how many pictures each has.
 SHOWN = {
@@ -124,16 +132,16 @@ def test_report_holds_every_number_of_the_ranking(tmp_path: Path) -> None:
     assert [row[1] for row in rows] == list(METHODS)
     best = ("bands", "19.75 ± 0.87", "2.983 ± 0.044", "best", "-0.185 ± 0.012", "+0.0300 ± 0.0080", "moved")
     assert rows[0] == ["1", *best]
-    assert rows[1][4] == "+0.052 ± 0.069 level"
-    assert rows[5] == ["6", "copy", "28.7 ± 1.3", "3.356 ± 0.044", "+0.373 ± 0.030", "+0.187 ± 0.012", "0", "kept"]
-    assert original[1:4] == ["the original, in pieces of 128", "23.77 ± 1.00", "3.169 ± 0.042"]
+    assert rows[1][4] == "+0.052 ± 0.069 tied"
+    assert rows[5] == ["6", "copy", "28.7 ± 1.3", "3.356 ± 0.044", "+0.373 ± 0.031", "+0.187 ± 0.012", "0", "kept"]
+    assert original[1:4] == ["the original, in pieces of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
 
 
 def test_report_holds_both_stages_of_a_training(pages: dict[str, str]) -> None:
     head, first, second, *_ = cells(pages["trained"])
-    assert first[head.index("perplexity")] == "20.54 ± 0.90"
+    assert first[head.index("perplexity")] == "20.54 ± 0.91"
     assert first[head.index("untrained")] == "19.75 ± 0.87 best"
-    assert second[head.index("untrained")] == "20.80 ± 0.92 level"
+    assert second[head.index("untrained")] == "20.80 ± 0.92 tied"
     assert "200 steps of the position table, by sequences over 512 positions" in pages["trained"]
 
 
@@ -141,7 +149,7 @@ def test_report_shows_what_encoders_find(pages: dict[str, str]) -> None:
     page = pages["encoder"]
     head, first, *_ = cells(page)
     assert head[2:5] == ["reciprocal rank", "recall@1, %", "behind the best"]
-    assert first[2:5] == ["0.620 ± 0.062", "52.0 ± 7.1", "best"]
+    assert first[2:5] == ["0.620 ± 0.061", "52.0 ± 7.0", "best"]
     assert "perplexity" not in page
     assert "Loss of" not in page
     assert "original, chunks" in page
@@ -183,7 +191,7 @@ def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
     page = page_of(found, tmp_path)
     assert "cut off" not in page
     assert "Incomplete" not in page
-    hopeless = replace(found.rows[-1].final, behind=Estimate(40.0, 0.1, 99))
+    hopeless = replace(found.rows[-1].final, behind=Estimate(40.0, 0.1, 99, 61))
     page = page_of(changed(found, hopeless), tmp_path)
     assert page.count("cut off") == 1
     assert "+40.00 ± 0.20" in page
@@ -206,7 +214,7 @@ def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mean", "error"), ODD)
 def test_report_and_figure_of_odd_numbers(mean: float, error: float | None, tmp_path: Path) -> None:
     found = changed(brief(comparison(("linear", "copy", "last"))), odd_outcome(mean, error))
-    found = replace(found, original=Estimate(mean, error, 0), source=HOSTILE)
+    found = replace(found, base=Estimate(mean, error, 0, 9), source=HOSTILE)
     page = page_of(found, tmp_path)
     Reader(page)
     for picture in pictures(page):
@@ -218,7 +226,7 @@ def test_report_and_figure_of_odd_numbers(mean: float, error: float | None, tmp_
 def test_report_of_an_evaluation_that_was_not_finished(tmp_path: Path) -> None:
     found = brief(comparison(("linear", "copy")))
     evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
-    nothing = Outcome(Estimate(3.0, None, 1), None, None, evaluation)
+    nothing = Outcome(Estimate(3.0, None, 1, 9), None, None, evaluation)
     Reader(page_of(changed(found, nothing), tmp_path))
     page = page_of(replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path)
     assert "passkey-heading" not in page
@@ -238,17 +246,24 @@ def test_report_stays_small_however_long_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (comparison(), "`bands` is the best of 13 methods at 512 tokens, with a perplexity of 19.75 ± 0.87"),
-        (comparison(), "`stretch --keep-first 20` is level with it"),
-        (comparison(), "has 23.77 ± 1.00; `bands` on the same tokens: better than that by 0.185 ± 0.012 nats a token."),
-        (comparison(("copy", "last")), "no other is within two standard errors of it"),
-        (comparison(("copy",)), "`copy` on the same tokens: worse than that by 0.187 ± 0.012 nats a token."),
-        (comparison(steps=1), "After 1 step of training the position table, `bands`"),
-        (encoders(), "with a mean reciprocal rank of 0.620 ± 0.062"),
-        (encoders(), "in chunks of 128 tokens, has 0.522 ± 0.063."),
-        (replace(comparison(("copy",)), original=None), "`copy` has a perplexity of 28.7 ± 1.3 at 512 tokens."),
+        (comparison(), "`bands` is best at 512 tokens: perplexity 19.75 ± 0.87; `stretch --keep-first 20` is tied"),
+        (comparison(), "tied with it; the 11 other methods are worse by 0.072 ± 0.012 nats/token or more. The base"),
+        (comparison(), "has 23.8 ± 1.0; `bands` is better than that by 0.185 ± 0.012 nats/token."),
+        (comparison(("copy", "last")), "; `last` is worse by 0.158 ± 0.018 nats/token. The base in pieces of 128"),
+        (comparison(("copy", "last", "random")), "`last` and `random` are worse by 0.158 ± 0.018 and 0.810 ± 0.057"),
+        (comparison(("copy",)), "`copy` is worse than that by 0.187 ± 0.012 nats/token."),
+        (comparison(steps=1), "at 512 tokens after 1 step of training the position table: perplexity"),
+        (encoders(), "`bands` is best at 512 tokens: mean reciprocal rank 0.620 ± 0.061;"),
+        (encoders(), "worse by 0.060 ± 0.035 or more. The base in pieces of 128 tokens has 0.522 ± 0.063."),
+        (replace(comparison(("copy",)), base=None), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
         (changed(comparison(("random",)), odd_outcome(math.nan, None)), "No method has a finite loss at 512 tokens."),
+        (
+            on_one_window(),
+            "`copy` is worse by 0.500 nats/token; this is one window, so the order may be chance. The base",
+        ),
+        (INTERRUPTED, "`bands` is best at 512 tokens after 100 steps of training the position table: perplexity 20.54"),
+        (replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
     ],
 )
-def test_verdict(found: Comparison, words: str) -> None:
-    assert words in verdict(found)
+def test_comparison_verdict(found: Comparison, words: str) -> None:
+    assert words in comparison_verdict(found, NUMBERS)

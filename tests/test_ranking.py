@@ -41,8 +41,8 @@ def test_rank_goes_by_the_training_and_compares_within_a_stage() -> None:
 def test_rank_puts_last_what_is_no_number() -> None:
     first, second = rank([candidate("linear", [math.nan, 1.0]), candidate("copy", [7.0, 7.0])], LOSS)
     assert (first.method, second.method) == ("copy", "linear")
-    assert first.untrained.is_level
-    assert not second.untrained.is_level
+    assert first.untrained.is_tied
+    assert not second.untrained.is_tied
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The screens of evaluations and comparisons, line by line; `python -m tests.test_screens` writes all screens anew."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation, Passkey
 from ctxextend.report.numbers import NumberFormat
 from tests.comparisons import COMPARISONS
-from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, ODD, odd_evaluation
+from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, LONE, ODD, odd_evaluation
 
 SCREENS = Path(__file__).parent / "screens"
 RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
@@ -59,12 +60,16 @@ def test_result_screens_have_known_styles() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (Estimate(-0.1234, 0.0123, 9), "better than X by 0.123 ± 0.012 nats a token"),
-        (Estimate(0.1234, 0.0123, 9), "worse than X by 0.123 ± 0.012 nats a token"),
-        (Estimate(-0.02, 0.0123, 9), "no sure difference from X (-0.020 ± 0.012 nats a token)"),
-        (Estimate(0.0, 0.0, 9), "no sure difference from X (+0.00 nats a token)"),
-        (Estimate(-0.1, None, 9), "a lower loss than X by 0.100 nats a token, of one window, so that it may be chance"),
-        (Estimate(math.nan, 0.1, 9), "not to be compared with X: a loss is no finite number"),
+        (Estimate(-0.1234, 0.0123, 9, 61), "better than X by 0.123 ± 0.025 nats/token"),
+        (Estimate(0.1234, 0.0123, 9, 61), "worse than X by 0.123 ± 0.025 nats/token"),
+        (
+            Estimate(0.1234, 0.05, 9, 3),
+            "tied with X (+0.12 ± 0.22 nats/token)",
+        ),  # 4.3 standard errors, of three windows
+        (Estimate(-0.02, 0.0123, 9, 61), "tied with X (-0.020 ± 0.025 nats/token)"),
+        (Estimate(0.0, 0.0, 9, 61), "tied with X (+0.00 nats/token)"),
+        (Estimate(-0.1, None, 9, 1), "lower in loss than X by 0.100 nats/token, on one window, so it may be chance"),
+        (Estimate(math.nan, 0.1, 9, 61), "not comparable with X: a loss is not finite"),
     ],
 )
 def test_compared_says_what_a_difference_of_losses_means(change: Estimate, said: str) -> None:
@@ -74,23 +79,39 @@ def test_compared_says_what_a_difference_of_losses_means(change: Estimate, said:
 @pytest.mark.parametrize(
     ("mean", "error", "said"),
     [
-        (-0.1, 0.01, "is used: 512 tokens, better than 128 tokens by"),
-        (0.1, 0.01, "does harm: 512 tokens, worse than 128 tokens by"),
-        (-0.01, 0.01, "is not seen to be used: 512 tokens, no sure difference from 128 tokens"),
-        (-0.1, None, "is not seen to be used: 512 tokens, a lower loss than 128 tokens by"),
+        (-0.1, 0.01, "Longer context helps: -0.100 ± 0.020 nats/token at 512 vs. 128."),
+        (0.683, 0.0685, "Longer context hurts: +0.68 ± 0.14 nats/token at 512 vs. 128."),
+        (-0.01, 0.01, "Longer context neither helps nor hurts measurably: -0.010 ± 0.020 nats/token at 512 vs. 128."),
+        (-0.1, None, "Longer context neither helps nor hurts measurably: -0.100 nats/token at 512 vs. 128."),
+        (math.nan, None, "Perplexity 35.11 ± 0.78 at 512 tokens, better than the base in sliding windows by"),
     ],
 )
-def test_evaluation_screen_says_whether_the_longer_context_is_used(mean: float, error: float | None, said: str) -> None:
+def test_evaluation_screen_begins_with_whether_the_longer_context_is_used(
+    mean: float, error: float | None, said: str
+) -> None:
     assert EXTENDED.contexts is not None
     *points, last = EXTENDED.contexts.points
-    contexts = replace(EXTENDED.contexts, points=(*points, replace(last, change=Estimate(mean, error, 9))))
-    assert f"The longer context {said}" in screen_of(replace(EXTENDED, contexts=contexts), 300)
+    contexts = replace(EXTENDED.contexts, points=(*points, replace(last, change=Estimate(mean, error, 9, 61))))
+    assert screen_of(replace(EXTENDED, contexts=contexts), 300).startswith(said)
     contexts = replace(contexts, points=tuple(points[:3]))
     assert "No context longer than 128 was measured." in screen_of(replace(EXTENDED, contexts=contexts), 300)
 
 
 @pytest.mark.parametrize(
-    ("value", "error", "text"),
+    ("found", "said"),
+    [
+        (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
+        (replace(ENCODER, retrieval=None), "The passkey is found more often than by guessing."),
+        (replace(ENCODER, retrieval=None, passkey=None), "Nothing was measured."),
+        (replace(LONE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
+    ],
+)
+def test_evaluation_screen_begins_with_what_was_found(found: Evaluation, said: str) -> None:
+    assert screen_of(found, 300).startswith(f"{said}\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "ci95", "text"),
     [
         (23.4567, 0.213, "23.46 ± 0.21"),
         (12345.6, 123.4, "12,346 ± 123"),
@@ -104,19 +125,29 @@ def test_evaluation_screen_says_whether_the_longer_context_is_used(mean: float, 
         (None, None, "-"),
     ],
 )
-def test_number_has_two_digits_of_its_error(value: float | None, error: float | None, text: str) -> None:
-    assert NumberFormat(unicode=True).number(value, error) == text
+def test_number_has_two_digits_of_its_interval(value: float | None, ci95: float | None, text: str) -> None:
+    assert NumberFormat(unicode=True).number(value, ci95) == text
 
 
 @pytest.mark.parametrize(
     ("share", "trials", "style"),
-    [(1.0, 1, "faint"), (1.0, 2, "right"), (0.3, 10, "faint"), (0.4, 10, "right"), (0.0, 0, "faint")],
+    [(1.0, 1, "faint"), (1.0, 2, "right"), (0.3, 10, "faint"), (0.4, 10, "right")],
 )
 def test_evaluation_screen_takes_no_find_for_sure_that_guessing_makes(share: float, trials: int, style: str) -> None:
-    passkey = Passkey("loss rank", (64,), (0.0,), ((share,),), trials, 0.1)
+    passkey = Passkey("loss rank", (32, 64), (0.0, 0.5, 1.0), ((share, 0.0, 0.0), (1.0, 1.0, 1.0)), trials, 0.1)
     lines = page_of(replace(ENCODER, passkey=passkey, retrieval=None)).lines
     (cell,) = (line[1] for line in lines if line and line[0][0] == "  0 %")
     assert cell[1] == style
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_drawn"), [((0.1, 0.2, 0.1), False), ((0.1, 0.1, 0.5), True), ((1.0, None, math.nan), True)]
+)
+def test_evaluation_screen_draws_no_passkeys_that_guessing_finds(shares: Sequence[float], is_drawn: bool) -> None:
+    passkey = Passkey("loss rank", (32, 64, 128), (0.0,), tuple((share,) for share in shares), 20, 0.1)
+    text = screen_of(replace(ENCODER, passkey=passkey, retrieval=None), 80)
+    assert ("depth" in text) == is_drawn
+    assert ("Passkey: found no more often than by guessing, in texts of 32 to 128 tokens." in text) != is_drawn
 
 
 @pytest.mark.parametrize(("mean", "error"), ODD)

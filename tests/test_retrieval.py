@@ -8,7 +8,7 @@ import pytest
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Retrieval
+from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Estimate, Retrieval
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval, recall_of
 from tests.planted import counts, plant
 
@@ -60,10 +60,10 @@ def test_planted_encoders_find_what_they_can_see(minilm: EvalModel) -> None:
     assert (report.documents, report.queries, report.query_tokens, report.pooling) == (5, 20, 40, "mean")
     truncated, chunks, whole = (report.ways[way] for way in (TRUNCATED, CHUNKS, MODEL))
     # To the first 60 tokens all documents are one, and so each comes last.
-    assert (truncated.recall, truncated.change) == (0.0, None)
-    assert truncated.reciprocal_rank == pytest.approx(0.2)
-    assert (chunks.recall, chunks.reciprocal_rank, chunks.change) == (1.0, 1.0, 1.0)
-    assert (whole.recall, whole.recall_error, whole.change, whole.change_error) == (1.0, 0.0, 1.0, 0.0)
+    assert (truncated.recall.mean, truncated.change) == (0.0, None)
+    assert truncated.reciprocal_rank.mean == pytest.approx(0.2)
+    assert chunks.recall == chunks.change == whole.recall == whole.change == Estimate(1.0, 0.0, 20, 5)
+    assert chunks.reciprocal_rank.mean == 1.0
     reads = [ids.shape[1] for ids in counter.model.read]
     # The one token that each embedder tries; queries; the start and whole chunks; the last chunk; all of it.
     assert set(reads) == {3, 42, 62, 22, 202}
@@ -74,10 +74,11 @@ def test_planted_encoders_find_what_they_can_see(minilm: EvalModel) -> None:
 
 def test_recall_by_hand() -> None:
     recall = recall_of(np.array([[1, 2], [1, 1], [4, 2]]), np.array([[1, 1], [3, 2], [2, 3]]))
-    assert recall.recall == 0.5
-    assert recall.reciprocal_rank == pytest.approx((0.75 + 1 + 0.375) / 3)
+    assert recall.recall.mean == 0.5
+    assert recall.reciprocal_rank.mean == pytest.approx((0.75 + 1 + 0.375) / 3)
     # Documents have means of 1/2, 1 and 0; against the other's 1, 0 and 0 they change by -1/2, 1 and 0.
-    assert recall.recall_error == pytest.approx(np.std([0.5, 1, 0], ddof=1) / 3**0.5)
-    assert recall.change == pytest.approx(1 / 6)
-    assert recall.change_error == pytest.approx(np.std([-0.5, 1, 0], ddof=1) / 3**0.5)
-    assert recall_of(np.array([[1]]), None).recall_error is None
+    assert recall.recall.standard_error == pytest.approx(np.std([0.5, 1, 0], ddof=1) / 3**0.5)
+    assert recall.change is not None
+    assert recall.change.mean == pytest.approx(1 / 6)
+    assert recall.change.standard_error == pytest.approx(np.std([-0.5, 1, 0], ddof=1) / 3**0.5)
+    assert recall_of(np.array([[1]]), None).recall.ci95 is None

@@ -160,7 +160,7 @@ def test_run_resizes_then_evaluates_the_output() -> None:
     assert said.keys() == keys
     assert (said["schema_version"], said["command"], said["output"], said["dry_run"]) == (1, "run", "longer", False)
     assert (said["resize"]["max_len_after"], said["resize"]["output"]) == (160, "longer")
-    assert (said["evaluate"]["max_len"], said["evaluate"]["original_max_len"]) == (160, 128)
+    assert (said["evaluate"]["max_len"], said["evaluate"]["base_max_len"]) == (160, 128)
     assert said["train"] is None
     alone = json.loads(invoke(recipe, "--set", "resize=null", "--set", "output=null", "--json").stdout)
     assert (alone["output"], alone["resize"], alone["evaluate"]["source"]) == (None, None, "tiny-gpt2")

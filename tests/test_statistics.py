@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ctxextend.evaluation.evaluation_result import binomial_tail, estimate, estimate_loss
+from ctxextend.evaluation.evaluation_result import Estimate, binomial_tail, estimate, estimate_loss, t_quantile
 from ctxextend.json_output import to_json
 
 
@@ -11,23 +11,29 @@ def test_estimate_weighs_windows_by_their_tokens() -> None:
     found = estimate([np.array([1.0]), np.array([2.0, 2.0, 2.0]), np.array([])])
     assert (found.mean, found.tokens) == (1.75, 4)
     # s - r·c is -0.75 and 0.75, of two windows, over four tokens
-    assert found.error == pytest.approx(math.sqrt(2 * 2 * 0.75**2) / 4)
-    assert estimate([np.full(5, value) for value in (1.0, 2.0, 3.0)]).error == pytest.approx(1 / math.sqrt(3))
+    assert found.standard_error == pytest.approx(math.sqrt(2 * 2 * 0.75**2) / 4)
+    assert estimate([np.full(5, value) for value in (1.0, 2.0, 3.0)]).standard_error == pytest.approx(1 / math.sqrt(3))
 
 
 def test_estimate_knows_no_error_of_one_window_and_nothing_of_none() -> None:
-    assert estimate([np.array([1.0, 2.0])]).error is None
+    assert estimate([np.array([1.0, 2.0])]).ci95 is None
     nothing = estimate([np.array([])])
     assert math.isnan(nothing.mean)
-    assert (nothing.error, nothing.tokens) == (None, 0)
-    assert to_json(estimate_loss([np.array([])])) == {"mean": None, "error": None, "perplexity": None, "tokens": 0}
+    assert (nothing.ci95, nothing.tokens, nothing.samples) == (None, 0, 0)
+    assert to_json(estimate_loss([np.array([])])) == {
+        "mean": None,
+        "tokens": 0,
+        "samples": 0,
+        "ci95": None,
+        "perplexity": None,
+    }
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_estimate_of_losses_that_are_not_finite_is_not_finite(bad: float) -> None:
     found = estimate([np.array([bad]), np.array([1.0])])
     assert not math.isfinite(found.mean)
-    assert to_json(found)["error"] is None
+    assert to_json(found)["ci95"] is None
 
 
 @pytest.mark.parametrize(
@@ -35,3 +41,36 @@ def test_estimate_of_losses_that_are_not_finite_is_not_finite(bad: float) -> Non
 )
 def test_binomial_tail_by_hand(found: int, trials: int, expected: float) -> None:
     assert binomial_tail(found, trials, 0.1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (6, 2.571), (8, 2.365), (11, 2.228), (31, 2.042), (10**6, 1.960)],
+)
+def test_t_quantile_is_that_of_tables(samples: int, expected: float) -> None:
+    assert t_quantile(samples) == pytest.approx(expected, rel=3e-3)
+
+
+def test_interval_covers_the_mean_of_few_windows_in_95_of_100_cases() -> None:
+    draw = np.random.default_rng(0)
+    found = [estimate(list(draw.normal(1.0, 1.0, (4, 1)))) for _ in range(4000)]
+    covered = np.mean([abs(one.mean - 1.0) <= (one.ci95 or 0) for one in found])
+    assert 0.94 < covered < 0.96
+
+
+@pytest.mark.parametrize(
+    ("mean", "standard_error", "sign", "contains_zero"),
+    [
+        (0.5, 0.2, 1, False),
+        (-0.5, 0.2, -1, False),
+        (0.4, 0.2, 0, True),  # 2.26 standard errors, of ten samples
+        (0.0, 0.0, 0, True),
+        (0.5, None, 0, False),
+        (math.nan, 0.2, 0, False),
+    ],
+)
+def test_estimate_says_on_which_side_of_zero_its_interval_lies(
+    mean: float, standard_error: float | None, sign: int, contains_zero: bool
+) -> None:
+    found = Estimate(mean, standard_error, 9, 10)
+    assert (found.sign, found.contains_zero) == (sign, contains_zero)

@@ -64,7 +64,7 @@ def test_search_takes_nothing_within_a_standard_error(lead: float, is_taken: boo
     )
     other = replace(first, gain=1.3)
     assert tried.better_by(other, first).mean == pytest.approx(lead)
-    assert tried.better_by(other, first).error == pytest.approx(0.1, abs=0.03)
+    assert tried.better_by(other, first).standard_error == pytest.approx(0.1, abs=0.03)
     assert best == (other if is_taken else first)
 
 

@@ -1,6 +1,5 @@
 """`ctxextend compare`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,15 +93,23 @@ def show_comparison(
     add_comparison(page := Page.of_stdout(), found)
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
     files = [(report, lambda path: write_report(found, path)), figure] if found.rows else []
+    sink.note(*(f"{name} is left out: {reason}" for name, reason in found.left_out.items()))
     sink.measured(command, found, page.lines, files, value)
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
-    """Add what was compared, the ranking, and in words how it is read."""
+    """Add the verdict, what was compared, the ranking, and how it is read."""
+    from ctxextend.report.verdicts import comparison_verdict
+
+    if comparison.rows:
+        page.text(comparison_verdict(comparison, page.numbers).replace("`", ""), "title")
+    if not comparison.complete:
+        page.text("Incomplete: interrupted before everything was measured.", "wrong")
+    page.line()
     page.line((comparison.source, "title"), f" ({comparison.family}, {comparison.kind})")
     methods, read = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
     items = [
-        ("gives", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, by {methods}"),
+        ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, by {methods}"),
         ("text", f"{comparison.tokens:,} tokens of {read}"),
         ("run", f"in {comparison.precision}, seed {comparison.seed}"),
     ]
@@ -110,54 +117,35 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         what, steps = comparison.trained_part, counted(comparison.steps, "step")
         items.insert(2, ("trained", f"{what}, {steps}, over {comparison.seq_len} positions"))
     page.values(items)
-    if not comparison.complete:
-        page.text("Incomplete: it ended before all was measured.", "wrong")
     if comparison.rows:
         page.line()
         _add_ranking(page, comparison)
-    page.line()
-    for text in _reading(page, comparison):
-        page.text(text)
-    for name, reason in comparison.left_out.items():
-        page.text(f"Left out: {name}. {reason}", "faint")
+        page.line()
+        if any(row.final.is_tied for row in comparison.rows[1:]):
+            page.text(f"Tied: the 95 % interval of the difference, paired by {comparison.sample}, contains 0.")
+        if any(row.final.short is not None for row in comparison.rows):
+            page.text(f"Short: loss minus the base's, both at {comparison.max_len_before} tokens.")
+    if comparison.left_out:
+        page.text(f"Left out: {', '.join(comparison.left_out)}.", "faint")
 
 
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
     """Add the methods as a table, the best first."""
-    written, change = page.numbers.perplexity if comparison.is_loss else page.numbers.estimate, page.numbers.change
-    scored, unit = ("perplexity", ", nats") if comparison.is_loss else ("MRR", "")
-    header = ["   method", scored + ", trained" * bool(comparison.steps), f"behind the best{unit}"]
-    header += ["untrained"] * bool(comparison.steps)
-    header += ["short texts, nats"] * any(row.final.short is not None for row in comparison.rows)
-    rows = []
+    numbers, steps = page.numbers, comparison.steps
+    score, unit = (numbers.perplexity, ", nats") if comparison.is_loss else (numbers.estimate, "")
+    header = ["perplexity" if comparison.is_loss else "MRR", f"behind{unit}"]
+    header += ["untrained"] * bool(steps)
+    header += ["short, nats"] * any(row.final.short is not None for row in comparison.rows)
+    rows = list[list[Cell]]()
     for number, row in enumerate(comparison.rows, 1):
-        outcome = row.trained if comparison.steps else row.untrained
-        standing: Cell = change(outcome.behind) if outcome else "-"
-        if outcome and (outcome.behind is None or outcome.is_level):
-            standing = (f"level  {standing}" if outcome.behind else "the best", "right")
-        cells: list[Cell] = [f"{number:>2} {row.method}", written(outcome.score if outcome else None), standing]
-        if comparison.steps:
-            cells.append(written(row.untrained.score))
+        outcome = row.trained if steps else row.untrained
+        behind: Cell = numbers.change(outcome.behind) if outcome else "-"
+        if outcome and outcome.is_tied:
+            behind = (f"tied  {behind}" if outcome.behind else "the best", "right")
+        cells: list[Cell] = [f"{number:>2} {row.method}", score(outcome.score if outcome else None), behind]
+        if steps:
+            cells.append(score(row.untrained.score))
         short = row.final.short
-        cells.append("as before" if short and short.mean == 0 and not short.error else change(short))
-        rows.append(cells[: len(header)])
-    page.table(header, rows)
-
-
-def _reading(page: Page, comparison: "Comparison") -> Iterator[str]:
-    """Yield how the table is to be read."""
-    length, original = comparison.max_len_before, comparison.original
-    if original is not None and comparison.is_loss:
-        score = page.numbers.perplexity(original)
-        yield f"The original in windows of {length} tokens that overlap by half: perplexity {score}."
-    elif original is not None:
-        yield f"The original by the mean vector of pieces of {length} tokens: MRR {page.numbers.estimate(original)}."
-    by = "window" if comparison.is_loss else "document"
-    if any(row.final.behind is not None and row.final.behind.error is None for row in comparison.rows):
-        yield f"One {by} was read: nothing says how sure the differences are."
-    elif any(row.final.is_level for row in comparison.rows[1:]):
-        yield f"Level: behind the best by no more than two standard errors of the difference, paired by {by}."
-    if comparison.rows:
-        yield "Errors are single standard errors."
-    if any(row.final.short is not None for row in comparison.rows):
-        yield f"Short texts: the loss minus the original's, both with {length} tokens."
+        cells.append("as before" if short and short.mean == 0 and not short.ci95 else numbers.change(short))
+        rows.append(cells[: len(header) + 1])
+    page.table(["   method", *map(numbers.head, header)], rows)

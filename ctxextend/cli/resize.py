@@ -151,7 +151,7 @@ def calibration_text(found: "Calibration") -> str:
 
     what, measure = ("windows", "nats a token") if found.is_loss else ("documents", "MRR")
     chosen = ", ".join(f"{name} {shown(value)}" for name, value in found.flags.items())
-    gained = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.error or 0.0:.1g} {measure}"
+    gained = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.ci95 or 0.0:.1g} (95 %) {measure}"
     if found.after == found.before:
         gained = "nothing was better by more than a standard error"
     read = f"{found.windows} {what} of {found.length:,} tokens in {found.seconds:.1f} s"

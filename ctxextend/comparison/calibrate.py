@@ -192,7 +192,7 @@ class Search:
                 if other not in self.found:
                     self.found[other] = self.measure(other)
                 by = self.better_by(other, now)
-                if by.error is not None and by.mean > max(by.error, lead):
+                if by.standard_error is not None and by.mean > max(by.standard_error, lead):
                     best, lead = other, by.mean
             now = best
         return now

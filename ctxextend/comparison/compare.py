@@ -257,7 +257,7 @@ class ComparisonRun:
         def advance(name: str) -> Callable[[int], None]:
             return lambda tokens: progress(tokens, total, name)
 
-        evaluation.read_base(advance("the original"))
+        evaluation.read_base(advance("the base"))
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
                 began, moved = time.perf_counter(), advance(candidate.name)
@@ -284,7 +284,7 @@ class ComparisonRun:
             max_len_before=self.files.max_len,
             max_len_after=model.max_len,
             metric=METRICS[model.kind],
-            original=_base_score(found[0]) if found else None,
+            base=_base_score(found[0]) if found else None,
             norms=_norms(self.resized.learned[self.files.table], self.candidates[0].plan),
             rows=rows,
             left_out=self.left_out,
@@ -373,8 +373,7 @@ def _base_score(evaluation: Evaluation) -> Estimate | None:
         return evaluation.positions.losses[SLIDING]
     if evaluation.retrieval is None:
         return None
-    found = evaluation.retrieval.ways[CHUNKS]
-    return Estimate(found.reciprocal_rank, found.reciprocal_rank_error, evaluation.retrieval.queries)
+    return evaluation.retrieval.ways[CHUNKS].reciprocal_rank
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
@@ -395,7 +394,7 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
         pairs = zip(one.scores, other.scores if other else (), strict=True)
         behind = None if one is other else estimate([sign * (own - least) for own, least in pairs])
         points = contexts.points if contexts else ()
-        short = (point.against_original for point in points if point.context == evaluation.original_max_len)
+        short = (point.against_base for point in points if point.context == evaluation.base_max_len)
         return Outcome(mean(one.scores), behind, next(short, None), evaluation)
 
     rows = []

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ctxextend.errors import counted
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
-from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
+from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation
 from ctxextend.json_output import not_in_json
 
 # What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
@@ -13,9 +14,6 @@ from ctxextend.json_output import not_in_json
 LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
 TRAINED_PARTS = {"new": "the new rows", "positions": "the position table", "all": "everything"}
-
-# Standard errors within which two methods are not told apart.
-ERRORS = 2.0
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,18 @@ class Outcome:
     short: Estimate | None
     evaluation: Evaluation
 
-    json_properties: ClassVar = ("is_level",)
+    json_properties: ClassVar = ("is_tied",)
 
     @property
-    def is_level(self) -> bool:
-        """Whether it is the best, or no more than two standard errors behind it."""
-        return self.behind is None or self.behind.mean <= ERRORS * (self.behind.error or 0.0)
+    def is_tied(self) -> bool:
+        """Whether it is the best, or tied with it: the 95 % interval of `behind` contains 0."""
+        return self.behind is None or self.behind.contains_zero
+
+    @property
+    def against_base(self) -> Estimate | None:
+        """Loss minus that of the base in pieces that overlap by half, paired by token; None where not measured."""
+        positions = self.evaluation.positions
+        return None if positions is None else positions.changes.get(SLIDING)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Comparison:
     metric: str  # `LOSS` or `RECIPROCAL_RANK`
     # The same score of the base, reading the same tokens in pieces that overlap by half, or documents in chunks; None
     # until a method was measured.
-    original: Estimate | None
+    base: Estimate | None
     norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
     rows: tuple[Row, ...]  # the methods, the best first, by `Row.final`
     left_out: Mapping[str, str] = field(default_factory=dict)  # methods among all that cannot be, with why not
@@ -92,9 +96,24 @@ class Comparison:
         return self.metric == LOSS
 
     @property
+    def score_name(self) -> str:
+        """What scores are shown as."""
+        return "perplexity" if self.is_loss else "mean reciprocal rank"
+
+    @property
+    def sample(self) -> str:
+        """What differences are paired by."""
+        return "window" if self.is_loss else "document"
+
+    @property
     def trained_part(self) -> str:
         """What was trained, in words."""
         return TRAINED_PARTS.get(self.trainable, self.trainable)
+
+    @property
+    def after_training(self) -> str:
+        """After what methods were measured, in words; nothing where none was trained."""
+        return f"after {counted(self.steps, 'step')} of training {self.trained_part}" if self.steps else ""
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,36 @@ from ctxextend.json_output import not_in_json
 # How a text is read: by the model as it is, and by the base in pieces that it can read.
 MODEL, TRUNCATED, SLIDING, CHUNKS = "model", "truncated", "sliding", "chunks"
 
+# What guessing does more rarely than this was not done by guessing: above a 95 % interval.
+UNLIKELY = 0.025
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its standard error."""
+    """A mean over windows or documents that are independent of each other."""
 
-    mean: float  # a loss or a difference of losses in nats per token, or a mean reciprocal rank
-    error: float | None  # its standard error, over windows or documents; None where there are fewer than two
+    mean: float  # a loss or a difference of losses in nats per token, or a share, or a mean reciprocal rank
+    standard_error: float | None = field(metadata=not_in_json)  # None where there are fewer than two samples
     tokens: int  # tokens that were scored, or queries
+    samples: int  # windows or documents
+
+    json_properties: ClassVar[tuple[str, ...]] = ("ci95",)
+
+    @property
+    def ci95(self) -> float | None:
+        """Half the width of the 95 % confidence interval; None where there are fewer than two samples."""
+        return None if self.standard_error is None else t_quantile(self.samples) * self.standard_error
+
+    @property
+    def contains_zero(self) -> bool:
+        """Whether the interval contains 0: where it is a paired difference, the two are tied."""
+        return abs(self.mean) <= (self.ci95 or 0.0)
+
+    @property
+    def sign(self) -> int:
+        """-1 or 1 where the interval lies below or above 0; 0 where it contains 0 or is not known."""
+        known = self.ci95 is not None and math.isfinite(self.mean) and math.isfinite(self.ci95)
+        return 0 if not known or self.contains_zero else int(math.copysign(1, self.mean))
 
     @property
     def perplexity(self) -> float:
@@ -32,11 +54,22 @@ class Estimate:
 class LossEstimate(Estimate):
     """A mean loss, whose JSON has its perplexity."""
 
-    json_properties: ClassVar = ("perplexity",)
+    json_properties: ClassVar[tuple[str, ...]] = ("ci95", "perplexity")
+
+
+def t_quantile(samples: int) -> float:
+    """Return half the width of a 95 % interval in standard errors, by Student's t: of a mean of so many samples, ≥ 2.
+
+    Source: Abramowitz and Stegun 1964, 26.7.5, a series that is right within 0.3 % from four degrees of freedom on.
+    """
+    freedom = max(samples - 1, 1)
+    if freedom < 4:
+        return (12.706, 4.303, 3.182)[freedom - 1]
+    return 1.959964 + 2.372271 / freedom + 2.822499 / freedom**2 + 2.555850 / freedom**3
 
 
 def estimate(windows: Sequence[NDArray[np.float64]]) -> Estimate:
-    """Return the mean of windows' values, each of shape (k,), k ≥ 0; its error takes windows to be independent.
+    """Return the mean of windows' values, each of shape (k,), k ≥ 0; its interval takes windows to be independent.
 
     Source: the ratio estimator of cluster sampling, Cochran 1977, Sampling Techniques, 3rd edition, section 9A.4: with
         sums s and counts c of w windows and r = Σs / Σc, the variance of r is w / (w - 1) · Σ(s - r·c)² / (Σc)².
@@ -44,14 +77,14 @@ def estimate(windows: Sequence[NDArray[np.float64]]) -> Estimate:
     sums = np.array([values.sum() for values in windows if len(values)])
     counts = np.array([len(values) for values in windows if len(values)])
     if not len(sums):
-        return Estimate(math.nan, None, 0)
+        return Estimate(math.nan, None, 0, 0)
     total = int(counts.sum())
     mean = float(sums.sum() / total)
     if len(sums) < 2:
-        return Estimate(mean, None, total)
+        return Estimate(mean, None, total, 1)
     with np.errstate(invalid="ignore"):  # of losses that are not finite
         spread = float(((sums - mean * counts) ** 2).sum()) * len(sums) / (len(sums) - 1)
-    return Estimate(mean, math.sqrt(spread) / total, total)
+    return Estimate(mean, math.sqrt(spread) / total, total, len(sums))
 
 
 def estimate_loss(windows: Sequence[NDArray[np.float64]]) -> LossEstimate:
@@ -96,8 +129,8 @@ class ContextPoint:
     context: int  # tokens of the window that each was scored in, special tokens included
     loss: LossEstimate  # by the model
     change: Estimate  # minus the loss with the reference context
-    original: LossEstimate | None  # by the base; None where it is not known or cannot read so much
-    against_original: Estimate | None  # minus the base's with the longest context that it reads; None without a base
+    base: LossEstimate | None  # by the base; None where it is not known or cannot read so much
+    against_base: Estimate | None  # minus the base's with the longest context that it reads; None without a base
 
 
 @dataclass(frozen=True)
@@ -121,17 +154,27 @@ class Passkey:
     trials: int  # how often a number was asked for in a cell
     chance: float  # the share that guessing finds
 
+    json_properties: ClassVar = ("is_above_chance",)
+
+    @property
+    def is_above_chance(self) -> bool:
+        """Whether more was found than guessing would find, at any length."""
+        return any(self.beats_chance(shares, UNLIKELY / len(self.found)) for shares in self.found)
+
+    def beats_chance(self, shares: Sequence[float | None], unlikely: float = UNLIKELY) -> bool:
+        """Return whether guessing finds so much or more in these cells with a probability below `unlikely`."""
+        known = [share for share in shares if share is not None and math.isfinite(share)]
+        trials = self.trials * len(known)
+        return binomial_tail(round(sum(known) * self.trials), trials, self.chance) < unlikely
+
 
 @dataclass(frozen=True)
 class Recall:
-    """How well documents were found by one way to embed them; errors are over documents."""
+    """How well documents were found by one way to embed them; documents are the samples."""
 
-    recall: float  # share of queries whose own document came first
-    recall_error: float | None
-    reciprocal_rank: float  # mean of 1 / rank of a query's own document
-    reciprocal_rank_error: float | None
-    change: float | None = None  # recall minus recall by truncation, paired by query; None for truncation itself
-    change_error: float | None = None
+    recall: Estimate  # share of queries whose own document came first
+    reciprocal_rank: Estimate  # mean of 1 / rank of a query's own document
+    change: Estimate | None = None  # recall minus recall by truncation, paired by query; None for truncation itself
 
 
 @dataclass(frozen=True)
@@ -154,8 +197,8 @@ class Evaluation:
     family: str  # its model type
     kind: str  # ``causal``, ``masked`` or ``encoder``
     max_len: int  # tokens that it reads at once
-    original: str | None  # its base; None where that is not known
-    original_max_len: int | None  # tokens that the base reads at once
+    base: str | None  # its base; None where that is not known
+    base_max_len: int | None  # tokens that the base reads at once
     documents: int = 0  # documents of the text that were read
     tokens: int = 0  # of the windows that were cut from them
     across_documents: bool = False  # whether windows run over the ends of documents, since few are as long as a window

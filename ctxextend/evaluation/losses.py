@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import UnsupportedModelError
+from ctxextend.errors import UnsupportedModelError, counted
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, batches, prepare_inputs, reads_only_text
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
@@ -45,7 +45,7 @@ SCORED_SHARE = 1 / 8
 PIECE_SHARE = 1 / 4
 # Into how many buckets positions are divided.
 BUCKETS = 16
-# With fewer windows a standard error is itself a guess.
+# With fewer windows an interval is itself a guess.
 FEW_WINDOWS = 8
 
 
@@ -297,8 +297,8 @@ class LossTask:
     def warnings(self) -> list[str]:
         """What should be known of the losses that were measured."""
         few = (
-            f"{self.windows} windows of {self.length:,} tokens were read: standard errors of so few are rough. "
-            "Raise --tokens, or name more text."
+            f"Only {counted(self.windows, 'window')} of {self.length:,} tokens: 95 % intervals of so few are wide and "
+            "rough. Raise --tokens, or name more text."
         )
         odd = "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all."
         is_odd = not all(np.isfinite(window).all() for losses in self.found.values() for window in losses)
@@ -350,8 +350,8 @@ class LossTask:
                 context,
                 loss=estimate_loss(losses),
                 change=_difference(losses, by_model[reference]),
-                original=estimate_loss(by_base[context]) if context in by_base else None,
-                against_original=_difference(losses, by_base[max(by_base)]) if by_base else None,
+                base=estimate_loss(by_base[context]) if context in by_base else None,
+                against_base=_difference(losses, by_base[max(by_base)]) if by_base else None,
             )
             for context, losses in by_model.items()
         )

@@ -117,12 +117,8 @@ def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[I
 def recall_of(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
     """Return what ranks, shape (documents, queries of each), come to, and how recall differs from truncation's.
 
-    Documents are independent of each other, and not the queries of one: errors are over the means of documents.
+    Documents are independent of each other, and not the queries of one: they are the samples.
     """
     first = (found == 1).astype(np.float64)
-    recall, rank = estimate(list(first)), estimate(list(1 / found))
-    change: tuple[float | None, float | None] = (None, None)
-    if truncated is not None:
-        against = estimate(list(first - (truncated == 1)))
-        change = against.mean, against.error
-    return Recall(recall.mean, recall.error, rank.mean, rank.error, *change)
+    change = None if truncated is None else estimate(list(first - (truncated == 1)))
+    return Recall(estimate(list(first)), estimate(list(1 / found)), change)

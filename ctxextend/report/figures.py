@@ -18,7 +18,6 @@ from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, o
 from ctxextend.errors import OutputError, counted, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
-from ctxextend.report.numbers import twice
 from ctxextend.tables.stats import needs_log_scale
 
 if TYPE_CHECKING:
@@ -199,6 +198,11 @@ def add_legend(axes: "Axes", title: str = "") -> None:
         axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, -0.18))
 
 
+def half_interval(one: Estimate) -> float:
+    """Return half the width of a 95 % interval, as figures draw it; 0 where it is not known."""
+    return one.ci95 if one.ci95 is not None and math.isfinite(one.ci95) else 0.0
+
+
 def finite(values: Any) -> Floats:
     """Return values with NaN for those that are not finite."""
     values = np.asarray(values, np.float64)
@@ -215,7 +219,7 @@ class LossCurve(NamedTuple):
     losses: Losses
     look: Look
     is_whole: bool = True  # not cut off by the panel's edge
-    shows_errors: bool = True  # two standard errors on either side
+    shows_errors: bool = True  # the interval on either side
 
 
 def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
@@ -224,7 +228,7 @@ def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...]
         buckets = evaluation.positions.buckets if evaluation.positions else ()
         return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
     points = evaluation.contexts.points if evaluation.contexts else ()
-    found = [(point.context, {MODEL: point.loss, SLIDING: point.original}.get(way)) for point in points]
+    found = [(point.context, {MODEL: point.loss, SLIDING: point.base}.get(way)) for point in points]
     return {(context,): loss for context, loss in found if loss is not None}
 
 
@@ -248,7 +252,7 @@ def loss_plot(
         for name, losses, look, _, shows_errors in curves:
             places = np.array([place for places in losses for place in places], np.float64)
             values = [loss for places, loss in losses.items() for _ in places]
-            means, errors = finite([loss.mean for loss in values]), np.array([twice(loss.error) for loss in values])
+            means, errors = finite([loss.mean for loss in values]), np.array([half_interval(loss) for loss in values])
             (line,) = axes.plot(places, means, label=short_name(name), **{**points, **look})
             if shows_errors:
                 band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
@@ -267,7 +271,7 @@ def loss_plot(
         if learned is not None and learned <= longest:
             _mark_learned(axes, learned, f"learned: {learned:,}")
         if has_legend:
-            add_legend(axes, "bands: ± 2 standard errors")
+            add_legend(axes, "bands: ± 95 %")
 
     title = f"Loss of {'the same ' * (by == 'context')}{'masked ' * (kind == 'masked')}tokens by {by}"
     return Plot(title, draw, is_cut=limit is not None)
@@ -296,11 +300,11 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
 
 
 def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
-    """Return bars from left to right, the first on top, with lines of two standard errors.
+    """Return bars from left to right, the first on top, with lines of their 95 % intervals.
 
     Those of the last fourth that are far longer than all others are cut off.
     """
-    ends = [one.mean + sign * twice(one.error) for _, one, _ in bars for sign in (-1, 1)]
+    ends = [one.mean + sign * half_interval(one) for _, one, _ in bars for sign in (-1, 1)]
     limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
 
     def draw(axes: "Axes") -> None:
@@ -309,7 +313,7 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
         for place, (_, one, look) in enumerate(bars):
             if math.isfinite(one.mean):
                 axes.barh(place, one.mean, 0.55, **look)
-                if error := twice(one.error):
+                if error := half_interval(one):
                     axes.errorbar(one.mean, place, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
         axes.set_yticks(range(len(bars)), [short_name(name) for name, _, _ in bars])
         axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
@@ -322,8 +326,8 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
 
 def retrieval_plots(ways: Sequence[tuple[str, Recall, Look]], asked: str = "") -> list[Plot]:
     """Return the reciprocal ranks and the recalls of ways to read; `asked` says below what was asked of them."""
-    ranks = [(name, Estimate(way.reciprocal_rank, way.reciprocal_rank_error, 0), look) for name, way, look in ways]
-    recalls = [(name, Estimate(way.recall, way.recall_error, 0), look) for name, way, look in ways]
+    ranks = [(name, way.reciprocal_rank, look) for name, way, look in ways]
+    recalls = [(name, way.recall, look) for name, way, look in ways]
     found = (("mean reciprocal rank", ranks), ("recall@1", recalls))
     return [bar_plot(f"Retrieval: {measure}", f"{measure}{asked}", bars) for measure, bars in found]
 
@@ -377,9 +381,9 @@ WAYS: Mapping[str, tuple[str, Look]] = {
 
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
     """Return a figure of losses by position and by context, passkeys and retrieval, as far as they were measured."""
-    made, learned, plots = "", evaluation.original_max_len, list[Plot]()
-    if evaluation.original is not None:
-        made = f", made of {evaluation.original} ({learned})"
+    made, learned, plots = "", evaluation.base_max_len, list[Plot]()
+    if evaluation.base is not None:
+        made = f", made of {evaluation.base} ({learned})"
     text = f"{counted(evaluation.documents, 'document')}, {evaluation.tokens:,} tokens"
     what = f"{evaluation.source} ({evaluation.family}, {evaluation.kind}, {evaluation.max_len} tokens){made}; on {text}"
     for by in ("position", "context"):
@@ -388,13 +392,13 @@ def evaluation_figure(evaluation: Evaluation) -> "Figure":
             found = [one._replace(name=one.name.partition(",")[0]) for one in found]
         if curves := [curve for curve in found if curve.losses]:
             plots.append(loss_plot(by, evaluation.kind, curves, learned, has_legend=True))
-    if (passkey := evaluation.passkey) is not None:
+    if (passkey := evaluation.passkey) is not None and passkey.is_above_chance:
         label = f"text (tokens)\n{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
         draw = partial(draw_passkey, passkey=passkey, label=label, learned=learned)
         plots.append(Plot("Passkey: numbers found again (%)", draw))
     if (asked := evaluation.retrieval) is not None:
         label = f"\n{asked.queries} queries of {asked.query_tokens} tokens, {asked.documents} documents\n"
-        label += f"of {asked.length} tokens; {asked.pooling} pooling; lines: ± 2 standard errors"
+        label += f"of {asked.length} tokens; {asked.pooling} pooling; lines: ± 95 %"
         look = {"color": COLOURS[0], "alpha": 0.55}
         plots += retrieval_plots([(name, way, look) for name, way in asked.ways.items()], label)
     return panel_figure([(what if evaluation.complete else f"{what}; incomplete", plots)], (4.6, 3.6))

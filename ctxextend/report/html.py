@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.comparison.comparison_result import Comparison, Outcome
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
 from ctxextend.report import figures
 from ctxextend.report.figures import COLOURS, DASHES, INK, ORIGINAL_LOOK, REPORT, Look, LossCurve, Plot
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.report.verdicts import comparison_verdict
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Every ± of a report is two standard errors.
-NUMBERS = NumberFormat(unicode=True, errors=2.0)
+NUMBERS = NumberFormat(unicode=True)
 EN_DASH = "\N{EN DASH}"
 ORIGINAL = "the original, in pieces"
 # At least and at most so many methods stand in front in panels of all of them.
@@ -45,7 +45,7 @@ def comparison_figure(comparison: Comparison) -> "Figure":
     before, after = comparison.max_len_before, comparison.max_len_after
     what = f"{comparison.source} ({comparison.family}), {before} -> {after} tokens"
     text = f"{counted(comparison.documents, 'document')}, {comparison.tokens:,} tokens"
-    parts = (what, _trained(comparison).rstrip(", ").lower(), text, "" if comparison.complete else "incomplete")
+    parts = (what, comparison.after_training, text, "" if comparison.complete else "incomplete")
     plots = [plot for panel in comparison_panels(comparison) if not panel.is_small for plot in panel.plots]
     figure = figures.panel_figure([("; ".join(filter(None, parts)), plots)], (4.6, 4.2))
     # Bars name their methods themselves; one legend serves all curves.
@@ -73,10 +73,10 @@ def write_report(comparison: Comparison, path: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"change": _change, "against_original": _against_original}
+    environment.filters["change"] = _change
     page = environment.get_template("report.html").render(
         comparison=comparison,
-        verdict=verdict(comparison).split("`"),
+        verdict=comparison_verdict(comparison, NUMBERS).split("`"),
         numbers=NUMBERS,
         panels=comparison_panels(comparison),
         svg=_svg,
@@ -99,15 +99,15 @@ def _line(number: int) -> tuple[int, int]:
 
 
 def _lead_count(comparison: Comparison) -> int:
-    """Return how many methods stand in front: those level with the best, where these are neither few nor many."""
-    return min(max(sum(row.final.is_level for row in comparison.rows), LEAST), MOST)
+    """Return how many methods stand in front: those tied with the best, where these are neither few nor many."""
+    return min(max(sum(row.final.is_tied for row in comparison.rows), LEAST), MOST)
 
 
 def _change(difference: Estimate | None) -> str:
-    """Return a difference with its sign and two standard errors; 0 for none at all, and nothing where not measured."""
+    """Return a difference with its sign and interval; 0 for none at all, and nothing where not measured."""
     if difference is None:
         return ""
-    return NUMBERS.change(difference) if difference.mean or difference.error else "0"
+    return NUMBERS.change(difference) if difference.mean or difference.ci95 else "0"
 
 
 # The panels: pictures, with the same as a table
@@ -152,7 +152,7 @@ def _costs(comparison: Comparison) -> Panel | None:
     if len(finals) < 2:
         return None
     unit = "nats per token" if comparison.is_loss else "mean reciprocal rank"
-    behind = [(method, final.behind or Estimate(0.0, None, 0), look) for method, final, look in finals]
+    behind = [(method, final.behind or Estimate(0.0, None, 0, 0), look) for method, final, look in finals]
     plots = [figures.bar_plot("Behind the best", f"behind the best ({unit})", behind)]
     if short := [(method, final.short, look) for method, final, look in finals if final.short]:
         title = f"Cost for texts of {comparison.max_len_before:,} tokens"
@@ -202,8 +202,7 @@ def _retrieval(comparison: Comparison) -> Panel | None:
     ways += [(name, way, {"color": INK, "alpha": 0.25}) for name, way in others]
     cells = [["method", "reciprocal rank", "recall@1"]]
     for name, way, _ in ways:
-        rank = NUMBERS.number(way.reciprocal_rank, way.reciprocal_rank_error)
-        cells.append([name, rank, NUMBERS.number(way.recall, way.recall_error)])
+        cells.append([name, NUMBERS.estimate(way.reciprocal_rank), NUMBERS.estimate(way.recall)])
     return Panel("retrieval", "Retrieval", figures.retrieval_plots(ways), cells)
 
 
@@ -227,7 +226,7 @@ def _passkeys(comparison: Comparison) -> Panel | None:
     """A heat map of what each method found."""
     plots = []
     for number, row in enumerate(comparison.rows):
-        if (passkey := row.final.evaluation.passkey) is not None and passkey.lengths:
+        if (passkey := row.final.evaluation.passkey) is not None and passkey.is_above_chance:
             draw = partial(figures.draw_passkey, passkey=passkey, label="", learned=comparison.max_len_before)
             plots.append(Plot(row.method, draw, SMALL, number))
     return Panel("passkey", "Passkeys", plots) if plots else None
@@ -257,49 +256,3 @@ def _svg(plot: Plot, key: str) -> Any:
     for name, colour in figures.THEME.items():
         text = text.replace(colour, f"var(--{name})")
     return Markup(text)
-
-
-# What was found, in words
-
-
-def _against_original(outcome: Outcome) -> Estimate | None:
-    """Return the loss minus that of the original in pieces that overlap by half, paired; None where not measured."""
-    positions = outcome.evaluation.positions
-    return None if positions is None else positions.changes.get(SLIDING)
-
-
-def verdict(comparison: Comparison) -> str:
-    """Say in a sentence which method is the best, which are level with it, and how it stands to the original.
-
-    Names of methods stand in backticks.
-    """
-    rows, after = comparison.rows, comparison.max_len_after
-    best, is_loss = rows[0].final, comparison.is_loss
-    if not math.isfinite(best.score.mean):
-        return f"No method has a finite loss at {after:,} tokens."
-    names = ["`{}`".format(row.method.replace("`", "'")) for row in rows]
-    text = NUMBERS.perplexity if is_loss else NUMBERS.estimate
-    score = f"a {'perplexity' if is_loss else 'mean reciprocal rank'} of {text(best.score)}"
-    if len(rows) == 1:
-        parts = [f"{names[0]} has {score} at {after:,} tokens"]
-    else:
-        parts = [f"{names[0]} is the best of {len(rows)} methods at {after:,} tokens, with {score}"]
-        level = [name for name, row in zip(names[1:], rows[1:], strict=True) if row.final.is_level]
-        if level:
-            listed = " and ".join(filter(None, (", ".join(level[:-1]), level[-1])))
-            parts.append(f"{listed} {'is' if len(level) == 1 else 'are'} level with it, within two standard errors")
-        else:
-            parts.append("no other is within two standard errors of it")
-    if comparison.original is not None:
-        read = "the same text in pieces" if is_loss else "the same documents in chunks"
-        pieces = f"the original, which reads {read} of {comparison.max_len_before:,} tokens,"
-        parts.append(f"{pieces} has {text(comparison.original)}")
-        if (change := _against_original(best)) is not None:
-            parts.append(f"{names[0]} on the same tokens: {NUMBERS.compared(change, 'that')}")
-    return f"{_trained(comparison)}{'; '.join(parts)}."
-
-
-def _trained(comparison: Comparison) -> str:
-    """Return after what the ranking is, as the beginning of a sentence; nothing where nothing was trained."""
-    after = f"After {counted(comparison.steps, 'step')} of training {comparison.trained_part}, "
-    return after if comparison.steps else ""

@@ -1,78 +1,71 @@
-"""How numbers with standard errors are written."""
+"""How numbers with 95 % confidence intervals are written."""
 
 import math
 from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate
 
-# Standard errors that a difference must be away from zero to be told as one.
-BEYOND = 2.0
 # From here on, figures are written as powers of ten.
 LARGE = 1e6
 
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How numbers with standard errors are written."""
+    """How numbers are written with half the width of their 95 % confidence intervals."""
 
     unicode: bool  # whether ± may stand between the two
-    errors: float = 1.0  # how many standard errors are written behind it
 
-    def number(self, value: float | None, error: float | None, *, signed: bool = False) -> str:
-        """Return a number, to the second digit of its standard error, or in three digits; ``-`` for what is none."""
+    @property
+    def sign(self) -> str:
+        """What stands between a number and its interval."""
+        return "±" if self.unicode else "+-"
+
+    def head(self, text: str) -> str:
+        """Return the head of a column of such numbers."""
+        return f"{text} {self.sign} 95 %"
+
+    def number(self, value: float | None, ci95: float | None, *, signed: bool = False) -> str:
+        """Return a number, to the second digit of its interval, or in three digits; ``-`` for what is none."""
         if value is None or math.isnan(value):
             return "-"
         sign = "+" if signed else ""
-        if not error or not math.isfinite(error):
+        if not ci95 or not math.isfinite(ci95):
             return _written(value, _places(abs(value) / 10), sign)
-        error *= self.errors
-        places = _places(error)
-        # The error is not zero, and is not to look like it.
-        written = _written(error, places, "") if round(error, places) else f"{error:.0e}"
-        return f"{_written(value, places, sign)} {'±' if self.unicode else '+-'} {written}"
+        places = _places(ci95)
+        # The interval is not zero, and is not to look like it.
+        written = _written(ci95, places, "") if round(ci95, places) else f"{ci95:.0e}"
+        return f"{_written(value, places, sign)} {self.sign} {written}"
 
     def estimate(self, estimate: Estimate | None, *, signed: bool = False) -> str:
-        """Return a mean and its standard error; ``-`` for none."""
-        return "-" if estimate is None else self.number(estimate.mean, estimate.error, signed=signed)
+        """Return a mean and its interval; ``-`` for none."""
+        return "-" if estimate is None else self.number(estimate.mean, estimate.ci95, signed=signed)
 
     def perplexity(self, estimate: Estimate | None) -> str:
-        """Return a perplexity and its standard error, that of the loss times the perplexity; ``-`` for none."""
+        """Return a perplexity and its interval, that of the loss times the perplexity; ``-`` for none."""
         if estimate is None or math.isnan(estimate.mean):
             return "-"
-        return self.number(estimate.perplexity, estimate.error and estimate.error * estimate.perplexity)
+        return self.number(estimate.perplexity, estimate.ci95 and estimate.ci95 * estimate.perplexity)
 
     def change(self, estimate: Estimate | None) -> str:
-        """Return a difference of losses, with its sign; ``-`` for none."""
+        """Return a difference, with its sign; ``-`` for none."""
         return self.estimate(estimate, signed=True)
 
-    def percent(self, share: float | None, error: float | None, *, signed: bool = False) -> str:
-        """Return a share and its standard error in percent, or a difference of shares in points."""
-        scaled = [None if value is None else 100 * value for value in (share, error)]
+    def percent(self, share: Estimate | None, *, signed: bool = False) -> str:
+        """Return a share in percent, or a difference of shares in points; ``-`` for none."""
+        scaled = (None, None) if share is None else (100 * share.mean, share.ci95 and 100 * share.ci95)
         return self.number(*scaled, signed=signed)
 
     def compared(self, change: Estimate, other: str) -> str:
         """Say what a difference of losses means against something."""
-        amount = self.number(abs(change.mean), change.error)
+        amount = self.number(abs(change.mean), change.ci95)
         if not math.isfinite(change.mean):
-            return f"not to be compared with {other}: a loss is no finite number"
-        if change.error is None or not math.isfinite(change.error):
+            return f"not comparable with {other}: a loss is not finite"
+        if change.ci95 is None or not math.isfinite(change.ci95):
             which = "lower" if change.mean < 0 else "higher"
-            return f"a {which} loss than {other} by {amount} nats a token, of one window, so that it may be chance"
-        if not significant_sign(change.mean, change.error):
-            return f"no sure difference from {other} ({self.change(change)} nats a token)"
-        return f"{'better' if change.mean < 0 else 'worse'} than {other} by {amount} nats a token"
-
-
-def significant_sign(difference: float | None, error: float | None) -> int:
-    """Return on which side of zero a difference surely is, -1 or 1; 0 within two standard errors, or without any."""
-    if difference is None or error is None or not (math.isfinite(difference) and math.isfinite(error)):
-        return 0
-    return (difference > BEYOND * error) - (difference < -BEYOND * error)
-
-
-def twice(error: float | None) -> float:
-    """Return two standard errors, as figures draw them; 0 where they are not known."""
-    return BEYOND * error if error is not None and math.isfinite(error) else 0.0
+            return f"{which} in loss than {other} by {amount} nats/token, on one window, so it may be chance"
+        if change.contains_zero:
+            return f"tied with {other} ({self.change(change)} nats/token)"
+        return f"{'better' if change.mean < 0 else 'worse'} than {other} by {amount} nats/token"
 
 
 def _places(step: float) -> int:

@@ -1,0 +1,69 @@
+"""What an evaluation or a comparison found, in a sentence or two."""
+
+import math
+from collections.abc import Sequence
+
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Evaluation
+from ctxextend.report.numbers import NumberFormat
+
+
+def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
+    """Say in a sentence what the longer context is worth; without that measure, what was found."""
+    points = found.contexts.points if found.contexts else ()
+    change, amount, sign = None, "", 0
+    if found.contexts and points and points[-1].context > found.contexts.reference:
+        change, sign = points[-1].change, points[-1].change.sign
+        amount = f"{numbers.change(change)} nats/token at {points[-1].context:,} vs. {found.contexts.reference:,}"
+    elif found.retrieval and (change := found.retrieval.ways[MODEL].change) is not None:
+        sign = -change.sign  # more is better
+        amount = f"recall@1 {numbers.percent(change, signed=True)} points at {found.retrieval.length:,}"
+        amount += f" vs. {found.base_max_len:,}" if found.base_max_len else ""
+    if change is not None and math.isfinite(change.mean):
+        effect = {-1: "helps", 0: "neither helps nor hurts measurably", 1: "hurts"}[sign]
+        return f"Longer context {effect}: {amount}."
+    if found.positions and MODEL in found.positions.losses:
+        loss = found.positions.losses[MODEL]
+        base = found.positions.changes.get(SLIDING)
+        against = f", {numbers.compared(base, 'the base in sliding windows')}" if base else ""
+        return f"Perplexity {numbers.perplexity(loss)} at {found.positions.length:,} tokens{against}."
+    if found.passkey:
+        return f"The passkey is{'' if found.passkey.is_above_chance else ' not'} found more often than by guessing."
+    return "Nothing was measured."
+
+
+def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
+    """Say which method is best, which are tied with it, by how much others are worse, and how it compares to the base.
+
+    Names of methods stand in backticks.
+    """
+    trained, after = found.rows[0].trained is not None, f"{found.max_len_after:,}"
+    outcomes = [(row.method.replace("`", "'"), row.trained if trained else row.untrained) for row in found.rows]
+    measured = [(f"`{name}`", one) for name, one in outcomes if one and math.isfinite(one.score.mean)]
+    if not measured:
+        return f"No method has a finite {found.metric.replace('_', ' ')} at {after} tokens."
+    (name, best), *others = measured
+    score, unit = (numbers.perplexity, " nats/token") if found.is_loss else (numbers.estimate, "")
+    training = f" {found.after_training}" if trained else ""
+    parts = [f"{name} is best at {after} tokens{training}: {found.score_name} {score(best.score)}"]
+    tied = [other for other, one in others if one.is_tied]
+    worse = [(other, numbers.estimate(one.behind)) for other, one in others if not one.is_tied]
+    if tied:
+        parts.append(f"{_listed(tied)} {'are' if len(tied) > 1 else 'is'} tied with it")
+    if len(worse) > 2:
+        parts.append(f"the {len(worse)} other methods are worse by {worse[0][1]}{unit} or more")
+    elif worse:
+        names, amounts = zip(*worse, strict=True)
+        parts.append(f"{_listed(names)} {'are' if len(names) > 1 else 'is'} worse by {_listed(amounts)}{unit}")
+    if any(one.behind and one.behind.ci95 is None for _, one in others):
+        parts.append(f"this is one {found.sample}, so the order may be chance")
+    text = "; ".join(parts)
+    if found.base is not None:
+        text += f". The base in pieces of {found.max_len_before:,} tokens has {score(found.base)}"
+        if best.against_base is not None:
+            text += f"; {name} is {numbers.compared(best.against_base, 'that')}"
+    return f"{text}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
