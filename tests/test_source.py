@@ -93,3 +93,23 @@ def test_resolve_source_refuses_a_revision_where_there_are_none(make_pico: MakeP
     for reference in (str(make_pico("gpt2").folder), "tiny-gpt2"):
         with pytest.raises(SourceError, match="--revision v2 has no meaning"):
             resolve_source(reference, "v2")
+
+
+def test_open_reference_refuses_a_type_without_a_table_before_weights_are_looked_for(hub: Hub, tmp_path: Path) -> None:
+    for name, config in {
+        "llama": '{"model_type": "llama"}',
+        "relative": '{"model_type": "bert", "position_embedding_type": "relative_key"}',
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(config)
+        (folder / "model-q4.gguf").write_bytes(b"GGUF")
+        for command in (("inspect", folder), ("resize", folder, "--to", 40), ("verify", folder)):
+            done = invoke(*command)
+            assert done.exit_code == 1
+            assert "no learned position table; it uses" in done.stderr, done.stderr
+        hub.add(f"owner/{name}", folder).files["model.safetensors"] = b"large"
+        assert "no learned position table; it uses" in invoke("inspect", f"owner/{name}").stderr
+    assert hub.fetched() == {"config.json"}
+    # What the user says of it wins.
+    assert "holds neither model.safetensors" in invoke("inspect", tmp_path / "llama", "--model-type", "bert").stderr

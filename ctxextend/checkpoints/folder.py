@@ -30,7 +30,7 @@ from ctxextend.checkpoints.filenames import (
 )
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
-from ctxextend.checkpoints.source import OUTSIDE, Source, holds, leads_out, not_a_file
+from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, holds, leads_out, no_check, not_a_file
 from ctxextend.errors import CheckpointError
 
 CONFIG = "config.json"
@@ -178,13 +178,16 @@ class Checkpoint:
                 raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
 
 
-def open_checkpoint(source: Source, variant: str | None = None) -> Checkpoint:
-    """Read a folder's config and the headers of its weights, and decide which of its other files are copied."""
+def open_checkpoint(source: Source, variant: str | None = None, check: ConfigCheck = no_check) -> Checkpoint:
+    """Read a folder's config and the headers of its weights, and decide which of its other files are copied.
+
+    `check` is called with the config before any weights are looked for, and may refuse it.
+    """
     with reading(source.folder):
-        return _open(source, variant)
+        return _open(source, variant, check)
 
 
-def _open(source: Source, variant: str | None) -> Checkpoint:
+def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
     root = source.folder
     # A file without a config may lie anywhere, and its neighbours are not looked at.
     is_alone = source.file is not None and not any(
@@ -198,6 +201,7 @@ def _open(source: Source, variant: str | None) -> Checkpoint:
     config: Mapping[str, Any] | None = None
     if holds(source, folder / CONFIG):
         config = load_object(folder / CONFIG)
+        check(config)
     elif holds(source, root / ADAPTER_CONFIG):
         config = {}  # its base model lies outside of the folder, wherever the adapter says
     elif not is_alone and not holds(source, root / NANOGPT_FILE):

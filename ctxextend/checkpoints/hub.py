@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ctxextend.errors import SourceError
+from ctxextend.errors import CtxextendError, SourceError
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 AGAIN = "Run the same command again (files that were fetched whole are kept)"
@@ -52,11 +52,16 @@ EXPLAINED = {
 
 
 def fetch(
-    hub_id: str, revision: str | None, config: str, choose: Callable[[list[str]], list[str]]
+    hub_id: str,
+    revision: str | None,
+    config: str,
+    choose: Callable[[list[str]], list[str]],
+    check: Callable[[Path], None],
 ) -> tuple[Path, list[str]]:
     """Fetch those of a model's files that are chosen from all of them; return its folder, and the names of all.
 
-    Where the Hub cannot be asked, the folder is its cache's, if that holds the file `config`, and there are no names.
+    The file `config` comes first, for `check` to refuse. Where the Hub cannot be asked, the folder is its cache's, if
+    that holds it, and there are no names.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -76,8 +81,12 @@ def fetch(
                 return Path(kept), []
             raise error
         files = [sibling.rfilename for sibling in siblings]
+        if config in files:
+            check(Path(snapshot_download(hub_id, revision=revision, allow_patterns=glob.escape(config))) / config)
         chosen = [glob.escape(name) for name in choose(files)]
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=chosen)), files
+    except CtxextendError:
+        raise
     except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either
         raise _source_error(hub_id, revision, error) from error
     finally:

@@ -4,13 +4,15 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from ctxextend.checkpoints.filenames import NAMES, NOT_OURS, READABLE, STALE, first_match, stays_inside, with_variant
 from ctxextend.checkpoints.hub import fetch
+from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError
 
 # The checkpoints that ship with the package, by the name that users type.
@@ -22,6 +24,14 @@ PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 # A snapshot in the Hub's cache: its commit, and the folder whose blobs its files are links to.
 CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")
+
+
+# Called with a config, may refuse it.
+ConfigCheck = Callable[[Mapping[str, Any]], None]
+
+
+def no_check(config: Mapping[str, Any]) -> None:
+    """Take any config."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,11 @@ def resolve_source(
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
+    check: ConfigCheck = no_check,
 ) -> Source:
     """Find the folder that a reference stands for; what is here wins, then a bundled name, then the Hub.
 
+    `check` is called with the config of a model of the Hub before its weights are fetched, and may refuse it.
     A revision has a meaning on the Hub alone, a subfolder and a variant not for a single file.
     """
     text = os.fspath(reference)
@@ -72,7 +84,7 @@ def resolve_source(
         hint = "Name a checkpoint's folder, or a model of the Hub (owner/name)."
         raise SourceError(f"There is no folder or regular file {text} that can be read.", hint)
     else:
-        source = _download(text, revision, subfolder, variant)
+        source = _download(text, revision, subfolder, variant, check)
     if subfolder is None:
         return source
     folder = source.folder / subfolder
@@ -110,7 +122,9 @@ def _local(reference: str, path: Path, *, is_file: bool) -> Source:
     return Source(reference, kind, folder, name, hub_id, revision, notes, file=path.name if is_file else None)
 
 
-def _download(hub_id: str, revision: str | None, subfolder: str | None, variant: str | None) -> Source:
+def _download(
+    hub_id: str, revision: str | None, subfolder: str | None, variant: str | None, check: ConfigCheck
+) -> Source:
     """Fetch a model's files: of the weights those that are read, and what lies beside them."""
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
 
@@ -127,7 +141,7 @@ def _download(hub_id: str, revision: str | None, subfolder: str | None, variant:
             or not (set(PurePosixPath(name).parts) & NOT_OURS.keys() or first_match(PurePosixPath(name), STALE))
         ]
 
-    folder, files = fetch(hub_id, revision, f"{below}config.json", choose)
+    folder, files = fetch(hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path)))
     snapshot = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
     not_fetched = tuple(file for file in files if not (folder / file).exists())

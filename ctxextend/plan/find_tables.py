@@ -62,8 +62,25 @@ def open_model(ref: CheckpointRef) -> OpenedModel:
 
 
 def open_reference(ref: CheckpointRef) -> Checkpoint:
-    """Find the checkpoint that a reference names, and read its config and headers."""
-    return open_checkpoint(resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant), ref.variant)
+    """Find the checkpoint that a reference names, and read its config and headers; refuse a type without tables first."""
+
+    def check(config: Mapping[str, Any]) -> None:
+        model_type = ref.model_type or config.get("model_type")
+        if ref.tensor is None and isinstance(model_type, str) and not _is_unknown(model_type, config):
+            find_architecture(config, model_type=model_type)
+
+    source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)
+    return open_checkpoint(source, ref.variant, check)
+
+
+def _is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
+    """Whether the tensors of a model must tell what it is: one that is itself unsupported may hold a part of any type."""
+    return model_type not in FAMILIES and (model_type not in POSITION_SCHEMES or bool(_known_parts(config)))
+
+
+def _known_parts(config: Mapping[str, Any]) -> list[str]:
+    types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
+    return [name for name in types if isinstance(name, str) and name in FAMILIES]
 
 
 def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
@@ -85,10 +102,8 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
             message = f"{what} is an adapter of {checkpoint.adapter_of}, whose config is not read."
             then = f"Resize {checkpoint.adapter_of}, then load the adapter onto that. If it holds the table too: "
         raise CheckpointError(message, f"{then}Say what it is with --model-type, for example --model-type gpt2.")
-    # A model that is itself unsupported may hold a part of any type, where transformers lets it.
-    types = [value.get("model_type") for value in config.values() if isinstance(value, Mapping)]
-    parts = [name for name in types if isinstance(name, str) and name in FAMILIES]
-    if isinstance(model_type, str) and model_type not in FAMILIES and (parts or model_type not in POSITION_SCHEMES):
+    parts = _known_parts(config)
+    if isinstance(model_type, str) and _is_unknown(model_type, config):
         if ref.model_type is not None:
             near = get_close_matches(model_type.lower(), FAMILIES, 1)
             hint = f"Did you mean --model-type {near[0]}? " if near else ""
