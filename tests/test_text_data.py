@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -94,6 +95,26 @@ def test_read_documents_takes_a_file_for_one_document_and_a_line_of_jsonl_for_an
     assert list(read_documents([lines, plain], characters=2)) == ["th", "fü", "on"]
     assert list(read_documents([plain], characters=2**60)) == ["one\n\ntwo"]  # takes no memory for as many
     assert list(read_documents([others], "body")) == ["x"]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a[1].csv", ","), ("a.TSV", "\t")])
+def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_path: Path) -> None:
+    rows = [
+        ["n", "body"],
+        ["1", '"two ""lines"",\nÄ"'],
+        ["x", ""],
+        ["3", "42"],
+        *([str(n), f"row {n}"] for n in range(200)),
+    ]
+    file = tmp_path / name
+    file.write_text("".join(f"{separator.join(row)}\n" for row in rows), encoding="utf-8-sig")
+    assert list(read_documents([file], "body")) == ['two "lines",\nÄ', "42", *(f"row {n}" for n in range(200))]
+    assert list(read_documents([tmp_path], "body")) == list(read_documents([file], "body"))
+    with pytest.raises(DataError, match=rf"{re.escape(name)} has no field 'text'; it has n, body\..*--text-field"):
+        list(read_documents([file]))
+    file.write_bytes("n,body\n1,h\xe9\n".encode("latin-1"))
+    with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
+        list(read_documents([file], "body"))
 
 
 def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
@@ -221,6 +242,7 @@ def test_read_documents_streams_what_a_word_names_and_says_what_there_is_instead
 
 def test_read_documents_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_data, "find_spec", lambda name: None)
-    for path in (column(tmp_path / "a.parquet", ["one"]), "hf:a/b"):
+    (tmp_path / "a.csv").write_text("text\none\n")
+    for path in (column(tmp_path / "a.parquet", ["one"]), tmp_path / "a.csv", "hf:a/b"):
         with pytest.raises(DataError, match=r"needs datasets.*pip install 'ctxextend\[train\]'"):
             list(read_documents([path]))

@@ -1,6 +1,5 @@
 """`ctxextend resize`."""
 
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -246,7 +245,7 @@ def _next_steps(result: "ResizeResult") -> str:
     """Say what the output is worth, and what to type next."""
     from ctxextend.recipe import flag_words
 
-    checkpoint, ref, name = result.plan.checkpoint, result.plan.ref, str(result.output)
+    ref, name = result.plan.ref, str(result.output)
     output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
     described = {
         "variant": ref.variant,
@@ -260,11 +259,7 @@ def _next_steps(result: "ResizeResult") -> str:
         f"to prove: ctxextend verify {output}",
         f"to train: ctxextend train {output} --data TEXT --steps 200",
     ]
-    is_own = ref.tensor is not None or ref.model_type is not None or "auto_map" in checkpoint.config
-    if checkpoint.has_config and not checkpoint.adapter_of and not is_own:
-        model_class, stored = checkpoint.model_class or "AutoModel", checkpoint.variant
-        arguments = json.dumps(str(result.output / checkpoint.model)) + (f', variant="{stored}"' if stored else "")
-        code = f"from transformers import {model_class}; {model_class}.from_pretrained({arguments})"
-        steps.append(f"to load: python -c {shlex.quote(code)}")
+    if result.load_code is not None:
+        steps.append(f"to load: python -c {shlex.quote(result.load_code)}")
     steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"

@@ -62,7 +62,7 @@ def open_model(ref: CheckpointRef) -> OpenedModel:
 
 
 def open_reference(ref: CheckpointRef) -> Checkpoint:
-    """Find the checkpoint that a reference names, and read its config and headers; refuse a type without tables first."""
+    """Find the checkpoint that a reference names, refuse it by its type if need be, and read its headers."""
 
     def check(config: Mapping[str, Any]) -> None:
         model_type = ref.model_type or config.get("model_type")
@@ -74,7 +74,7 @@ def open_reference(ref: CheckpointRef) -> Checkpoint:
 
 
 def _is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
-    """Whether the tensors of a model must tell what it is: one that is itself unsupported may hold a part of any type."""
+    """Whether only tensors can tell what a model is: one that is itself unsupported may hold a part of any type."""
     return model_type not in FAMILIES and (model_type not in POSITION_SCHEMES or bool(_known_parts(config)))
 
 

@@ -1,5 +1,6 @@
 """A resize as a plan made from shapes alone, which shows what it will do and then does it."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
@@ -400,6 +401,21 @@ class ResizeResult:
     choices: tuple[str, ...] = ()  # what a method that goes by a table's own figures made of them
     dry_run: bool = False  # whether the plan was only shown
     verified: bool = False  # whether the output was verified before it took its name
+
+    @property
+    def load_code(self) -> str | None:
+        """Python that loads the new folder with the library that it is for; None where its files are not enough."""
+        plan, checkpoint = self.plan, self.plan.checkpoint
+        is_own = plan.ref.tensor is not None or "auto_map" in checkpoint.config or checkpoint.adapter_of is not None
+        if is_own or not checkpoint.has_config or checkpoint.config.get("model_type", plan.family) != plan.family:
+            return None
+        stored, is_encoder = checkpoint.variant, MODULES in checkpoint.copied
+        name = json.dumps(str(self.output if is_encoder else self.output / checkpoint.model))
+        if is_encoder:
+            more = f', model_kwargs={{"variant": "{stored}"}}' if stored else ""
+            return f"from sentence_transformers import SentenceTransformer; SentenceTransformer({name}{more})"
+        more, model_class = f', variant="{stored}"' if stored else "", checkpoint.model_class or "AutoModel"
+        return f"from transformers import {model_class}; {model_class}.from_pretrained({name}{more})"
 
     def json_more(self) -> ResizePlan:
         """Return what its JSON says beside its fields."""
