@@ -125,6 +125,9 @@ def run(
 ) -> RunResult:
     """Do what a recipe file asks for: resize, train and evaluate, one behind the other.
 
+    Paths in the file count from its folder. Where it lies in an output, its source is checked by a fingerprint of the
+    weights, which cannot see a change inside a tensor of more than 12 KiB that spares its start, middle and end.
+
     Args:
         recipe: The file, such as the ``ctxextend.yaml`` beside any output, or a `Recipe`.
         output: The new folder; None is what the recipe says, and else ``<name>-<length>`` in the current folder.

@@ -12,6 +12,8 @@ from ctxextend.tables.apply import OWN_FLAGS, MethodOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# How the name of a data set of the Hub begins.
+HUB = "hf:"
 # What lies beside every output.
 RECIPE_FILE = "ctxextend.yaml"
 # What shortened tables are said to be made by.

@@ -1,9 +1,11 @@
 """Recipe files: read with every fault in them at once, written, and what one says of the output that it lies beside."""
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -12,8 +14,9 @@ import yaml
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.source import HUB_ID
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, one_line
-from ctxextend.recipe import RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipe import HUB, RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.tables.apply import MethodOptions, still_learned
 from ctxextend.tables.methods import METHODS
 
@@ -22,6 +25,8 @@ SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Eva
 METHOD_KEYS = {"to", *(known.name for known in fields(MethodOptions))}
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
+# Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
+PATH_KEYS = {"source": True, "base": True, "data": False, "eval_data": False, "output": False}
 # What a value is called, by its type.
 KINDS: dict[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false"},
@@ -99,21 +104,28 @@ class Entry(NamedTuple):
 
 
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
-    """Read a recipe file; see `parse_recipe`."""
+    """Read a recipe file, whose paths count from its folder; see `parse_recipe`."""
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        file = Path(path).expanduser()
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError, RuntimeError) as error:
         why = "it is not UTF-8" if isinstance(error, ValueError) else getattr(error, "strerror", None) or error
         raise RecipeError(f"The recipe {path} cannot be read: {why}.", "Name a YAML file that is there.") from None
-    return parse_recipe(text, str(path), changes)
+    return parse_recipe(text, str(path), changes, file.parent)
 
 
-def parse_recipe(text: str, name: str, changes: Sequence[str] = ()) -> RecipeFile:
-    """Read a recipe: YAML, which messages call `name`, with changes such as ``train.steps=100`` to what it says."""
+def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path | None = None) -> RecipeFile:
+    """Read a recipe: YAML, which messages call `name`, with changes such as ``train.steps=100`` to what it says.
+
+    Paths in the YAML count from `folder`, those of changes from the current one, as all do where `folder` is None.
+    """
     faults, entries, nowhere = list[tuple[int, str]](), dict[str, Entry](), Entry(None, 0, name)
     for path, entry in _read(text, name):
         if path in entries:
             faults.append(entry.fault(f"{path} stands there twice"))
+        if folder is not None:
+            key = path.rpartition(".")[2]
+            entry = entry._replace(value=map_paths({key: entry.value}, partial(_read_path, folder))[key])
         entries[path] = entry
     for change in changes:
         typed, equals, value = change.partition("=")
@@ -229,9 +241,61 @@ def _unknown(path: str) -> str:
     return f"there is no key {path}; {advice}"
 
 
-def recipe_text(recipe: Recipe, provenance: Mapping[str, Any], *, makes_rows: bool = True) -> str:
-    """Return a recipe as YAML, and how its output came about; without new rows, it must name no method."""
-    return yaml_text(recipe_values(recipe, makes_rows=makes_rows) | {"provenance": dict(provenance)})
+def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> dict[str, Any]:
+    """Return a recipe's plain values with all paths changed, those of the recipes in its provenance too.
+
+    `change` takes a path, and whether it may also be the name of a bundled checkpoint or a model of the Hub.
+    """
+
+    def changed(key: str, value: Any) -> Any:
+        if key in PATH_KEYS and isinstance(value, list):
+            return [changed(key, one) for one in value]
+        if key in PATH_KEYS and isinstance(value, str):
+            return change(value, PATH_KEYS[key])
+        is_nested = key in (*SECTIONS, "provenance", "source_recipe") and isinstance(value, Mapping)
+        return map_paths(value, change) if is_nested else value
+
+    return {key: changed(key, value) for key, value in values.items()}
+
+
+def _read_path(folder: Path, text: str, is_model: bool) -> str:
+    """Return a path that counts from a recipe's folder as one that counts from the current folder."""
+    path = os.path.normpath(Path(os.path.realpath(folder), text))
+    if _is_name(text, is_model, path) or text.startswith(("~", os.sep)):
+        return text
+    near = os.path.relpath(path)
+    return path if near.startswith(os.pardir) else f".{os.sep}{near}" if is_model else near
+
+
+def _written_path(folder: Path, text: str, is_model: bool) -> str:
+    """Return a path that counts from the current folder as one that counts from a recipe's folder."""
+    path = os.path.expanduser(text)  # noqa: PTH111 - never raises
+    if _is_name(text, is_model, path):
+        return text
+    above, name = os.path.split(path)
+    near = os.path.relpath(Path(os.path.realpath(above), name), os.path.realpath(folder))
+    return near if near.startswith(os.pardir) else f".{os.sep}{near}"
+
+
+def without_folders(text: str) -> str:
+    """Return a recipe's YAML with the last component alone of every local path."""
+
+    def last(path: str, is_model: bool) -> str:
+        return path if _is_name(path, is_model) else f".{os.sep}{Path(os.path.normpath(path)).name}"
+
+    return yaml_text(map_paths(yaml.safe_load(text), last))
+
+
+def _is_name(text: str, is_model: bool, path: str = "") -> bool:
+    """Whether a text names a data set of the Hub, or a checkpoint that is bundled or on the Hub and not at `path`."""
+    if not is_model:
+        return text.startswith(HUB)
+    return HUB_ID.fullmatch(text) is not None and not os.path.lexists(path)
+
+
+def recipe_text(values: Mapping[str, Any], folder: Path) -> str:
+    """Return the YAML of the recipe that lies in an output's folder, from which its paths count."""
+    return yaml_text(map_paths(values, partial(_written_path, folder)))
 
 
 def yaml_text(values: Mapping[str, Any]) -> str:
@@ -240,7 +304,10 @@ def yaml_text(values: Mapping[str, Any]) -> str:
 
 
 def recipe_values(recipe: Recipe, *, makes_rows: bool = True) -> dict[str, Any]:
-    """Return a recipe as plain values, by the keys of a file; what is the default is left out."""
+    """Return a recipe as plain values, by the keys of a file; what is the default is left out.
+
+    Without new rows, it must name no method.
+    """
     named = _given(recipe.checkpoint)
     content = {key: value for key, value in named.items() if key not in TABLE_KEYS}
     if recipe.resize is not None:
@@ -306,7 +373,7 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     if RECIPE_FILE not in checkpoint.copied:
         return None
     try:
-        return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE)
+        return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)
     except (CheckpointError, RecipeError):
         return None
 
@@ -327,10 +394,10 @@ def find_base(written: Provenance | None, named: str | None = None) -> BaseCheck
     return None if written is None else BaseCheckpoint(written.chain[-1].base, written.chain[-1].hashes, written.chain)
 
 
-def parse_provenance(text: str, name: str, runs: int = 1) -> Provenance:
-    """Read the text of a recipe that lies beside an output, which messages call `name`. Anybody may have written it."""
+def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int = 1) -> Provenance:
+    """Read the text of a recipe that lies in an output's folder; see `parse_recipe`. Anybody may have written it."""
     try:
-        written = parse_recipe(text, name)
+        written = parse_recipe(text, name, folder=folder)
         asked, facts = written.recipe, written.provenance
         method, before = facts.get("method"), facts.get("source_recipe")
         if runs > MOST_RUNS:
@@ -350,7 +417,7 @@ def parse_provenance(text: str, name: str, runs: int = 1) -> Provenance:
             },
             hashes=source_hashes(facts),
             values=written.values,
-            before=None if before is None else parse_provenance(yaml_text(before), name, runs + 1),
+            before=None if before is None else parse_provenance(yaml_text(before), name, runs=runs + 1),
         )
     except (*NOT_PLAIN, CtxextendError) as error:
         if runs > 1:

@@ -16,6 +16,7 @@ from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, one_line
+from ctxextend.recipe import HUB
 
 # What the Hub's text datasets call the column that holds the text.
 TEXT_FIELD = "text"
@@ -30,7 +31,6 @@ PIECE = 1 << 20
 # Rows of a Parquet file that are decoded at a time.
 ROWS = 64
 
-HUB = "hf:"
 SPELLING = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
 HUB_NAME = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(?P<revision>.+))?"

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import ctxextend
-from ctxextend import CheckpointError, OutputError, ResizeError, plan_resize, resize, verify
+from ctxextend import CheckpointError, OutputError, ResizeError, plan_resize, resize, run, verify
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
 from tests import pico
@@ -152,8 +152,8 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
     effective = {"keep_first": 0, **METHODS[method].flags}
     assert recipe["resize"] == {"to": NEW, **effective, **asked}
-    again = resize(recipe["source"], **recipe["resize"], output=tmp_path / "again")
-    assert pico.contents(again.output) == pico.contents(out)
+    run(out / "ctxextend.yaml", tmp_path / "again")
+    assert pico.contents(tmp_path / "again") == pico.contents(out)
     assert verify(out, source).passed
     provenance = recipe["provenance"]
     table = provenance["tables"][0]
@@ -218,7 +218,10 @@ def test_resize_of_its_own_output_again(make_pico: MakePico, tmp_path: Path) -> 
     assert (tmp_path / "two" / "README.md").read_text().count("## Context length") == 2
 
 
-def test_plan_resize_writes_nothing_and_counts_every_byte(make_pico: MakePico, tmp_path: Path) -> None:
+def test_plan_resize_writes_nothing_and_counts_every_byte(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     source = make_pico("gpt2").folder
     before = pico.contents(tmp_path)
     plan = plan_resize(source, to=NEW)

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from ctxextend.errors import RecipeError
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import MAX_CHARACTERS, RecipeFile, parse_provenance, parse_recipe, read_recipe, recipe_text
+from ctxextend.recipe_file import (
+    MAX_CHARACTERS,
+    RecipeFile,
+    parse_provenance,
+    parse_recipe,
+    read_recipe,
+    recipe_text,
+    recipe_values,
+)
 
 WHOLE = """\
 source: owner/name
@@ -56,16 +64,23 @@ def test_parse_recipe_reads_every_section() -> None:
 
 
 @given(
-    st.builds(CheckpointRef, st.just("~"), revision=st.none() | st.sampled_from(["1e5", "0123", "no", "2020-01-01"])),
+    st.builds(
+        CheckpointRef,
+        st.sampled_from(["a/b", "../c", "./d"]),
+        revision=st.none() | st.sampled_from(["1e5", "0123", "no", "2020-01-01"]),
+    ),
     st.builds(Resize, st.integers(1, 99), method=st.just("stretch"), keep_first=st.integers(0, 9)),
-    st.none() | st.builds(Train, st.just(("a.txt", "b")), st.integers(1), lr=st.floats(1e-9, 1), seed=st.integers(0)),
-    st.none() | st.builds(Evaluate, st.just(("null", "c: d")), length=st.just((8, 9)), no_base=st.booleans()),
+    st.none()
+    | st.builds(
+        Train, st.just(("./a.txt", "hf:b/c", "../d")), st.integers(1), lr=st.floats(1e-9, 1), seed=st.integers(0)
+    ),
+    st.none() | st.builds(Evaluate, st.just(("./null", "./c: d")), length=st.just((8, 9)), no_base=st.booleans()),
 )
 def test_parse_recipe_reads_what_recipe_text_writes(
     ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
 ) -> None:
     recipe = Recipe(ref, settings, train, evaluate)
-    text = recipe_text(recipe, {"method": "stretch"})
+    text = recipe_text(recipe_values(recipe) | {"provenance": {"method": "stretch"}}, Path())
     assert parse_recipe(text, "it") == RecipeFile(recipe, {"method": "stretch"}, yaml.safe_load(text))
 
 

@@ -76,7 +76,7 @@ def test_every_recipe_is_run() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_says_what_it_is_and_has_no_fault(name: str) -> None:
     asked = read_recipe(RECIPES[name]).recipe
-    assert asked.output == name
+    assert Path(str(asked.output)).name == name
     comment = RECIPES[name].read_text().split("source: ")[0].splitlines()
     assert all(line.startswith("#") for line in comment)
     heads = [line[2:].split(":")[0] for line in comment if line[:3] != "#  " and ":" in line]

@@ -9,6 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
@@ -19,6 +20,7 @@ from ctxextend.cli.app import app_of
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.plan.find_tables import open_reference
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipe_file import read_provenance, read_recipe, without_folders
 from tests import pico, trainings
 from tests.evaluations import INTERRUPTED
 
@@ -114,6 +116,61 @@ def test_run_cannot_see_a_change_between_the_samples_of_a_large_tensor() -> None
     weights.write_bytes(data)
     assert invoke("first/ctxextend.yaml", "-o", "again").exit_code == 0
     assert pico.contents(Path("again")) != pico.contents(first)
+
+
+def test_run_counts_paths_of_a_recipe_from_its_folder_and_those_of_changes_from_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pico.make(tmp_path / "models" / "m", "gpt2")
+    (tmp_path / "recipes").mkdir()
+    text = "source: ../models/m\nresize: {to: 40}\ntrain: {data: [text.txt, hf:a/b], steps: 1, base: m}\noutput: out\n"
+    (tmp_path / "recipes" / "recipe.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    recipe = read_recipe("recipes/recipe.yaml", ["train.eval_data=held-out.txt"]).recipe
+    assert recipe.train
+    assert (recipe.checkpoint.source, recipe.output) == ("./models/m", "recipes/out")
+    assert (recipe.train.data, recipe.train.eval_data) == (("recipes/text.txt", "hf:a/b"), ("held-out.txt",))
+    assert recipe.train.base == "m"
+    Path("recipes/m").symlink_to(tmp_path / "models" / "m")
+    recipe = read_recipe("recipes/recipe.yaml").recipe
+    assert (recipe.train and recipe.train.base) == "./recipes/m"
+    monkeypatch.chdir(tmp_path / "models")
+    assert read_recipe("../recipes/recipe.yaml").recipe.checkpoint.source == "./m"
+    done = invoke("../recipes/recipe.yaml", "--set", "train=null")
+    assert (done.exit_code, done.stdout) == (0, f"{tmp_path}/recipes/out\n")
+
+
+@pytest.mark.usefixtures("book")
+def test_outputs_name_local_files_relative_to_themselves_or_by_name(tmp_path: Path) -> None:
+    source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), Path("book.txt").resolve()
+    Path("outputs").symlink_to(tmp_path)
+    first = resize(source, to=24, output="outputs/first").output
+    second = ctxextend.train(first, book, 1, batch_size=2, output="second").output
+    third = ctxextend.train(second, book, 1, batch_size=2, output="deeper/third").output
+    whole = ctxextend.run(
+        "outputs/first/ctxextend.yaml", "trained", changes=[f"train={{data: {book}, steps: 1}}"]
+    ).output
+    assert whole
+    named = {first: "../alice/source", second: "../../", third: "../../second", whole: "../"}
+    for folder, start in named.items():
+        written = yaml.safe_load((folder / "ctxextend.yaml").read_text())
+        assert written["source"].startswith(start)
+        assert (folder / written["source"] / "config.json").is_file()
+        if "train" in written:
+            assert [(folder / name).resolve() for name in written["train"]["data"]] == [book]
+            assert "on `book.txt`;" in (folder / "README.md").read_text()
+        for name in ("ctxextend.yaml", "README.md", "train_log.jsonl"):
+            text = (folder / name).read_text() if (folder / name).exists() else ""
+            assert str(Path.cwd()) not in text
+            assert str(tmp_path) not in text
+    read = read_provenance(open_reference(CheckpointRef(str(third))))
+    assert read
+    assert [Path(one.base.source).resolve() for one in read.chain] == [second.resolve(), first.resolve(), source]
+    shared = without_folders((third / "ctxextend.yaml").read_text())
+    assert ".." not in shared
+    assert [line.strip() for line in shared.splitlines() if "source:" in line] == [
+        *("source: ./second", "source: ./first", "source: ./source")
+    ]
 
 
 def test_run_shows_every_fault_of_the_file_at_once() -> None:

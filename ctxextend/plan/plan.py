@@ -34,7 +34,7 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, TRUNCATE, CheckpointRef, Recipe, Resize, split_ref, takes
-from ctxextend.recipe_file import recipe_text
+from ctxextend.recipe_file import recipe_text, recipe_values
 from ctxextend.tables.apply import OWN_FLAGS, explain_choice, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, UNCHANGED
 from ctxextend.tables.methods import METHODS
@@ -221,10 +221,10 @@ class ResizePlan:
         if checkpoint.index is not None and self.layouts:
             added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.tables)
             texts[checkpoint.index_file] = index_text(checkpoint, self.layouts, self.dropped, added)
-        texts |= {RECIPE_FILE: self._recipe(), CARD_FILE: self._card()}
+        texts |= {RECIPE_FILE: self._recipe(self.default_output), CARD_FILE: self._card()}
         return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
-    def _recipe(self) -> str:
+    def _recipe(self, folder: Path) -> str:
         source = self.checkpoint.source
         # A branch may move on: the commit is written down.
         pinned = source.kind == "hub" and source.revision is not None
@@ -252,7 +252,8 @@ class ResizePlan:
             ],
             "versions": versions,
         }
-        return recipe_text(Recipe(ref, self.settings), provenance, makes_rows=self.makes_rows)
+        values = recipe_values(Recipe(ref, self.settings), makes_rows=self.makes_rows)
+        return recipe_text(values | {"provenance": provenance}, folder)
 
     def _card(self) -> str:
         """Return the model card: the source's own, and a section on the resize."""
@@ -289,7 +290,7 @@ class ResizePlan:
 
     @property
     def bytes_to_write(self) -> int:
-        """Bytes of the whole output."""
+        """Bytes of the whole output at its default place: elsewhere, local paths in its recipe differ."""
         return sum(self.file_sizes.values())
 
     @property
@@ -334,13 +335,15 @@ class ResizePlan:
         began, checkpoint = time.perf_counter(), self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
-        warnings, choices, texts, hashes = list(self.warnings), list[str](), dict(self.texts), list[str]()
-        tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, self.bytes_to_write
+        warnings, choices, hashes = list(self.warnings), list[str](), list[str]()
+        texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", UNDECODED)}
+        sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
+        tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, sum(sizes.values())
 
         def written(count: int) -> None:
             progress(count, total)
 
-        with atomic_folder(folder, checkpoint.guarded, self.file_sizes, force=force) as staged:
+        with atomic_folder(folder, checkpoint.guarded, sizes, force=force) as staged:
             for table in self.tables:
                 before = self._read(table)
                 after = tensors[table.name] = self.resized(table, before)

@@ -35,8 +35,8 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
-from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values, yaml_text
+from ctxextend.recipe import HUB, RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
+from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, path_names, shared
 from ctxextend.training.memory import open_devices
@@ -305,7 +305,7 @@ def _recipe(
     begun_for: int | None,
 ) -> str:
     """Return the recipe; the one that lay beside what is trained, as plain values, is kept in it."""
-    trained = {name: getattr(result, name) for name in NOTED}
+    trained, values = {name: getattr(result, name) for name in NOTED}, recipe_values(recipe)
     if begun_for is not None:
         trained["begun_for"] = begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
@@ -313,9 +313,8 @@ def _recipe(
         provenance = before.pop("provenance")
         for table in provenance["tables"]:
             table["sha256_after"] = hashes[1] if table["name"] == files.table else table["sha256_after"]
-        values = recipe_values(recipe)
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
-        return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}})
+        return recipe_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)
     table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}
     provenance = {
         "family": files.tables[0].location.family.model_type,
@@ -326,7 +325,7 @@ def _recipe(
         "versions": {"ctxextend": __version__},
         **({"source_recipe": before} if before else {}),
     }
-    return recipe_text(recipe, provenance | {"trained": trained})
+    return recipe_text(values | {"provenance": provenance | {"trained": trained}}, result.output)
 
 
 def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
@@ -334,7 +333,8 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     checkpoint, card = files.checkpoint, read_card(files.checkpoint)
     if card is not None:
         card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), BEFORE)
-    data = ", ".join(f"`{printable(path)}`" for path in recipe.train.data) if recipe.train else ""
+    names = (path if path.startswith(HUB) else Path(path).name for path in (recipe.train.data if recipe.train else ()))
+    data = ", ".join(f"`{printable(name)}`" for name in names)
     at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
     section = (
         f"## Trained at {result.seq_len}\n\n"
