@@ -21,8 +21,12 @@ TRUNCATE = "truncate"
 # What `evaluate` measures: loss by position, loss by available context, numbers found again, documents found.
 MEASURES = ("position", "context", "passkey", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+# Which weights a training writes.
+SAVES = ("best", "last")
 # What is trained: new rows, whole tables, or everything.
 TRAINABLE = ("new", "positions", "all")
+# The greatest whole number that a setting takes: libraries hold them in 32 bits.
+MOST = 2**31 - 1
 # A window of fewer tokens holds no text to speak of.
 LEAST_LENGTH = 8
 
@@ -155,11 +159,12 @@ class Train:
     per_device_batch_size: int | None = None  # sequences that a device holds at once; None is chosen by its memory
     precision: str = "auto"  # as in `Evaluate`
     seed: int = 0  # what the order of the text, masks and places are drawn with
-    # Text to measure the loss on; empty is a twentieth of `data`, which is then not trained on.
+    # Text to measure the loss on; empty is one window in 20 of `data`, which is then not trained on.
     eval_data: tuple[str, ...] = ()
-    # Steps between two such measurements; None is before the first step and after the last alone.
+    # Steps between two such measurements; None is a quarter of all. The first is before the first step.
     eval_every: int | None = None
     save_every: int | None = None  # steps between two saves; None is a tenth of all
+    save: str = "best"  # which weights are written: of the ``best`` step by the held-out loss, or of the ``last``
     report_to: str = "none"  # where else the losses are shown, as transformers calls it: ``none``, ``tensorboard``, …
     # What the model was made of, which an encoder learns from; None is what the recipe beside it says.
     base: str | None = None
@@ -174,6 +179,7 @@ class Train:
             *_wrong_names("trainable", self.trainable, TRAINABLE),
             *_wrong_names("precision", self.precision, PRECISIONS),
             *_wrong_names("dtype", self.dtype, PRECISIONS[1:]),
+            *_wrong_names("save", self.save, SAVES),
         ]
         if not self.data:
             faults.append(ResizeError("No text to train on was named.", "Name some: --data book.txt."))
@@ -224,6 +230,8 @@ def _wrong_counts(settings: Any, least: int, *names: str) -> Iterator[ResizeErro
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and (type(number) is not int or number < least):
                 yield ResizeError(f"{flag_name(name)} must be a whole number, {least} or more, not {number!r}.")
+            elif number is not None and number > MOST:
+                yield ResizeError(f"{flag_name(name)} must be at most {MOST:,}, got {number:,}.")
 
 
 def _wrong_names(name: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> Iterator[ResizeError]:

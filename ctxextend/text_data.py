@@ -88,13 +88,24 @@ def _files(path: Path) -> list[Path]:
     is_file = os.path.isfile(path)  # noqa: PTH113 - unlike Path's, it raises for no name
     if not is_file and not os.path.isdir(path):  # noqa: PTH112
         raise DataError(f"There is no file or folder {path}.", "Name text that is there (no pipe): --data FILE.")
-    found = [path] if is_file else sorted(file for file in path.rglob("*") if _is_user_text(file, path))
+    found = [path] if is_file else [file for file in _user_texts(path) if file.stat().st_size]
     if not found:
         raise DataError(f"The folder {path} holds no text.", f"Files that end in {', '.join(SUFFIXES)} are read.")
-    for file in found:
-        if file.stat().st_size == 0:
-            raise DataError(f"{file} is empty.", "Name a file that holds text.")
+    if is_file and path.stat().st_size == 0:
+        raise DataError(f"{path} is empty.", "Name a file that holds text.")
     return found
+
+
+def empty_files(paths: Paths) -> Iterator[str]:
+    """Yield a note for each folder that holds empty files, which are skipped."""
+    for folder in (path for path in map(Path, path_names(paths)) if path.is_dir()):
+        if empty := [file.name for file in _user_texts(folder) if not file.stat().st_size]:
+            more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+            yield f"Skipped empty files in {folder}: {', '.join(empty[:3])}{more}."
+
+
+def _user_texts(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if _is_user_text(file, folder))
 
 
 def _is_user_text(file: Path, folder: Path) -> bool:
@@ -108,9 +119,14 @@ def _is_user_text(file: Path, folder: Path) -> bool:
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
-    """Read the beginning of every file and dataset, so that faults show before long work begins."""
+    """Read the beginning of every file and dataset, so that faults show before long work begins.
+
+    A file in a folder may hold no text.
+    """
+    named = {*map(Path, path_names(paths))}
     for source in check_paths(paths):
-        if not any(text.strip() for text, _ in read_pieces([str(source)], text_field)):
+        has_text = any(text.strip() for text, _ in read_pieces([str(source)], text_field))
+        if not has_text and (isinstance(source, str) or source in named):
             raise DataError(f"{source} holds no text.", "Leave it out, or name the text's field: --text-field.")
 
 

@@ -14,6 +14,7 @@ from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.held_out import HeldOut, held_out_windows
 from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
@@ -193,11 +194,12 @@ def test_comparison_measures_on_what_training_leaves_out(source: Path, tmp_path:
     write_texts(150, 40)
     found = run_of(source, "copy", steps=1, folder=tmp_path, tokens=256)
     assert found.trainer is not None
-    train, held_out = found.trainer.task.train, found.trainer.task.held_out
-    assert len(held_out) == (len(train) + len(held_out)) // 20
+    task = found.trainer.task
+    rule = HeldOut(**task.provenance["held_out"])
+    held_out = np.concatenate(held_out_windows(task.train.tokens, rule))
     read = np.concatenate(found.evaluation.text.documents)
-    assert read.tolist() == held_out[: len(read)].tolist()
-    assert any("last twentieth" in note for note in found.report(complete=True).notes)
+    assert read.tolist() == [token for token in held_out if token != task.files.tokenizer.separator][: len(read)]
+    assert any("windows held out of --data" in note for note in found.report(complete=True).notes)
 
 
 def test_compare_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each may import from those before it, and from itself: a package, or one module of it.
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
-    *("recipe", "recipe_file", "plan", "models", "text_data", "inspection", "verification"),
+    *("recipe", "recipe_file", "plan", "models", "text_data", "held_out", "inspection", "verification"),
     *("evaluation", "report/numbers", "report/figures"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import RecipeError
-from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipe import MOST, CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import (
     MAX_CHARACTERS,
     RecipeFile,
@@ -72,7 +72,11 @@ def test_parse_recipe_reads_every_section() -> None:
     st.builds(Resize, st.integers(1, 99), method=st.just("stretch"), keep_first=st.integers(0, 9)),
     st.none()
     | st.builds(
-        Train, st.just(("./a.txt", "hf:b/c", "../d")), st.integers(1), lr=st.floats(1e-9, 1), seed=st.integers(0)
+        Train,
+        st.just(("./a.txt", "hf:b/c", "../d")),
+        st.integers(1, MOST),
+        lr=st.floats(1e-9, 1),
+        seed=st.integers(0, MOST),
     ),
     st.none() | st.builds(Evaluate, st.just(("./null", "./c: d")), length=st.just((8, 9)), no_base=st.booleans()),
 )

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from ctxextend import text_data
 from ctxextend.errors import DataError
-from ctxextend.text_data import PIECE, check_paths, check_texts, cut, read_documents, read_pieces, shared
+from ctxextend.text_data import PIECE, check_paths, check_texts, cut, empty_files, read_documents, read_pieces, shared
 from tests.hub_server import serve
 
 
@@ -79,8 +79,18 @@ def test_check_texts_names_what_holds_no_text(tmp_path: Path) -> None:
     written(tmp_path / "a.txt", "fine")
     check_texts([tmp_path])
     written(tmp_path / "b.txt", " \n")
+    check_texts([tmp_path])
     with pytest.raises(DataError, match="b.txt holds no text"):
-        check_texts([tmp_path])
+        check_texts([tmp_path / "b.txt"])
+
+
+def test_empty_files_of_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
+    written(tmp_path / "a.txt", "fine")
+    for name in ("b.rst", "c.md", "d.txt", "e.txt"):
+        written(tmp_path / name, "")
+    assert check_paths([tmp_path]) == [tmp_path / "a.txt"]
+    note = f"Skipped empty files in {tmp_path}: b.rst, c.md, d.txt and 1 more."
+    assert list(empty_files([tmp_path, tmp_path / "a.txt"])) == [note]
 
 
 # ---- documents and pieces

@@ -1,5 +1,5 @@
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,59 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED
+from ctxextend.held_out import HeldOut
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
     Masking,
     SequenceDataset,
     SequenceSettings,
-    hold_out,
+    Text,
     open_tokens,
     write_tokens,
 )
 
 
-@pytest.mark.parametrize(
-    ("separator", "wanted", "expected"),
-    [
-        (None, 100, [1, 2, 3, 4, 5, 6]),
-        (9, 100, [1, 2, 3, 9, 4, 5, 6, 9]),
-        (9, 5, [1, 2, 3, 9, 4]),
-        (9, 4, [1, 2, 3, 9]),
-        (9, 1, [1]),
-    ],
-)
-def test_write_tokens_writes_tokens_with_a_separator_behind_documents(
-    separator: int | None, wanted: int, expected: list[int], tmp_path: Path
-) -> None:
-    def encode(text: str) -> Any:
-        """A token for each word: its number."""
-        return np.array([int(word) for word in text.split()], np.int64)
+def test_write_tokens_writes_int32_under_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    def pieces() -> Iterator[Any]:
+        yield counted(2).astype(np.int64)
+        assert not (tmp_path / "tokens").exists()
+        yield counted(3, 7).astype(np.int64)
 
-    pieces = [("1 2", False), (" 3", True), ("4 5 6", True)]
-    write_tokens(pieces, encode, separator, wanted, tmp_path / "tokens")
+    write_tokens(pieces(), tmp_path / "tokens")
     tokens = open_tokens(tmp_path / "tokens")
-    assert tokens.tolist() == expected
+    assert tokens.tolist() == [0, 1, 7, 8, 9]
     assert tokens.dtype == np.int32
     assert [file.name for file in tmp_path.iterdir()] == ["tokens"]
-
-
-def test_write_tokens_reads_no_more_than_it_needs(tmp_path: Path) -> None:
-    read: list[str] = []
-
-    def encode(text: str) -> Any:
-        read.append(text)
-        return np.zeros(10, np.int64)
-
-    write_tokens((("text", False) for _ in count()), encode, 1, 95, tmp_path / "tokens")
-    assert (len(read), len(open_tokens(tmp_path / "tokens"))) == (10, 95)
-
-
-@given(st.integers(1, 40), st.integers(0, 2000))
-def test_hold_out_holds_out_a_twentieth_and_at_least_a_window(window: int, more: int) -> None:
-    tokens = np.arange(2 * window + more, dtype=np.int32)
-    train, held_out = hold_out(tokens, window)
-    assert np.array_equal(np.concatenate([train, held_out]), tokens)
-    assert len(held_out) == max(window, len(tokens) // 20)
 
 
 # ---- sequences
@@ -71,6 +41,10 @@ def test_hold_out_holds_out_a_twentieth_and_at_least_a_window(window: int, more:
 def counted(tokens: int, first: int = 0) -> Any:
     """A text in which every token is its place."""
     return np.arange(first, first + tokens, dtype=np.int32)
+
+
+def whole(tokens: int) -> Text:
+    return Text.whole(counted(tokens))
 
 
 def plain(length: int, span: int, **options: Any) -> SequenceSettings:
@@ -92,7 +66,7 @@ def cuts(draw: Any) -> SequenceSettings:
 
 
 def test_windows_to_measure_on_follow_each_other_between_special_tokens_that_are_not_predicted() -> None:
-    windows = SequenceDataset(counted(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False)
+    windows = SequenceDataset(whole(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False)
     assert windows[0]["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
     assert windows[1]["input_ids"].tolist() == [101, 3, 4, 5, 102, 103]
     assert set(windows[0]) == {"input_ids", "labels"}
@@ -102,7 +76,7 @@ def test_windows_to_measure_on_follow_each_other_between_special_tokens_that_are
 
 @given(cuts(), st.integers(1, 120), st.booleans())
 def test_a_window_depends_on_the_seed_and_its_number_alone(cut: SequenceSettings, more: int, shuffled: bool) -> None:
-    one, other = (SequenceDataset(counted(cut.text_length + more), cut, 12, shuffled=shuffled) for _ in range(2))
+    one, other = (SequenceDataset(whole(cut.text_length + more), cut, 12, shuffled=shuffled) for _ in range(2))
     backwards = [other[number] for number in reversed(range(12))]
     for found, expected in zip(read(one), reversed(backwards), strict=True):
         assert found.keys() == expected.keys()
@@ -112,7 +86,7 @@ def test_a_window_depends_on_the_seed_and_its_number_alone(cut: SequenceSettings
 @given(cuts(), st.integers(0, 120))
 def test_each_epoch_visits_each_window_once_and_nothing_but_the_text(cut: SequenceSettings, more: int) -> None:
     tokens, cut = counted(cut.text_length + more, 1000), replace(cut, span=cut.length)
-    windows = SequenceDataset(tokens, cut, 1000, shuffled=True)
+    windows = SequenceDataset(Text.whole(tokens), cut, 1000, shuffled=True)
     text = slice(len(cut.special_before), len(cut.special_before) + cut.text_length)
     for epoch in range(3):
         numbers = range(epoch * windows.epoch, (epoch + 1) * windows.epoch)
@@ -122,8 +96,29 @@ def test_each_epoch_visits_each_window_once_and_nothing_but_the_text(cut: Sequen
         assert seen[-1] < 1000 + len(tokens)
 
 
+@given(cuts(), st.integers(2, 60), st.booleans())
+def test_windows_to_train_on_never_overlap_those_to_measure_on(
+    cut: SequenceSettings, more: int, shuffled: bool
+) -> None:
+    length = cut.text_length
+    held_out = HeldOut.of(length * more + more % length, length)
+    tokens = counted(held_out.tokens)
+    trained, measured = (Text(tokens, spans) for spans in (held_out.trained_spans, held_out.spans))
+    text = slice(len(cut.special_before), len(cut.special_before) + length)
+    ids = [
+        {
+            *np.concatenate(
+                [item["input_ids"][text] for item in read(SequenceDataset(spans, cut, 80, shuffled=is_train))]
+            )
+        }
+        for spans, is_train in ((trained, True), (measured, False))
+    ]
+    assert not ids[0] & ids[1]
+    assert len(ids[1]) == min(80, len(held_out.spans)) * length
+
+
 def test_epochs_differ_in_order_and_in_where_they_cut() -> None:
-    windows, other = (SequenceDataset(counted(100), plain(10, 10, seed=seed), 900, shuffled=True) for seed in (1, 2))
+    windows, other = (SequenceDataset(whole(100), plain(10, 10, seed=seed), 900, shuffled=True) for seed in (1, 2))
     assert windows.epoch == 9
     firsts = np.array([window["input_ids"][0] for window in read(windows)]).reshape(100, 9)
     assert {*firsts.min(axis=1).tolist()} == set(range(11))  # each token in turn begins a window
@@ -135,7 +130,7 @@ def test_epochs_differ_in_order_and_in_where_they_cut() -> None:
 def test_positions_reach_over_the_span_and_say_how_far_tokens_are_apart(
     cut: SequenceSettings, more: int, shuffled: bool
 ) -> None:
-    windows = SequenceDataset(counted(cut.text_length + more), cut, 20, shuffled=shuffled)
+    windows = SequenceDataset(whole(cut.text_length + more), cut, 20, shuffled=shuffled)
     prefix, text = len(cut.special_before), slice(len(cut.special_before), len(cut.special_before) + cut.text_length)
     for item in read(windows):
         assert ("position_ids" in item) == (cut.span > cut.length)
@@ -155,7 +150,7 @@ def test_positions_reach_over_the_span_and_say_how_far_tokens_are_apart(
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_each_position_of_the_span_is_seen_about_as_often(skip: bool) -> None:
-    windows = SequenceDataset(counted(5000), plain(32, 256, skip=skip), 3000, shuffled=True)
+    windows = SequenceDataset(whole(5000), plain(32, 256, skip=skip), 3000, shuffled=True)
     seen = np.bincount(np.concatenate([window["position_ids"] for window in read(windows)]), minlength=256)
     assert seen.min() > 0.4 * seen.mean()
     assert seen.max() < 2.5 * seen.mean()
@@ -164,7 +159,7 @@ def test_each_position_of_the_span_is_seen_about_as_often(skip: bool) -> None:
 def test_windows_that_skip_jump_as_far_as_the_span_and_the_text_allow() -> None:
     def distances(tokens: int) -> Any:
         """How far the positions of 500 windows are apart, less 1, shape (500, 31)."""
-        windows = SequenceDataset(counted(tokens), plain(32, 256, skip=True), 500, shuffled=True)
+        windows = SequenceDataset(whole(tokens), plain(32, 256, skip=True), 500, shuffled=True)
         return np.array([np.diff(window["position_ids"]) for window in read(windows)]) - 1
 
     found = distances(5000)
@@ -175,7 +170,7 @@ def test_windows_that_skip_jump_as_far_as_the_span_and_the_text_allow() -> None:
 
 
 def test_windows_to_measure_on_stand_all_over_the_span() -> None:
-    windows = SequenceDataset(counted(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
+    windows = SequenceDataset(whole(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
     firsts = [window["position_ids"][:2].tolist() for window in read(windows)]
     assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
     assert all((window["position_ids"][1:].diff() == 1).all() for window in read(windows))
@@ -209,7 +204,7 @@ def test_masking_hides_eight_of_ten_and_replaces_one() -> None:
 
 def test_windows_of_a_masked_model_are_masked_anew_each_time_but_never_at_special_tokens() -> None:
     cut = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
-    windows = SequenceDataset(np.full(20, 7, np.int32), cut, 50, shuffled=True)
+    windows = SequenceDataset(Text.whole(np.full(20, 7, np.int32)), cut, 50, shuffled=True)
     masks = [tuple(window["labels"].tolist()) for window in read(windows)]
     assert len(set(masks)) > 40
     assert all(labels.count(7) == 3 and labels.count(IGNORE_INDEX) == 19 for labels in masks)

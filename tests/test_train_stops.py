@@ -1,5 +1,7 @@
 """A training that is stopped or spoilt, and goes on; killed and out of space it is in tests/faults."""
 
+import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -72,11 +74,21 @@ def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(gpt2: Path, unbro
     assert not Path("out.training").exists()
 
 
+def test_train_that_was_stopped_writes_its_best_step_from_before(gpt2: Path) -> None:
+    flags = ("--lr", 1, "--eval-every", 1, "--json")
+    begin_and_stop(gpt2, *flags)
+    resumed = json.loads(begin(gpt2, "--resume", *flags).stdout)
+    assert 0 < resumed["best_step"] == resumed["saved_step"] <= 3
+    weights, log = Path("out/model.safetensors").read_bytes(), log_of(Path("out"))
+    assert begin(gpt2, "--force", *flags).exit_code == 0
+    assert (Path("out/model.safetensors").read_bytes(), log_of(Path("out"))) == (weights, log)
+
+
 def test_train_in_python_takes_paths_and_says_what_is_saved(gpt2: Path) -> None:
     shutil.copy("book.txt", "held-out.txt")
 
     def progress(advance: int, total: int, label: str = "") -> None:
-        assert label.startswith("loss ")
+        assert re.fullmatch(r"step 1/3, loss [\d.]+, held-out loss [\d.]+", label)
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(TrainingInterrupted, match=r"stopped after step 1, which is saved in out\.training") as caught:

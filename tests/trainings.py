@@ -26,8 +26,8 @@ def invoke(*arguments: object) -> Result:
 
 
 def train(source: object, output: str, *flags: object, steps: int = 4) -> Result:
-    """Train on book.txt at a rate that moves every row, and demand that it ends well."""
-    asked = ("--data", "book.txt", "--steps", steps, "--batch-size", 4, "--lr", 0.01, "-o", output)
+    """Train on book.txt at a rate that moves every row, write the last step, and demand that it ends well."""
+    asked = ("--data", "book.txt", "--steps", steps, "--batch-size", 4, "--lr", 0.01, "--save", "last", "-o", output)
     done = invoke("train", source, *asked, *flags)
     assert done.exit_code == 0, done.stderr
     return done

@@ -69,7 +69,7 @@ ConfigKey = Annotated[
 
 # Text
 Data = Annotated[list[str], text("--data PATH", "Text, .jsonl, .parquet, .csv, folders, or hf:OWNER/NAME.")]
-EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "the last 5 % of --data")]
+EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "5 % of --data")]
 TextField = Annotated[str, text("--text-field KEY", "The key of a line of JSON, or the column.")]
 Tokens = Annotated[int, text("--tokens T", "Measure on so many of its tokens, or one window.", min=1)]
 

@@ -10,6 +10,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.options import files, learning, running
 from ctxextend.cli.output import Output, ignore_ctrl_c
+from ctxextend.errors import counted
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
@@ -37,8 +38,11 @@ def train(
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     eval_every: Annotated[
-        int | None, running("--eval-every K", "Measure the held-out loss every K steps.", "first and last", min=1)
+        int | None, running("--eval-every K", "Measure the held-out loss every K steps.", "a quarter of N", min=1)
     ] = None,
+    save: Annotated[
+        Literal["best", "last"], running("--save", "Write the weights of the best step by held-out loss, or the last.")
+    ] = "best",
     save_every: Annotated[int | None, running("--save-every K", "Save every K steps.", "a tenth of N", min=1)] = None,
     resume: options.Resume = False,
     report_to: Annotated[str, running("--report-to NAME", "Also show losses in tensorboard, wandb, ...")] = "none",
@@ -96,15 +100,17 @@ def execute(
     made, told = result.resize or result.training, plan.warnings if plan else ()
     sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in told))
     if (trained := result.training) is not None:
-        before, after = trained.loss_before, trained.loss_after
-        if trained.objective == "distilled":
-            gain = f"error {before:.4f} -> {after:.4f}"
-        else:
-            perplexities = [f"{math.exp(min(loss, 700.0)):.4g}" for loss in (before, after)]
-            gain = f"loss {before:.4f} -> {after:.4f} nats a token, perplexity {' -> '.join(perplexities)}"
-        peak = f", {trained.peak_bytes / 2**20:,.0f} MiB at the peak" if trained.peak_bytes else ""
-        rate = f"{trained.tokens:,} tokens at {trained.tokens_per_second:,.0f} tokens/s"
-        sink.note(f"held-out {gain}; {rate}, {trained.seconds:.1f} s with measurements{peak}")
+        before, after = trained.loss_before, trained.loss_saved
+        gain = f"{before:.4f} -> {after:.4f}"
+        if trained.objective != "distilled":
+            gain += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
+        measured = f"{counted(trained.held_out_sequences, 'sequence')}, {counted(trained.held_out_tokens, 'token')}"
+        peak = f", peak memory {trained.peak_bytes / 1e6:,.0f} MB" if trained.peak_bytes else ""
+        speed = f"{trained.seconds:.1f} s, {trained.tokens_per_second:,.0f} tokens/s"
+        sink.note(
+            f"held-out loss {gain} ({measured}); wrote step {trained.saved_step} of {trained.steps}",
+            f"trained on {trained.tokens:,} tokens in {speed}{peak}",
+        )
     if result.output is not None:
         sink.data(str(result.output))
     if trained is not None and result.evaluation is None:

@@ -30,7 +30,7 @@ from ctxextend.tables.methods import METHODS
 from ctxextend.text_data import check_paths, path_names, shared
 
 HELD_OUT = (
-    "Methods are measured on the last twentieth of what is read of --data, and trained on the rest; name other text to "
+    "Methods are measured on windows held out of --data, about 5 % of it, and trained on the rest; name other text to "
     "measure on with --eval-data."
 )
 
@@ -95,7 +95,7 @@ def compare(
         progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
         settings: Any of these, by their names: ``length`` (contexts to measure beside `to`), ``measure`` (which
             measures to take beside what methods are ranked by), ``tokens``, ``precision``, ``seed`` and ``text_field``
-            as in `evaluate`; with `steps`, ``eval_data`` (the text to measure on; by default the last twentieth of what
+            as in `evaluate`; with `steps`, ``eval_data`` (the text to measure on; by default 5 % of what
             is read of `data`, which is then not trained on) and the fields of `Train`: ``trainable``, ``lr``, …;
             ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
 
@@ -153,7 +153,8 @@ class Compare:
             )
         if max(evaluate.length, default=0) > to:
             raise ResizeError(f"--length {max(evaluate.length)} is more than the {to} of --to.", "Give a greater --to.")
-        train = Train(tuple(data), steps, **training) if steps else None
+        # A method must not be measured on the text by which its best step was chosen.
+        train = Train(tuple(data), steps, save="last", **training) if steps else None
         return cls(to, evaluate, read_methods(methods, to), train)
 
     def evaluate_for(self, kind: str) -> Evaluate:
@@ -310,7 +311,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         raise DataError(
             f"{', '.join(map(str, both[:3]))} is named by --data, which is trained on, and by --eval-data, which is "
             "measured on.",
-            "Leave --eval-data out: the last twentieth of --data is then measured on, and not trained on.",
+            "Leave --eval-data out: 5 % of --data is then measured on, and not trained on.",
         )
     files = open_files(opened)
     plans, left_out = _plans(files, settings)

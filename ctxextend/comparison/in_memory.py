@@ -83,10 +83,13 @@ class InMemoryTrainer:
         """Return the documents that training holds out of its text; None where others are measured on."""
         if self.task.settings.eval_data:
             return None
-        tokens, separator = self.task.held_out, self.task.files.tokenizer.separator
-        ends: NDArray[np.intp] = np.flatnonzero(tokens == (-1 if separator is None else separator))
-        pieces = (piece[piece != separator] for piece in np.split(tokens, ends))
-        return [piece.astype(np.int64) for piece in pieces if len(piece)]
+        (tokens, spans), separator = self.task.held_out, self.task.files.tokenizer.separator
+        found = list[NDArray[np.int64]]()
+        for window in (tokens[start:stop] for start, stop in spans):
+            ends: NDArray[np.intp] = np.flatnonzero(window == (-1 if separator is None else separator))
+            pieces = (piece[piece != separator] for piece in np.split(window, ends))
+            found += [piece.astype(np.int64) for piece in pieces if len(piece)]
+        return found
 
     @contextmanager
     def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:
@@ -104,7 +107,9 @@ class InMemoryTrainer:
             rows[first:] = ~still_learned(table.rows_before - first, [(table.rows_after - first, plan.settings)])
             task = replace(task, rows=rows)
         # The trainer measures what it holds out at both ends: one sequence does.
-        task = replace(task, held_out=task.held_out[: task.text_length])
+        start = int(task.held_out.spans[0, 0])
+        held_out = task.held_out._replace(spans=np.array([[start, start + task.text_length]]))
+        task = replace(task, held_out=held_out, settings=replace(task.settings, eval_every=task.settings.steps))
         setup = set_up(resized.model, resized.names, task, self.teacher)
         before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
         try:

@@ -1,19 +1,22 @@
 """What a training needs before its first step: its settings filled in, its text as tokens, and what of its model is
 trained."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, TrainingError
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import (
+    CAUSAL,
     ENCODER,
     MASKED,
     SENTENCE_MODULES,
@@ -23,19 +26,19 @@ from ctxextend.evaluation.eval_model import (
     check_source,
     check_vocabulary,
 )
+from ctxextend.held_out import HeldOut, read_ids
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.recipe import LEAST_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
 from ctxextend.tables.apply import learned_rows
-from ctxextend.text_data import read_pieces
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
 from ctxextend.training.train_data import (
     Masking,
+    SequenceDataset,
     SequenceSettings,
-    Tokens,
+    Text,
     check_enough,
-    hold_out,
     open_tokens,
     write_tokens,
 )
@@ -54,8 +57,12 @@ ENCODER_RATE = 2e-5
 # Tokens of a sequence above which memory is worth some time.
 LONG = 1024
 
+# What `open_task` notes in the run folder of the text it read.
+TEXTS_FILE = "texts.json"
 # Tokens of held-out text on which the loss is measured, at most.
-EVAL_TOKENS = 65_536
+EVAL_TOKENS = 32_768
+# Tokens of text that are read at least, where there are as many: one in 20 of them is held out.
+LEAST_READ = 20 * 65_536
 
 
 # ---- before the model is loaded
@@ -69,8 +76,10 @@ class TrainingTask:
     settings: Train  # its sequence length and precision filled in
     devices: "PartialState"
     micro_batches: list[int]  # how many sequences a device may hold at a time, the largest first
-    train: Tokens  # shape (tokens,)
-    held_out: Tokens  # the text on which the loss is measured, shape (tokens,)
+    train: Text
+    held_out: Text  # on which the loss is measured
+    # What the recipe says of the text: the files of ``data`` and ``eval_data``, and which windows are ``held_out``.
+    provenance: Mapping[str, Any]
     rows: NDArray[np.bool_] | None = None  # which rows of the table are trained, shape (rows,); None is all
 
     @property
@@ -119,25 +128,34 @@ def open_task(
     length = settings.window or span
     micro_batches = micro_batch_sizes(devices, settings, length)
 
-    text_length = length - special
-    # Short runs read more than they train on, so that the twentieth that is held out is enough to measure on.
+    text_length, tokenizer = length - special, files.tokenizer
+    # Short runs read more than they train on, so that what is held out is enough to measure on.
     trained = math.ceil(settings.steps * settings.batch_size * text_length * 20 / 19)
-    wanted = max(trained, 20 * EVAL_TOKENS) + 2 * span
-    tokens, eval_tokens = folder.path / "tokens.bin", folder.path / "eval_tokens.bin"
-    if devices.is_main_process:
-        texts = (tokens, settings.data, wanted), (eval_tokens, settings.eval_data, EVAL_TOKENS + text_length)
-        for path, data, count in texts:
-            if data and not path.exists():
-                pieces = read_pieces(data, settings.text_field)
-                write_tokens(pieces, files.tokenizer.encode, files.tokenizer.separator, count, path, tell)
-    train = open_tokens(tokens)
+    texts = {"data": (settings.data, max(trained, LEAST_READ) + 2 * span)}
     if settings.eval_data:
-        held_out = open_tokens(eval_tokens)
-        check_enough(train, text_length, what="The text of --data")
-        check_enough(held_out, text_length, what="The text of --eval-data")
+        texts["eval_data"] = settings.eval_data, EVAL_TOKENS + text_length
+    noted = folder.path / TEXTS_FILE
+    if devices.is_main_process and not noted.exists():
+        read: dict[str, list[dict[str, Any]]] = {name: [] for name in texts}
+        for name, (paths, most) in texts.items():
+            ids = read_ids(paths, settings.text_field, tokenizer.encode, tokenizer.separator, most, read[name])
+            write_tokens(ids, folder.path / f"{name}.bin", tell)
+        with os_errors_as_output_error(noted), atomic_file(noted) as staged:
+            staged.write_text(json.dumps(read), "utf-8")
+    provenance = json.loads(noted.read_text("utf-8"))
+    tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
+    if others:
+        check_enough(tokens, text_length, what="The text of --data")
+        check_enough(others[0], text_length, what="The text of --eval-data")
+        train, held_out = Text.whole(tokens), Text.whole(others[0])
     else:
-        train, held_out = hold_out(train, text_length)
-    return TrainingTask(files, settings, devices, micro_batches, train, held_out, rows)
+        check_enough(tokens, 2 * text_length, "a sequence to train on and one held out take")
+        # Windows as long as the positions, where there are enough, serve `evaluate` at that length too.
+        whole = span - special
+        chosen = HeldOut.of(len(tokens), whole if len(tokens) >= 10 * whole else text_length)
+        train, held_out = Text(tokens, chosen.trained_spans), Text(tokens, chosen.spans)
+        provenance["held_out"] = asdict(chosen)
+    return TrainingTask(files, settings, devices, micro_batches, train, held_out, provenance, rows)
 
 
 def read_table(opened: OpenedModel) -> NDArray[Any]:
@@ -212,8 +230,14 @@ class Trainable:
 
     @property
     def save_bytes(self) -> int:
-        """Bytes of a save: each parameter and AdamW's two moments, float32."""
-        return 3 * 4 * sum(value.numel() for value in self.parameters.values())
+        """Bytes of a save: each parameter, AdamW's two moments, and the parameter's best value so far, float32."""
+        return 4 * 4 * sum(value.numel() for value in self.parameters.values())
+
+    def load(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Set parameters by their names."""
+        with torch.no_grad():
+            for name, value in values.items():
+                self.model.get_parameter(name).copy_(value)
 
     def keep_frozen_rows(self, optimizer: torch.optim.Optimizer) -> None:
         """Restore frozen rows after each step of an optimizer.
@@ -245,11 +269,12 @@ class TrainingSetup:
     lr: float  # the peak
 
     @property
-    def eval_count(self) -> int:
-        """Held-out sequences that the loss is measured on: whole batches, of which every device reads its share."""
-        found, batch = len(self.task.held_out) // self.task.text_length, self.task.settings.batch_size
-        most = min(found, max(EVAL_TOKENS // self.task.length, 1))
-        return most - most % batch if most >= batch else most
+    def held_out(self) -> SequenceDataset:
+        """The held-out sequences that the loss is measured on, whatever the batch size is."""
+        text, length = self.task.held_out, self.task.text_length
+        found = int(((text.spans[:, 1] - text.spans[:, 0]) // length).sum())
+        count = min(found, max(EVAL_TOKENS // self.task.length, 1))
+        return SequenceDataset(text, self.sequences, count, shuffled=False)
 
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
@@ -261,7 +286,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
         CtxextendError: The objective does not fit the model, or what is trained cannot be written back.
     """
     settings, tokenizer, placed = task.settings, task.files.tokenizer, task.span > task.length
-    check_vocabulary(model, np.array([text.max() for text in (task.train, task.held_out)], np.int64))
+    check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
     if model.kind != ENCODER:
         objective = LanguageModeling(model, placed=placed)
@@ -273,6 +298,14 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     else:
         is_sentence = (model.root / SENTENCE_MODULES).is_file()
         objective = Distillation(model, teacher, read_pooling(model.root) if is_sentence else (), placed=placed)
+    # Nothing is predicted from a causal model's last position.
+    seen = task.span - (model.kind == CAUSAL)
+    if task.rows is not None and not task.rows[model.reserved_rows :][:seen].any():
+        first = int(task.rows.argmax()) - model.reserved_rows
+        raise TrainingError(
+            f"--seq-len {task.span} reaches no new row: the first is at position {first}.",
+            f"Give a --seq-len above {first + (model.kind == CAUSAL)}, or leave it out.",
+        )
     trained = _all_names(model, names) if settings.trainable == "all" else {task.files.table: names[task.files.table]}
     trainable = Trainable(model.model, trained, trained[task.files.table], task.rows)
     disable_dropout(model.model)

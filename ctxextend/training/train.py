@@ -38,9 +38,17 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import HUB, RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values
 from ctxextend.report.figures import training_figure, write_figure
-from ctxextend.text_data import check_texts, path_names, shared
+from ctxextend.text_data import check_texts, empty_files, path_names, shared
 from ctxextend.training.memory import open_devices
-from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, read_table, set_up
+from ctxextend.training.setup import (
+    Trainable,
+    TrainingSetup,
+    TrainingTask,
+    find_new_rows,
+    open_task,
+    read_table,
+    set_up,
+)
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
 from ctxextend.version import __version__
@@ -51,7 +59,10 @@ DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
 CONFIG_KEYS = ("dtype", "torch_dtype")
 
 # Fields of the result that the recipe's provenance has.
-NOTED = ("objective", "parameters", "tokens", "devices", "loss_before", "loss_after")
+LOSSES = ("loss_before", "loss_after", "loss_best", "best_step", "saved_step")
+NOTED = ("objective", "parameters", "tokens", "devices", *LOSSES)
+# Files of the text that the recipe names, at most: a recipe must stay short.
+LISTED = 200
 LIBRARIES = ("torch", "transformers", "accelerate")
 OBJECTIVES = {
     "causal": "to tell each next token",
@@ -168,7 +179,7 @@ def train_recipe(
         teacher = open_eval_model(base.ref, "fp32", base.hashes) if base and model.kind == ENCODER else None
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
-        notes = source.checkpoint.source.notes if plan is None else ()
+        notes = (*(source.checkpoint.source.notes if plan is None else ()), *empty_files(settings.data))
         for text in (*notes, _summary(setup)):
             tell(text)
         if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile
@@ -178,7 +189,7 @@ def train_recipe(
         result = run_training(setup, folder, progress, tell)
         begun_for = folder.begun_for if folder.begun_for != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
-        warnings += tuple(_warnings(settings, begun_for))
+        warnings += tuple(_warnings(settings, begun_for, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)
         if devices.is_main_process:
             found, ref = source.checkpoint.source, recipe.checkpoint
@@ -188,7 +199,7 @@ def train_recipe(
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(written.values) if written else {}
             texts = {
-                RECIPE_FILE: _recipe(recipe, before, files, result, hashes, begun_for),
+                RECIPE_FILE: _recipe(recipe, before, task, result, hashes, begun_for),
                 CARD_FILE: _card(recipe, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -210,7 +221,16 @@ def _summary(setup: TrainingSetup) -> str:
     )
 
 
-def _warnings(settings: Train, begun_for: int | None) -> Iterator[str]:
+def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> Iterator[str]:
+    if not result.best_step or result.loss_after > result.loss_before:
+        best = "No measured step is better than the start"
+        if result.best_step:
+            best = f"It was best at step {result.best_step}: {result.loss_best:.4f}"
+        written = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
+        yield (
+            f"Training did not lower the held-out loss: {result.loss_before:.4f} at the start, {result.loss_after:.4f} "
+            f"after step {result.steps}. {best}; the {written} are written. Try a lower --lr than {result.lr:.3g}."
+        )
     if settings.eval_data and (both := shared(settings.eval_data, settings.data)):
         names = ", ".join(map(str, both[:3]))
         yield f"{names} is trained on and measured on: the held-out loss is not one of new text."
@@ -299,13 +319,18 @@ class TrainedWeights:
 def _recipe(
     recipe: Recipe,
     before: dict[str, Any],
-    files: ModelFiles,
+    task: TrainingTask,
     result: TrainResult,
     hashes: tuple[str, str],
     begun_for: int | None,
 ) -> str:
     """Return the recipe; the one that lay beside what is trained, as plain values, is kept in it."""
-    trained, values = {name: getattr(result, name) for name in NOTED}, recipe_values(recipe)
+    files, values = task.files, recipe_values(recipe)
+    trained = {name: getattr(result, name) for name in NOTED}
+    for name, found in task.provenance.items():
+        trained[name] = found[:LISTED] if isinstance(found, list) else found
+        if len(found) > LISTED:
+            trained[f"{name}_not_listed"] = len(found) - LISTED
     if begun_for is not None:
         trained["begun_for"] = begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}
@@ -341,7 +366,8 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
         f"Trained by ctxextend {__version__} {OBJECTIVES[result.objective]}: {TRAINED[result.trainable]} "
         f"({result.parameters:,} numbers), {counted(result.steps, 'step')} of "
         f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{at_places}, on {data}; learning rate up "
-        f"to {result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {result.loss_after:.4f} after."
+        f"to {result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {result.loss_saved:.4f} after step "
+        f"{result.saved_step}, whose weights these are."
         f"{LOG_POINTER}{RECIPE_POINTER}\n"
     )
     is_hub_id, title = checkpoint.source.hub_id is not None, printable(result.output.name)

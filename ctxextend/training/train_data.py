@@ -6,8 +6,9 @@ sequences as one uninterrupted process.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +24,6 @@ Ids = NDArray[np.int64]
 # Tokens of text between two messages while a long text is tokenized: some seconds' worth.
 TOLD = 10_000_000
 
-# One token in how many is held out.
-HELD_OUT = 20
-
 # The label that torch's cross entropy ignores.
 IGNORE_INDEX = -100
 
@@ -40,32 +38,30 @@ ORDER, POSITION, MASK = 1, 2, 3
 # ---- tokens
 
 
-def write_tokens(
-    pieces: Iterable[tuple[str, bool]],
-    encode: Callable[[str], Ids],
-    separator: int | None,
-    wanted: int,
-    path: Path,
-    tell: Callable[[str], None] = lambda text: None,
-) -> None:
-    """Write at most as many tokens of a text as are wanted into a file; no more text is read than that takes.
+class Text(NamedTuple):
+    """A text as tokens, and the parts of it that sequences are cut from."""
 
-    `pieces` are from `read_pieces`; the separator follows each document. The file holds int32 in native byte order, and
-    gets its name when it is complete.
+    tokens: Tokens  # shape (tokens,)
+    spans: Ids  # the first token of each part and the one after its last, shape (parts, 2)
+
+    @classmethod
+    def whole(cls, tokens: Tokens) -> "Text":
+        """Return a text that is used from end to end."""
+        return cls(tokens, np.array([[0, len(tokens)]]))
+
+
+def write_tokens(pieces: Iterable[Ids], path: Path, tell: Callable[[str], None] = lambda text: None) -> None:
+    """Write token ids in pieces, from `read_ids`, into a file: int32 in native byte order.
+
+    It gets its name when it is complete.
     """
     with os_errors_as_output_error(path), atomic_file(path) as unfinished, unfinished.open("wb") as file:
         written = 0
-        for text, is_end in pieces:
-            ids = encode(text)
-            if is_end and separator is not None:
-                ids = np.append(ids, separator)
-            ids = ids[: wanted - written].astype(np.int32)
-            file.write(ids.data)
+        for ids in pieces:
+            file.write(ids.astype(np.int32).data)
             before, written = written, written + len(ids)
             if written // TOLD > before // TOLD:
                 tell(f"{written:,} tokens of text were read")
-            if written >= wanted:
-                break
 
 
 def open_tokens(path: Path) -> Tokens:
@@ -73,13 +69,6 @@ def open_tokens(path: Path) -> Tokens:
     if path.stat().st_size == 0:  # which cannot be mapped
         return np.empty(0, np.int32)
     return np.memmap(path, np.int32, mode="r")
-
-
-def hold_out(tokens: Tokens, length: int) -> tuple[Tokens, Tokens]:
-    """Split tokens into those to train on and the last twentieth, but no less than a sequence of `length`."""
-    check_enough(tokens, 2 * length, "a sequence to train on and one held out take")
-    first = len(tokens) - max(len(tokens) // HELD_OUT, length)
-    return tokens[:first], tokens[first:]
 
 
 def check_enough(tokens: Tokens, least: int, use: str = "a sequence takes", what: str = "The text") -> None:
@@ -160,17 +149,21 @@ class SequenceSettings:
 
 
 class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """`count` sequences cut from a text, shape (tokens,), by number.
+    """`count` sequences cut from the parts of a text, by number; none lies in two parts.
 
-    For training, they are shuffled: each epoch cuts the text from another first token and draws their order; for
-    evaluation they follow each other from the first token.
+    For training, they are shuffled: each epoch cuts each part from another first token and draws the order of all; for
+    evaluation they follow each other from the first token of each part.
     """
 
-    def __init__(self, tokens: Tokens, settings: SequenceSettings, count: int, *, shuffled: bool) -> None:
-        self.tokens, self.settings, self.count, self.shuffled = tokens, settings, count, shuffled
-        length = settings.text_length
-        # An epoch leaves out one sequence, so that the first can begin at any of its tokens.
-        self.epoch = max((len(tokens) + 1) // length - 1, 1) if shuffled else len(tokens) // length
+    def __init__(self, text: Text, settings: SequenceSettings, count: int, *, shuffled: bool) -> None:
+        self.tokens, self.settings, self.count, self.shuffled = text.tokens, settings, count, shuffled
+        length, sizes = settings.text_length, text.spans[:, 1] - text.spans[:, 0]
+        self.spans, sizes = text.spans[sizes >= length], sizes[sizes >= length]
+        # An epoch leaves out one sequence of each part, so that the first can begin at any of its tokens.
+        self.sequences = np.maximum((sizes + 1) // length - 1, 1) if shuffled else sizes // length
+        self.slack = sizes - self.sequences * length if shuffled else np.zeros_like(sizes)
+        self.epoch = int(self.sequences.sum())
+        self._drawn = -1, np.empty((0, 2), np.int64)
 
     def __len__(self) -> int:
         return self.count
@@ -215,21 +208,24 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         """
         settings, length = self.settings, self.settings.text_length
         largest = settings.span - settings.length
+        start, stop = self._epoch(number // self.epoch)[number % self.epoch].tolist()
         if not self.shuffled:
-            return number % self.epoch * length, length, 0, round(largest * number / max(self.count - 1, 1))
-        first, order = _epoch(settings, self.epoch, len(self.tokens), number // self.epoch)
-        start = first + int(order[number % self.epoch]) * length
+            return start, length, 0, round(largest * number / max(self.count - 1, 1))
         draw = settings.generator(POSITION, number)
         # Drawn beyond both ends: else the first and the last position would be seen at one offset out of all.
         drawn = draw.integers(1 - length, largest + length, size=2).clip(0, largest).tolist()
         if not settings.skip or length < 2:
             return start, length, 0, drawn[0]
         offset, end = sorted(drawn)
-        return start, int(draw.integers(1, length)), min(end - offset, len(self.tokens) - start - length), offset
+        return start, int(draw.integers(1, length)), min(end - offset, stop - start - length), offset
 
-
-@lru_cache(maxsize=4)
-def _epoch(settings: SequenceSettings, sequences: int, tokens: int, number: int) -> tuple[int, Ids]:
-    """Return the first token of an epoch, and the order of its sequences, shape (sequences,)."""
-    draw = settings.generator(ORDER, number)
-    return int(draw.integers(tokens - sequences * settings.text_length + 1)), draw.permutation(sequences)
+    def _epoch(self, number: int) -> Ids:
+        """Return the first token of each sequence of an epoch and the end of its part, shape (sequences, 2)."""
+        if self._drawn[0] != number:
+            draw = self.settings.generator(ORDER, number)
+            firsts = self.spans[:, 0] + (draw.integers(self.slack + 1) if self.shuffled else 0)
+            within = np.concatenate([np.arange(count) for count in self.sequences]) * self.settings.text_length
+            pairs = np.stack([firsts, self.spans[:, 1]], axis=1).repeat(self.sequences, axis=0)
+            pairs[:, 0] += within
+            self._drawn = number, draw.permutation(pairs) if self.shuffled else pairs
+        return self._drawn[1]

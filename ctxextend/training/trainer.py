@@ -12,29 +12,31 @@ from types import FrameType
 from typing import Any
 
 import torch
-from accelerate.utils import release_memory
+from accelerate.utils import gather_object, release_memory
 from accelerate.utils.memory import should_reduce_batch_size
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import distributed
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import Sampler, SequentialSampler, default_collate
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
 from ctxextend.errors import OutputError, TrainingError, one_line
-from ctxextend.evaluation.eval_model import ENCODER
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.load import quiet
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.setup import TrainingSetup
-from ctxextend.training.train_data import SequenceDataset
+from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
 from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted, TrainResult
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
 
-WEIGHTS = "trained.safetensors"
+WEIGHTS, BEST_WEIGHTS = "trained.safetensors", "best.safetensors"
+# Evaluations after the start, unless --eval-every says otherwise.
+EVALUATIONS = 4
 # What torch says of itself in a RuntimeError where it cannot write.
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 # The folder of a save that is being written.
@@ -87,7 +89,7 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
         trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
         step = trainer.state.global_step
         is_measured = any("eval_loss" in line and line["step"] == step for line in trainer.state.log_history)
-        if callback.stop.signal is None and not is_measured:
+        if step >= setup.task.settings.steps and not is_measured:
             trainer.evaluate()
     except NotFiniteError:
         step = trainer.state.global_step
@@ -108,12 +110,16 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
 
 
 def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_size: int) -> TrainResult:
-    """Return the result of a run that finished, written nowhere yet."""
+    """Return the result of a run that finished, written nowhere yet; the model gets the weights to write."""
     task, settings, log = callback.setup.task, callback.setup.task.settings, tuple(trainer.state.log_history)
     step, kind, stop = trainer.state.global_step, callback.setup.model.kind, callback.stop.signal
     if stop is not None and step < settings.steps:
         raise TrainingInterrupted(stop, step, trainer.folder.path)
-    held_out = [line["eval_loss"] for line in log if "eval_loss" in line]
+    measured = [line for line in log if "eval_loss" in line]
+    losses = {int(line["step"]): line["eval_loss"] for line in measured}
+    best = min(losses, key=losses.__getitem__)
+    if settings.save == "best" and best != step:
+        callback.setup.trainable.load(callback.best)
     return TrainResult(
         output=trainer.folder.path,
         source=task.files.ref.source,
@@ -128,8 +134,13 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
         window=task.length,
         lr=callback.setup.lr,
         tokens=step * settings.batch_size * task.length,
-        loss_before=held_out[0],
-        loss_after=held_out[-1],
+        held_out_sequences=len(callback.setup.held_out),
+        held_out_tokens=int(measured[-1]["eval_tokens"]),
+        loss_before=losses[0],
+        loss_after=losses[step],
+        loss_best=losses[best],
+        best_step=best,
+        saved_step=best if settings.save == "best" else step,
         seconds=callback.seconds,
         peak_bytes=_peak_bytes(),
         precision=settings.precision,
@@ -146,7 +157,6 @@ def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTr
         output_dir=str(folder.path),
         max_steps=settings.steps,
         per_device_train_batch_size=per_device_batch_size,
-        per_device_eval_batch_size=per_device_batch_size if setup.eval_count >= settings.batch_size else 1,
         gradient_accumulation_steps=settings.batch_size // (per_device_batch_size * devices.num_processes),
         learning_rate=setup.lr,
         weight_decay=settings.weight_decay,
@@ -158,10 +168,8 @@ def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTr
         save_strategy="steps" if folder.keeps_saves else "no",
         save_steps=settings.save_every or max(settings.steps // 10, 1),
         eval_strategy="steps",
-        eval_steps=settings.eval_every or settings.steps,
+        eval_steps=settings.eval_every or math.ceil(settings.steps / EVALUATIONS),
         eval_on_start=folder.save is None,
-        prediction_loss_only=True,
-        label_names=["input_ids"],
         remove_unused_columns=False,
         use_cpu=is_cpu,
         bf16=settings.precision == "bf16",
@@ -183,7 +191,7 @@ def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTr
             model=setup.objective,
             args=arguments,
             train_dataset=SequenceDataset(setup.task.train, setup.sequences, count, shuffled=True),
-            eval_dataset=SequenceDataset(setup.task.held_out, setup.sequences, setup.eval_count, shuffled=False),
+            eval_dataset=setup.held_out,
         )
     except (ImportError, RuntimeError, ValueError) as error:  # what integrations raise that are not installed
         if settings.report_to == "none":
@@ -220,11 +228,36 @@ class RunTrainer(Trainer):
 
     def __init__(self, callback: "RunCallback", **arguments: Any) -> None:
         super().__init__(callbacks=[callback], **arguments)
-        self.trainable, self.folder = callback.setup.trainable, callback.folder
+        self.run_callback, self.trainable, self.folder = callback, callback.setup.trainable, callback.folder
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         """Return the order of the data, which is shuffled already."""
         return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Return the loss of all held-out sequences, weighted by their tokens, of which each process reads its share.
+
+        Trainer's own reads whole batches alone, and weights those of all sizes alike.
+        """
+        began, setup, devices = time.perf_counter(), self.run_callback.setup, self.accelerator
+        model: Any = self.model
+        data, total, tokens = setup.held_out, 0.0, 0
+        own = range(devices.process_index, len(data), devices.num_processes)
+        model.eval()
+        for start in range(0, len(own), self.args.per_device_train_batch_size):
+            numbers = own[start : start + self.args.per_device_train_batch_size]
+            batch = self._prepare_inputs(default_collate([data[number] for number in numbers]))
+            labels = batch.get("labels", batch["input_ids"])[:, int(setup.model.kind == CAUSAL) :]
+            count = int((labels != IGNORE_INDEX).sum())
+            with torch.no_grad():
+                total += float(model(**batch)["loss"]) * count
+            tokens += count
+        shares = gather_object([(total, tokens)])
+        total, tokens = map(sum, zip(*shares, strict=True))
+        metrics = {"eval_loss": total / tokens, "eval_tokens": tokens, "eval_runtime": time.perf_counter() - began}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.folder.saves / UNFINISHED)
@@ -259,18 +292,19 @@ class RunTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Save the parameters that are trained: all others are the checkpoint's own."""
+        """Save the parameters that are trained, and their best values: all others are the checkpoint's own."""
         folder = Path(output_dir or self._get_output_dir(None))
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().contiguous() for name, value in self.trainable.parameters.items()}
         save_file(tensors, folder / WEIGHTS)
+        if self.run_callback.best:
+            save_file(self.run_callback.best, folder / BEST_WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load what `_save` saved."""
-        parameters = self.trainable.parameters
-        with torch.no_grad():
-            for name, value in load_file(Path(resume_from_checkpoint) / WEIGHTS).items():
-                parameters[name].copy_(value)
+        self.trainable.load(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+        if (best := Path(resume_from_checkpoint) / BEST_WEIGHTS).exists():
+            self.run_callback.best = load_file(best)
 
 
 class RunCallback(TrainerCallback):
@@ -281,6 +315,7 @@ class RunCallback(TrainerCallback):
         # The last step after which the loss is known to be finite; a save stays until the one after it is.
         self.sound = min(folder.steps, default=0)
         self._began, self._reported = 0.0, 0
+        self.best: dict[str, torch.Tensor] = {}  # the parameters of the step of least held-out loss, on the CPU
 
     @property
     def seconds(self) -> float:
@@ -302,13 +337,24 @@ class RunCallback(TrainerCallback):
         if "loss" in logs:
             tokens = task.settings.batch_size * task.length
             advance, self._reported = (step - self._reported) * tokens, step
-            self.progress(advance, task.settings.steps * tokens, f"loss {logs['loss']:.4f}")
+            held_out = next(
+                (line["eval_loss"] for line in reversed(state.log_history) if "eval_loss" in line), math.nan
+            )
+            label = f"step {step}/{task.settings.steps}, loss {logs['loss']:.4f}, held-out loss {held_out:.4f}"
+            self.progress(advance, task.settings.steps * tokens, label)
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError
         if "loss" in logs:  # of the weights after the step before
             self.sound = max(self.sound, step - 1)
             if state.is_world_process_zero:
                 self.folder.remove(self.folder.steps[1:])
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Keep the parameters if their held-out loss is the least so far."""
+        *before, loss = (line["eval_loss"] for line in state.log_history if "eval_loss" in line)
+        if self.setup.task.settings.save == "best" and loss < min(before, default=math.inf):
+            parameters = self.setup.trainable.parameters
+            self.best = {name: value.detach().to("cpu", copy=True) for name, value in parameters.items()}
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop if a signal came while a save was written: another step may take long."""

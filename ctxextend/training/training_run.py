@@ -3,7 +3,8 @@
 NAME.training/
   run.json         the settings of the run, and the hash of its source's table
   resized/         the resized checkpoint, if the run resizes first
-  tokens.bin       the text; eval_tokens.bin the text of --eval-data
+  data.bin         the text as tokens; eval_data.bin that of --eval-data
+  texts.json       the files that both are of
   saves/           the last saves; one that is being written has another name
   runs/            what tensorboard and the like write
 """
@@ -173,8 +174,13 @@ class TrainResult:
     window: int  # tokens of a sequence
     lr: float  # peak learning rate
     tokens: int  # trained on
-    loss_before: float  # on held-out text, before the first step: nats per token, or the error of a distilled encoder
+    held_out_sequences: int  # on which the losses below are measured, always the same
+    held_out_tokens: int  # that are predicted in them, over which the losses are the mean
+    loss_before: float  # held-out, before the first step: nats per token, or the error of a distilled encoder
     loss_after: float  # the same after the last step
+    loss_best: float  # the least that was measured
+    best_step: int  # where it was measured; 0 is before the first step
+    saved_step: int  # whose weights were written
     seconds: float  # wall clock of steps and evaluations, those before an interruption included
     peak_bytes: int | None  # peak memory of a process, or of its accelerator if it has one; None if unknown
     precision: str  # of the arithmetic
@@ -185,6 +191,11 @@ class TrainResult:
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # what the user should know
 
     json_properties: ClassVar = ("tokens_per_second",)
+
+    @property
+    def loss_saved(self) -> float:
+        """The held-out loss of the weights that were written."""
+        return self.loss_best if self.saved_step == self.best_step else self.loss_after
 
     @property
     def tokens_per_second(self) -> float:

@@ -1,0 +1,99 @@
+"""The text of a training: its token ids, the windows held out of it, and what its output's recipe says of both."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.text_data import Paths, TextSource, check_paths, read_pieces
+
+Ids = NDArray[np.int64]
+
+# Bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen.
+HASHED = 64 << 20
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which windows of a text are held out of training.
+
+    The text is the token ids of all documents of all files, in their order, with a separator after each document. It is
+    cut into windows from its first token on; of each `every` windows, the middle one is held out.
+    """
+
+    window: int  # tokens of a held-out window
+    every: int  # of so many windows one is held out
+    tokens: int  # of the text that training read; what follows them is neither trained on nor held out
+
+    @classmethod
+    def of(cls, tokens: int, window: int) -> "HeldOut":
+        """Hold out one window in 20; of a text of fewer than 80 windows up to one in 10, and at least one."""
+        windows = tokens // window
+        return cls(window, min(20, max(10, windows // 4), windows), tokens)
+
+    @property
+    def spans(self) -> Ids:
+        """The first token of each held-out window and the one after its last, shape (windows, 2)."""
+        starts = np.arange(self.every // 2, self.tokens // self.window, self.every) * self.window
+        return np.stack([starts, starts + self.window], axis=1)
+
+    @property
+    def trained_spans(self) -> Ids:
+        """The same of the text between them, which is trained on, shape (windows + 1, 2)."""
+        return np.concatenate([[0], self.spans.ravel(), [self.tokens]]).reshape(-1, 2)
+
+
+def held_out_windows(ids: NDArray[Any], held_out: HeldOut, first_token: int = 0) -> list[NDArray[Any]]:
+    """Return the windows that training held out of a text, or of one of its files, each of shape (window,).
+
+    `ids`, shape (tokens,), are from `read_ids`, of the whole text; or of one file, whose ``first_token`` the recipe
+    says. Windows that lie only partly in it are left out.
+    """
+    spans = held_out.spans - first_token
+    return [ids[start:stop] for start, stop in spans.tolist() if start >= 0 and stop <= len(ids)]
+
+
+def read_ids(
+    paths: Paths,
+    text_field: str,
+    encode: Callable[[str], Ids],
+    separator: int | None,
+    most: int,
+    files: list[dict[str, Any]] | None = None,
+) -> Iterator[Ids]:
+    """Yield the token ids of a text in pieces, each of shape (tokens,), `most` tokens in all.
+
+    The separator follows each document. No more text is read than that takes; `files` gets the `fingerprint` of each
+    file that is read, and its ``first_token``: the tokens of the text before it.
+    """
+    read = 0
+    for source in check_paths(paths):
+        if read >= most:
+            return
+        if files is not None:
+            files.append(fingerprint(source) | {"first_token": read})
+        for text, is_end in read_pieces([str(source)], text_field):
+            ids = encode(text)
+            if is_end and separator is not None:
+                ids = np.append(ids, separator)
+            ids = ids[: most - read]
+            read += len(ids)
+            yield ids
+            if read >= most:
+                break
+
+
+def fingerprint(source: TextSource) -> dict[str, Any]:
+    """Return what tells a text file from others: its ``name``, ``bytes``, and ``sha256``; of a Hub dataset the name.
+
+    The SHA-256 is that of the first 64 MiB.
+    """
+    if not isinstance(source, Path):
+        return {"name": source}
+    with source.open("rb") as file:
+        content = file.read(HASHED)
+    return {"name": source.name, "bytes": source.stat().st_size, "sha256": hashlib.sha256(content).hexdigest()}

@@ -1,0 +1,102 @@
+"""Which step `train` writes, and the held-out loss by which it is chosen."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxextend import resize
+from tests.trainings import NEW, OLD, changed_tensors, equal_rows, invoke, log_of, make_encoder, make_source
+
+pytestmark = pytest.mark.usefixtures("book")
+STEPS = 8
+
+
+def train(source: Path, output: str, lr: float, *flags: object, steps: int = STEPS) -> Any:
+    """Train all weights, measure after each step, and return what is said as JSON."""
+    asked = ("--data", "book.txt", "--steps", steps, "--batch-size", 4, "--eval-every", 1, "--lr", lr, "-o", output)
+    done = invoke("train", source, *asked, "--trainable", "all", "--json", *flags)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout) | {"stderr": done.stderr}
+
+
+def losses_of(folder: str) -> dict[int, float]:
+    return {int(line["step"]): line["eval_loss"] for line in log_of(Path(folder)) if "eval_loss" in line}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_train_writes_the_step_of_least_held_out_loss(precision: str, gpt2: Path) -> None:
+    said = train(gpt2, "out", 0.3, "--precision", precision)
+    losses = losses_of("out")
+    best = said["best_step"]
+    assert sorted(losses) == [*range(STEPS + 1)]
+    assert (losses[0], losses[STEPS], min(losses.values())) == tuple(
+        said[name] for name in ("loss_before", "loss_after", "loss_best")
+    )
+    assert 0 < best == said["saved_step"] < STEPS
+    assert losses[best] == said["loss_best"]
+    assert said["warnings"] == []
+    assert f"-> {said['loss_best']:.4f}" in said["stderr"]
+    assert f"wrote step {best} of {STEPS}" in said["stderr"]
+    # What is written gives that loss.
+    again = train(Path("out"), "again", 1e-9, "--precision", precision, steps=1)
+    assert again["loss_before"] == pytest.approx(said["loss_best"], abs=1e-5)
+    last = train(gpt2, "last", 0.3, "--precision", precision, "--save", "last")
+    assert (last["best_step"], last["saved_step"], last["loss_after"]) == (best, STEPS, said["loss_after"])
+    assert train(Path("last"), "after", 1e-9, "--precision", precision, steps=1)["loss_before"] == pytest.approx(
+        said["loss_after"], abs=1e-5
+    )
+
+
+def test_train_writes_the_untrained_weights_where_no_step_is_better(gpt2: Path) -> None:
+    said = train(gpt2, "out", 3)
+    (warning,) = said["warnings"]
+    assert warning == (
+        f"Training did not lower the held-out loss: {said['loss_before']:.4f} at the start, {said['loss_after']:.4f} "
+        f"after step {STEPS}. No measured step is better than the start; the untrained weights are written. Try a "
+        "lower --lr than 3."
+    )
+    assert said["stderr"].count(warning) == 1
+    assert (said["best_step"], said["saved_step"], said["loss_best"]) == (0, 0, said["loss_before"])
+    assert changed_tensors(gpt2, Path("out")) == set()
+    said = train(gpt2, "last", 3, "--save", "last")
+    assert f"the weights of step {STEPS} are written" in said["warnings"][0]
+    assert changed_tensors(gpt2, Path("last"))
+
+
+def test_train_new_leaves_learned_rows_alone_in_the_best_step(gpt2: Path) -> None:
+    said = train(gpt2, "out", 3, "--trainable", "new", "--weight-decay", 0.5)
+    assert 0 < said["saved_step"] < STEPS
+    assert equal_rows(gpt2, Path("out"))[: NEW // 2] == [True] * (NEW // 2)
+    assert not any(equal_rows(gpt2, Path("out"))[NEW // 2 : NEW - 1])
+
+
+def test_train_of_an_encoder_writes_the_best_step() -> None:
+    root = make_encoder(Path("source").absolute())
+    resize(root, to=NEW, output="long")
+    said = train(Path("long"), "out", 0.1)
+    assert said["best_step"] == said["saved_step"] < STEPS
+    again = train(Path("out"), "again", 1e-9, "--base", root, steps=1)
+    assert again["loss_before"] == pytest.approx(said["loss_best"], abs=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert"])
+def test_train_measures_the_same_sequences_whatever_the_batch_size_is(model_type: str) -> None:
+    source = make_source(Path("source"), model_type)
+    found = []
+    for batch, held in ((1, 1), (6, 2), (16, 16)):
+        said = train(source, f"out{batch}", 1e-9, "--batch-size", batch, "--per-device-batch-size", held, steps=1)
+        assert (said["held_out_sequences"], said["window"]) == (4, OLD)
+        found.append((said["held_out_tokens"], said["loss_before"], losses_of(f"out{batch}")[0]))
+    assert found[0][0] == (4 * (OLD - 1) if model_type == "gpt2" else 8)
+    assert f"4 sequences, {found[0][0]} tokens" in said["stderr"]
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], abs=1e-5)
+    assert train(source, "seeded", 1e-9, "--seed", 7, steps=1)["held_out_sequences"] == 4
+
+
+def test_train_measures_the_start_and_four_times_by_default(gpt2: Path) -> None:
+    done = invoke("train", gpt2, "--data", "book.txt", "--steps", 10, "--batch-size", 1, "-o", "out")
+    assert done.exit_code == 0
+    assert sorted(losses_of("out")) == [0, 3, 6, 9, 10]
