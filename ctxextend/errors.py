@@ -72,6 +72,14 @@ def refuse(faults: Iterable[ResizeError]) -> None:
         raise found[0]
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question that names what is nearest to a name; empty if nothing is near."""
+    from difflib import get_close_matches  # at use: only errors need it
+
+    near = get_close_matches(name.lower(), list(known), 1)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
 def flag_name(name: str) -> str:
     """Return the flag of a field of settings."""
     return f"--{name.replace('_', '-')}"

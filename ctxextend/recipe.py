@@ -3,11 +3,15 @@
 import inspect
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
-from ctxextend.errors import ResizeError, flag_name, refuse
+from ctxextend.checkpoints.filenames import stays_inside
+from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
+from ctxextend.families.registry import FAMILIES
+from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.tables.apply import OWN_FLAGS, MethodOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -52,6 +56,14 @@ class CheckpointRef:
         if self.tensor is not None and self.model_type is not None:
             what = "--tensor describes a model by hand, and --model-type names a known one."
             raise ResizeError(what, "Leave one of them out.")
+        refuse(_wrong_counts(self, 0, "reserved_rows"))
+        if self.subfolder is not None and not stays_inside(self.subfolder):
+            raise ResizeError(f"--subfolder {self.subfolder} is not below MODEL.", "Name it as the Hub does.")
+        if self.variant is not None and not re.fullmatch(r"[\w-]+", self.variant):
+            raise ResizeError(f"--variant {self.variant!r} is not part of a file name.", "Give a name such as fp16.")
+        if self.model_type is not None and self.model_type not in (*FAMILIES, *POSITION_SCHEMES):
+            hint = did_you_mean(self.model_type, FAMILIES) or "`ctxextend families` lists what is."
+            raise ResizeError(f"--model-type {self.model_type} is not in ctxextend's registry.", hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +79,8 @@ class Resize(MethodOptions):
 
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
-        if type(self.to) is not int or self.to < 1:
-            yield ResizeError(f"--to must be a whole number, 1 or more, not {self.to!r}.")
-        elif self.to >= 2**63:
+        yield from _wrong_counts(self, 1, "to")
+        if type(self.to) is int and self.to >= 2**63:
             yield ResizeError("--to is more positions than any table can have.", "Give a smaller --to.")
         yield from super().faults()
 
@@ -185,8 +196,9 @@ class Train:
             faults.append(ResizeError("No text to train on was named.", "Name some: --data book.txt."))
         for name, value, least in (("lr", self.lr, math.ulp(0.0)), ("weight_decay", self.weight_decay, 0.0)):
             if value is not None and not least <= value < math.inf:
-                told = f"{flag_name(name)} must be {'above' if least else 'at least'} 0, not {value!r}."
-                faults.append(ResizeError(told, "0.001 is a usual choice."))
+                faults.append(
+                    ResizeError(f"{flag_name(name)} must be {'positive' if least else 'at least 0'}, got {value:g}.")
+                )
         refuse(faults)
         # What is wrong with several values together, each of which is right.
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
@@ -229,7 +241,8 @@ def _wrong_counts(settings: Any, least: int, *names: str) -> Iterator[ResizeErro
         value = getattr(settings, name)
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and (type(number) is not int or number < least):
-                yield ResizeError(f"{flag_name(name)} must be a whole number, {least} or more, not {number!r}.")
+                wanted = f"at least {least}" if type(number) is int else "a whole number"
+                yield ResizeError(f"{flag_name(name)} must be {wanted}, got {number!r}.")
             elif number is not None and number > MOST:
                 yield ResizeError(f"{flag_name(name)} must be at most {MOST:,}, got {number:,}.")
 
@@ -237,4 +250,5 @@ def _wrong_counts(settings: Any, least: int, *names: str) -> Iterator[ResizeErro
 def _wrong_names(name: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> Iterator[ResizeError]:
     for one in (given,) if isinstance(given, str) else given or ():
         if one not in known:
-            yield ResizeError(f"There is no {flag_name(name)} {one}.", f"There are {', '.join(known)}.")
+            hint = did_you_mean(str(one), known) or f"There are {', '.join(known)}."
+            yield ResizeError(f"There is no {flag_name(name)} {one}.", hint)

@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from ctxextend.checkpoints.filenames import NAMES, NOT_OURS, READABLE, STALE, first_match, stays_inside, with_variant
+from ctxextend.checkpoints.filenames import NAMES, NOT_OURS, READABLE, STALE, first_match, with_variant
 from ctxextend.checkpoints.hub import fetch
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.errors import CheckpointError, SourceError
+from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
 # The checkpoints that ship with the package, by the name that users type.
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}
@@ -62,10 +62,6 @@ def resolve_source(
     A revision has a meaning on the Hub alone, a subfolder and a variant not for a single file.
     """
     text = os.fspath(reference)
-    if subfolder is not None and not stays_inside(subfolder):
-        raise SourceError(f"--subfolder {subfolder} is no folder below another.", "Name it as the Hub shows it.")
-    if variant is not None and not re.fullmatch(r"[\w-]+", variant):
-        raise SourceError(f"--variant {variant!r} is no part of a file name.", "Give a name such as fp16.")
     path = os.path.expanduser(text)  # noqa: PTH111 - Path's raises for unknown users, and has a folder for no name
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - as above
@@ -84,7 +80,11 @@ def resolve_source(
         hint = "Name a checkpoint's folder, or a model of the Hub (owner/name)."
         raise SourceError(f"There is no folder or regular file {text} that can be read.", hint)
     else:
-        source = _download(text, revision, subfolder, variant, check)
+        try:
+            source = _download(text, revision, subfolder, variant, check)
+        except SourceError as error:
+            hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
+            raise SourceError(error.message, " ".join(hints)) from error
     if subfolder is None:
         return source
     folder = source.folder / subfolder

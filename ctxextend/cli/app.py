@@ -16,16 +16,20 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
+from ctxextend.cli.options import PANELS
 from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, in_colour, nowhere
 from ctxextend.cli.tables import Page
-from ctxextend.errors import SAY_WHICH, CtxextendError, VerificationError
+from ctxextend.errors import SAY_WHICH, CtxextendError, VerificationError, did_you_mean
 from ctxextend.version import __version__
 
 # In the order of the help; each is the function of that name in the module of that name.
 COMMANDS = ("resize", "train", "inspect", "verify", "evaluate", "compare", "run", "families", "methods", "demo")
-# Typer puts a default that is given in words into parentheses.
+# Typer puts a default that is given in words into parentheses, and shows the range of a number.
 WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
+FLAG = re.compile(r"--[a-z][a-z-]+")
+RANGE = re.compile(r"; x[<>]=[\d.]+|x[<>]=[\d.]+; |  \[x[<>]=[\d.]+\]")
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -58,17 +62,17 @@ class Command(TyperCommand):
 
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
     """Return what a command takes, by group: names as they are typed, and what they mean, with the default."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    found: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
     for name, inner in getattr(command, "commands", {}).items():
-        found.setdefault("Commands", []).append((name, summary(inner)))
+        found["Commands"].append((name, summary(inner)))
     for parameter in command.get_params(context):
         row = parameter.get_help_record(context)
-        if row is not None:
-            is_argument = parameter.param_type_name == "argument"
-            group = parameter.rich_help_panel or ("Arguments" if is_argument else "Options")
-            name = parameter.metavar or row[0] if is_argument else row[0]  # without its type in Python
-            found.setdefault(group, []).append((name, WORDED_DEFAULT.sub(r"default: \1", row[1])))
-    return found
+        if row is not None and "--help" not in parameter.opts:  # who reads this knows it
+            name, does = row[0], RANGE.sub("", WORDED_DEFAULT.sub(r"default: \1", row[1]))
+            if parameter.param_type_name == "argument":  # without its type in Python, and what the usage says
+                name, does = parameter.metavar, does.removesuffix("  [required]")
+            found[parameter.rich_help_panel or PANELS[0]].append((name, does))
+    return {panel: rows for panel, rows in found.items() if rows}
 
 
 def summary(command: Any) -> str:
@@ -97,20 +101,49 @@ class App(TyperGroup):
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
-            hint = error.hint
-            if hint and ctx.invoked_subcommand in ("resize", "inspect", "verify"):  # which take flags of a table
-                hint = hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {ctx.invoked_subcommand} {words} ")
-            sink.failure(type(error).__name__, error.message, hint)
+            sink.failure(type(error).__name__, error.message, _hint_for(error.hint, ctx, words))
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
         except typer.TyperException as error:
-            if not sink.as_json:
-                raise
+            message, hint = explain_usage(error)
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-            sink.failure("UsageError", error.format_message(), f"See {command} --help.")
+            sink.failure("UsageError", message, hint or f"See {command} --help.")
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Stopped) as stop:
-            sink.failure("Interrupted", "Stopped; nothing was left half-made.", None)
+            sink.error_object("Interrupted", "Stopped.")
             raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
+
+
+def explain_usage(error: Any) -> tuple[str, str | None]:
+    """Return what is wrong with what was typed, and what to type instead, where Typer or pydantic words it badly."""
+    cause, flag = error.__cause__, getattr(error, "param", None)
+    if isinstance(cause, CtxextendError):
+        return cause.message, cause.hint
+    if flag is not None and cause is not None:
+        fault, choices = cause.errors()[0], flag.type_descriptor.choices
+        kind = "a whole number" if fault["type"].startswith("int") else "a number"
+        wanted = f"at least {fault['ctx']['ge']}" if fault["type"] == "greater_than_equal" else kind
+        near = did_you_mean(fault["input"], choices) if choices else None
+        return f"{flag.opts[0]} must be {', '.join(choices) if choices else wanted}, got {fault['input']}.", near
+    if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
+        return f"There is no {error.option_name}.", f"Did you mean {near[0]}?" if near else None
+    is_extra = "unexpected extra argument" in error.message
+    repeat = "Repeat a flag to give it several values: --data a.txt --data b.txt." if is_extra else None
+    return error.message or error.format_message(), repeat
+
+
+def _hint_for(hint: str | None, ctx: Any, words: str) -> str | None:
+    """Return a hint with the whole command to type, or the commands that take its flags if this one does not."""
+
+    def takes(command: Any) -> set[str]:
+        return {flag for parameter in command.params for flag in parameter.opts}
+
+    if hint is None:
+        return None
+    foreign = set(FLAG.findall(hint)) - takes(ctx.command.commands[ctx.invoked_subcommand])
+    app: Any = get_command(app_of())
+    if takers := [name for name, command in app.commands.items() if foreign and foreign <= takes(command)]:
+        return f"{hint} ({', '.join(sorted(foreign))}: of ctxextend {', '.join(takers)}.)"
+    return hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {ctx.invoked_subcommand} {words} ")
 
 
 def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:

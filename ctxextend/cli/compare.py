@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Cell, Page
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 def compare(
     source: options.Model,
-    to: Annotated[int, typer.Option(min=8, metavar="N", help="Usable token positions that each gives.")],
+    to: Annotated[int, options.basic("--to N", "New context length.")],
     data: options.Data,
     method: Annotated[
         list[str] | None,
@@ -33,7 +31,7 @@ def compare(
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
     eval_data: options.EvalData = None,
-    steps: Annotated[int, options.learning("--steps K", "Also train each for so many optimizer steps.", min=0)] = 0,
+    steps: Annotated[int, options.learning("--steps N", "Also train each for N steps.")] = 0,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
@@ -43,7 +41,7 @@ def compare(
     seed: options.Seed = 0,
     report: Annotated[
         Path | None,
-        options.show("--report FILE.html", "Write a page that a browser opens; needs ctxextend[plot].", readable=False),
+        options.files("--report FILE.html", "Write an HTML report.", readable=False),
     ] = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,

@@ -15,7 +15,7 @@ REPORT = "ctxextend-demo.html"
 def demo(
     output: Annotated[Path | None, options.output_folder(True, "Keep the new checkpoint here.")] = None,
     report: Annotated[
-        Path | None, options.show("--report FILE.html", "Write the page of all methods here.", REPORT, readable=False)
+        Path | None, options.files("--report FILE.html", "Write the HTML report here.", REPORT, readable=False)
     ] = None,
     force: options.Force = False,
     as_json: options.AsJson = False,

@@ -32,11 +32,11 @@ def evaluate(
     data: options.Data,
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
-    no_base: Annotated[bool, options.measures("--no-base", "Do not compare with the base checkpoint.")] = False,
+    no_base: Annotated[bool, options.measures("--no-base", "Skip the base checkpoint.")] = False,
     length: options.Length = None,
     measure: options.Measure = None,
     batch_size: Annotated[
-        int | None, options.running("--batch-size B", "Windows read at once.", "as hold 4,096 tokens", min=1)
+        int | None, options.advanced("--batch-size B", "Windows per batch.", "as fit 4,096 tokens")
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,

@@ -27,12 +27,10 @@ BEYOND = {
 
 def inspect(
     models: Annotated[list[str], options.model("Folders, weights files, bundled names (tiny-gpt2), or Hub ids.")],
-    rows: Annotated[str | None, options.show("--rows A:B", "Print the figures of rows A to B-1 alone.")] = None,
-    check: Annotated[
-        bool, options.show("--check", "Print the verdict only; exit with 3 where limits disagree.")
-    ] = False,
+    rows: Annotated[str | None, options.basic("--rows A:B", "Print the figures of rows A to B-1.")] = None,
+    check: Annotated[bool, options.basic("--check", "Print the verdict only; exit 3 where limits disagree.")] = False,
     plot: options.Plot = None,
-    width: Annotated[int | None, options.show("--width W", "Characters of a line.", "the terminal's", min=40)] = None,
+    width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's", min=40)] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,

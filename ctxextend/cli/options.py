@@ -16,6 +16,8 @@ Settings = TypeVar("Settings")
 
 # Those of the recipe, which a test compares: importing it would bring numpy into --help.
 MEASURES = ("position", "context", "passkey", "retrieval")
+# The groups of a command's --help, in their order.
+PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")
 
 
 def heading(title: str) -> Any:
@@ -29,9 +31,7 @@ def heading(title: str) -> Any:
     return option
 
 
-new_rows, which, text, learning = map(heading, ("New rows", "Which table", "Text", "Learning"))
-measures, running, files = map(heading, ("What to measure", "Running", "Files"))
-show, printing = map(heading, ("What to show", "Printing"))
+basic, text, measures, learning, files, advanced = map(heading, PANELS)
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Any:
@@ -54,78 +54,61 @@ def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
 
 
 Model = Annotated[str, model("A folder, a bundled name (tiny-gpt2), or a Hub id.")]
-
-# Which table
-Part = Annotated[str | None, which("--part PART", "Of several tables this one: encoder, decoder, ... (see families).")]
-ModelType = Annotated[
-    str | None,
-    which("--model-type TYPE", "In place of config.json's model type.", autocompletion=complete_model_type),
-]
-TensorName = Annotated[str | None, which("--tensor NAME", "The table's tensor, for a model type of your own.")]
-ReservedRows = Annotated[int, which("--reserved-rows K", "With --tensor: its rows in front of position 0.", min=0)]
-ConfigKey = Annotated[
-    str | None, which("--config-key KEY", "With --tensor: the key that states its length, with dots.")
+Part = Annotated[str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")]
+Base = Annotated[
+    str | None, basic("--base MODEL", "Base checkpoint.", "that of ctxextend.yaml", autocompletion=complete_model)
 ]
 
 # Text
-Data = Annotated[list[str], text("--data PATH", "Text, .jsonl, .parquet, .csv, folders, or hf:OWNER/NAME.")]
+Data = Annotated[list[str], text("--data PATH", ".txt .jsonl .csv .parquet, folder or hf:OWNER/ID.")]
 EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "5 % of --data")]
-TextField = Annotated[str, text("--text-field KEY", "The key of a line of JSON, or the column.")]
-Tokens = Annotated[int, text("--tokens T", "Measure on so many of its tokens, or one window.", min=1)]
+TextField = Annotated[str, text("--text-field KEY", "Name of the text field or column.")]
+Tokens = Annotated[int, text("--tokens T", "Maximum number of tokens to use.")]
 
-# Learning
-Trainable = Annotated[
-    Literal["new", "positions", "all"] | None,
-    learning("--trainable", "Train the new rows, the whole table, or everything.", "positions"),
-]
-SeqLen = Annotated[int | None, learning("--seq-len L", "Positions of a training sequence.", "all it has", min=8)]
-Window = Annotated[int | None, learning("--window W", "Train L positions by windows of W tokens.", "L", min=8)]
-LearningRate = Annotated[float | None, learning("--lr X", "The highest learning rate.", "by what is trained")]
-StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences of a step, over all devices.", "8", min=1)]
-
-# What to measure
-Length = Annotated[list[int] | None, measures("--length L", "Contexts, in tokens.", "128, 256, ...", min=8)]
+# Measures
+Length = Annotated[list[int] | None, measures("--length L", "Context length to measure.", "128, 256, ...")]
 Measure = Annotated[
     list[str] | None,
     measures(
         "--measure NAME",
-        f"Measure these alone: {', '.join(MEASURES)}.",
+        f"{', '.join(MEASURES[:-1])} or {MEASURES[-1]}.",
         "all that fit",
         autocompletion=completing(lambda: MEASURES),
     ),
 ]
 
-# Running
-Precision = Annotated[
-    Literal["auto", "fp32", "bf16", "fp16"],
-    running("--precision", "auto: fp32 on a CPU, bf16 on an accelerator that has it."),
+# Training
+Trainable = Annotated[
+    Literal["new", "positions", "all"] | None,
+    learning("--trainable WHAT", "new (rows), positions or all.", "positions"),
 ]
-Seed = Annotated[int, running("--seed S", "What order, masks, numbers and places are drawn with.", min=0)]
+SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
+Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
+LearningRate = Annotated[float | None, learning("--lr X", "Peak learning rate.", "by --trainable")]
+StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences per step, over all devices.", "8")]
 
-# Files
-Base = Annotated[
-    str | None,
-    files(
-        "--base MODEL",
-        "What it was made of: to compare with, or to learn from.",
-        "what ctxextend.yaml says",
-        autocompletion=complete_model,
-    ),
-]
-Revision = Annotated[str | None, files("--revision REV", "A branch, tag or commit of the Hub.")]
-Subfolder = Annotated[str | None, files("--subfolder DIR", "The folder in MODEL that holds the checkpoint.")]
-Variant = Annotated[str | None, files("--variant NAME", "Which copy of the weights, such as fp16.")]
-CopyCode = Annotated[bool, files("--copy-code", "Copy code in the folder (*.py and the like) too; it is not run.")]
+# Output
 Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.")]
-Resume = Annotated[bool, files("--resume", "Go on with a training that was stopped.")]
+Resume = Annotated[bool, files("--resume", "Resume an interrupted training run.")]
+Plot = Annotated[Path | None, files("--plot FILE", "Write a figure: .png, .svg or .pdf.", readable=False)]
+DryRun = Annotated[bool, files("--dry-run", "Print the plan and write nothing.")]
+AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
+Quiet = Annotated[bool, files("--quiet -q", "Print only errors on stderr.")]
 
-# What to show, and how
-Plot = Annotated[
-    Path | None, show("--plot FILE", "Write a figure (.png, .svg, .pdf); needs ctxextend[plot].", readable=False)
+# Advanced
+Precision = Annotated[Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "auto, fp32, bf16 or fp16.")]
+Seed = Annotated[int, advanced("--seed S", "Random seed.")]
+ModelType = Annotated[
+    str | None,
+    advanced("--model-type TYPE", "Model type, in place of config.json's.", autocompletion=complete_model_type),
 ]
-DryRun = Annotated[bool, printing("--dry-run", "Print the plan and write nothing.")]
-AsJson = Annotated[bool, printing("--json", "Print one JSON object.")]
-Quiet = Annotated[bool, printing("--quiet -q", "Print nothing on stderr but errors.")]
+TensorName = Annotated[str | None, advanced("--tensor NAME", "Name of the position table, for an unknown model type.")]
+ReservedRows = Annotated[int, advanced("--reserved-rows K", "With --tensor: rows before position 0.")]
+ConfigKey = Annotated[str | None, advanced("--config-key KEY", "With --tensor: the key of its length, with dots.")]
+Revision = Annotated[str | None, advanced("--revision REV", "Branch, tag or commit on the Hub.")]
+Subfolder = Annotated[str | None, advanced("--subfolder DIR", "Folder in MODEL that holds the checkpoint.")]
+Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
+CopyCode = Annotated[bool, advanced("--copy-code", "Also copy code files (*.py, ...); they are never executed.")]
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -136,6 +119,8 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
     if found is None:
         raise typer.BadParameter(f"{text} is no range of rows: write A:B for rows A to B-1.")
     start, stop = (int(end) if end else None for end in found.groups())
+    if start is not None and stop is not None and 0 <= stop <= start:
+        raise typer.BadParameter(f"{text} holds no rows: write A:B for rows A to B-1.")
     return start, stop
 
 
@@ -160,6 +145,8 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
 
     What could serve no checkpoint is a usage error.
     """
+    if flags.get("tensor") and flags.get("part"):
+        raise typer.BadParameter("--tensor names the one table: leave --part out.")
     with usage_errors():
         return settings(**given_flags({**flags, **changes}, settings))
 

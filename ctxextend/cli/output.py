@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -91,14 +91,19 @@ class Output:
         self.note(*(f"Warning: {text}" for text in texts))
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
-        """Print a failure and what to do next; nothing else is ever printed for it."""
+        """Print a failure and what to do next: as text, and under JSON as an object too."""
         if self.silent and kind == "Interrupted":
             return
+        lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
+        _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
+        self.error_object(kind, message, hint)
+
+    def error_object(self, kind: str, message: str, hint: str | None = None) -> None:
+        """Print a failure as an object, if JSON was asked for; where stdout is full, the text on stderr must do."""
         if self.as_json and not self.silent:
-            print(without_tokens(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2)))
-        else:
-            lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
-            _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
+            error = {"type": kind, "message": message, "hint": hint}
+            with suppress(OutputError):
+                _print(without_tokens(json.dumps({"error": error}, indent=2)))
 
     def measured(
         self, command: str, found: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.options import files, learning, new_rows
+from ctxextend.cli.options import basic, files
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.errors import OutputError
@@ -27,74 +27,66 @@ CHOSEN = "chosen from the table"
 
 def resize(
     source: Annotated[str, options.model("A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.")],
-    to: Annotated[int, typer.Option(min=1, metavar="N", help="Usable token positions wanted.")],
+    to: Annotated[int, basic("--to N", "New context length.")],
     method: Annotated[
         MethodName | None,
-        new_rows("--method NAME", f"New rows by {', '.join(get_args(MethodName))} (see methods).", "copy"),
+        basic("--method NAME", f"New rows by {', '.join(get_args(MethodName))} (see methods).", "copy"),
     ] = None,
     keep_first: Annotated[
-        int | None, new_rows("--keep-first K", "Leave the first K positions as they are.", "0; stretch: 20", min=0)
+        int | None, basic("--keep-first K", "Keep the first K rows as they are.", "0; stretch: 20")
     ] = None,
-    drop_last: Annotated[int, new_rows("--drop-last K", "Make no new row from the last K learned ones.", min=0)] = 0,
-    scope: Annotated[ScopeName | None, new_rows("--scope", "sinusoidal: make new rows, or replace all.", "new")] = None,
+    drop_last: Annotated[int, basic("--drop-last K", "Make no new row from the last K learned ones.")] = 0,
+    scope: Annotated[ScopeName | None, basic("--scope", "sinusoidal: make new rows, or replace all.", "new")] = None,
     alpha: Annotated[
-        float | None, new_rows("--alpha A", "hierarchical: the first digit's weight, 0 to 1 but not 0.5.", "0.4")
+        float | None, basic("--alpha A", "hierarchical: the first digit's weight, 0 to 1 but not 0.5.", "0.4")
     ] = None,
-    seed: Annotated[int | None, new_rows("--seed S", "random: the seed of what is drawn.", "0", min=0)] = None,
+    seed: Annotated[int | None, basic("--seed S", "random: the seed of what is drawn.", "0", min=0)] = None,
     sigma: Annotated[
-        float | None, new_rows("--sigma S", "bands: part slow from fast by a Gaussian of S rows.", CHOSEN, min=0)
+        float | None, basic("--sigma S", "bands: part slow from fast by a Gaussian of S rows.", CHOSEN, min=0)
     ] = None,
     repeat: Annotated[
-        str | None, new_rows("--repeat A:B", "bands: repeat rows A to B-1 of the fast part.", CHOSEN)
+        str | None, basic("--repeat A:B", "bands: repeat rows A to B-1 of the fast part.", CHOSEN)
     ] = None,
     gain: Annotated[
-        float | None, new_rows("--gain G", "bands: move rows away from their mean by this factor.", CHOSEN)
+        float | None, basic("--gain G", "bands: move rows away from their mean by this factor.", CHOSEN)
     ] = None,
-    calibrate: Annotated[list[str] | None, new_rows("--calibrate PATH", "bands: choose these three by a text.")] = None,
+    calibrate: Annotated[list[str] | None, basic("--calibrate PATH", "bands: choose these three by a text.")] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
     fix_limits: Annotated[
-        bool, files("--fix-limits", "Make all files state the table's length, even if it stays.")
+        bool, basic("--fix-limits", "Make all files state the table's length, even if it stays.")
     ] = False,
+    train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; needs --steps.")] = None,
+    steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: see train, run).")] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
     copy_code: options.CopyCode = False,
     force: options.Force = False,
-    verify: Annotated[bool, files("--verify", "Prove the output before it takes its name.")] = False,
-    train: Annotated[
-        list[str] | None, learning("--train PATH", "Then train it on this text for --steps (more: see train, run).")
-    ] = None,
-    steps: Annotated[int | None, learning("--steps N", "Optimizer steps.", min=1)] = None,
-    trainable: options.Trainable = None,
-    seq_len: options.SeqLen = None,
-    resume: options.Resume = False,
+    verify: Annotated[bool, files("--verify", "Verify the output before moving it into place.")] = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a checkpoint anew with a position table of another length.
+    """Resize the position embeddings and save a new checkpoint.
 
     Examples:
-        ctxextend resize tiny-gpt2 --to 512
         ctxextend resize gpt2 --to 4096 --method linear --keep-first 1
-        ctxextend resize path/to/bert --to 2048 --output bert-2048 --dry-run
-        ctxextend resize facebook/bart-base --to 4096 --part encoder
+        ctxextend resize facebook/bart-base --to 4096 --part encoder --dry-run
     """
     flags = locals()
     from ctxextend.plan.find_tables import open_model
     from ctxextend.plan.plan import ResizeResult, plan_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
-    of_training = {"--steps": steps, "--trainable": trainable, "--seq-len": seq_len, "--resume": resume}
-    if not train and (given := [flag for flag, value in of_training.items() if value]):
-        raise typer.BadParameter(f"{given[0]} belongs to a training: add --train PATH, or leave it out.")
-    if train and (steps is None or verify):
-        raise typer.BadParameter("--train needs --steps" if steps is None else "--verify proves a resize alone.")
+    if bool(train) != (steps is not None):
+        raise typer.BadParameter("--train PATH and --steps N go together.")
+    if train and verify:
+        raise typer.BadParameter("--verify checks a resize; leave it out with --train.")
     sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags, repeat=options.read_range(repeat))
@@ -124,7 +116,8 @@ def resize(
         from ctxextend.cli.train import execute
 
         recipe = replace(recipe, resize=plan.settings)
-        trained = execute(sink, recipe, plan, output, force=force, resume=resume).training
+        again = "Resume with the same command; --force starts over."
+        trained = execute(sink, recipe, plan, output, force=force, resume=not force, hint=again).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))

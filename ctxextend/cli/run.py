@@ -23,7 +23,7 @@ def run(
     ],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Put this in place of what the recipe says."),
+        options.basic("--set KEY=VALUE", "Replace a value of the recipe."),
     ] = None,
     output: Annotated[Path | None, options.output_folder("what the recipe says")] = None,
     force: options.Force = False,

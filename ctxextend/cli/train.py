@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.options import files, learning, running
+from ctxextend.cli.options import files, learning
 from ctxextend.cli.output import Output, ignore_ctrl_c
 from ctxextend.errors import counted
 
@@ -21,34 +21,29 @@ if TYPE_CHECKING:
 def train(
     source: options.Model,
     data: options.Data,
-    steps: Annotated[int, learning("--steps N", "Optimizer steps.", min=1)],
+    steps: Annotated[int, learning("--steps N", "Optimizer steps.")],
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
-    window_skip: Annotated[bool, learning("--window-skip", "Let a window's positions jump once (PoSE).")] = False,
+    window_skip: Annotated[bool, learning("--window-skip", "Skip positions once in each window (PoSE).")] = False,
     trainable: options.Trainable = None,
     lr: options.LearningRate = None,
     weight_decay: Annotated[float, learning("--weight-decay X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
     per_device_batch_size: Annotated[
-        int | None,
-        running("--per-device-batch-size b", "Sequences that a device holds at once.", "as memory allows", min=1),
+        int | None, learning("--per-device-batch-size B", "Sequences at once.", "as memory allows")
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
-    eval_every: Annotated[
-        int | None, running("--eval-every K", "Measure the held-out loss every K steps.", "a quarter of N", min=1)
-    ] = None,
-    save: Annotated[
-        Literal["best", "last"], running("--save", "Write the weights of the best step by held-out loss, or the last.")
-    ] = "best",
-    save_every: Annotated[int | None, running("--save-every K", "Save every K steps.", "a tenth of N", min=1)] = None,
+    eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
+    save: Annotated[Literal["best", "last"], learning("--save WHAT", "The best step by held-out loss, or last.")] = "best",
+    save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
     resume: options.Resume = False,
-    report_to: Annotated[str, running("--report-to NAME", "Also show losses in tensorboard, wandb, ...")] = "none",
+    report_to: Annotated[str, learning("--report-to NAME", "tensorboard, wandb, ...")] = "none",
     output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, files("--dtype", "The dtype of the weights written.", "the source's")
+        Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "fp32, bf16 or fp16 weights.", "as in MODEL")
     ] = None,
     copy_code: options.CopyCode = False,
     force: options.Force = False,
@@ -82,7 +77,14 @@ def train(
 
 
 def execute(
-    sink: Output, recipe: "Recipe", plan: "ResizePlan | None", output: Path | None, *, force: bool, resume: bool
+    sink: Output,
+    recipe: "Recipe",
+    plan: "ResizePlan | None",
+    output: Path | None,
+    *,
+    force: bool,
+    resume: bool,
+    hint: str = "Resume with the same command and --resume.",
 ) -> "RunResult":
     """Carry a run out, and print what came of it but what was known before; exit where a training was stopped."""
     from ctxextend.pipeline import RunInterrupted, run_recipe
@@ -93,7 +95,7 @@ def execute(
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
         stopped = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
-        sink.failure("Interrupted", stopped, "Go on with the same command and --resume.")
+        sink.failure("Interrupted", stopped, hint)
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         result = stop.result

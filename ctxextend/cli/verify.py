@@ -16,9 +16,7 @@ SHOWN = 12
 def verify(
     resized: Annotated[str, options.model("The resized checkpoint: a folder, a weights file, or a Hub id.")],
     base: options.Base = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also load both in transformers, run them, and compare their outputs.")
-    ] = False,
+    deep: Annotated[bool, options.basic("--deep", "Also run both in transformers and compare outputs.")] = False,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import Buffer, Family, Part, PositionScheme, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import POSITION_SCHEMES
@@ -201,7 +201,11 @@ def _search(
     if model_type not in FAMILIES:
         scheme = POSITION_SCHEMES.get(model_type)
         if scheme is None:
-            yield UnsupportedPart(outer.part, f"The model type {model_type!r} is not in ctxextend's registry.", "")
+            yield UnsupportedPart(
+                outer.part,
+                f"The model type {model_type!r} is not in ctxextend's registry.",
+                did_you_mean(model_type, FAMILIES),
+            )
             return
         lacks = "position table; it uses" if scheme.reads_tokens else "table over token positions: it uses"
         message = f"This {model_type} model has no learned {lacks} {scheme.uses}."

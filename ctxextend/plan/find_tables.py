@@ -4,7 +4,6 @@ import reprlib
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
@@ -104,11 +103,6 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         raise CheckpointError(message, f"{then}Say what it is with --model-type, for example --model-type gpt2.")
     parts = _known_parts(config)
     if isinstance(model_type, str) and _is_unknown(model_type, config):
-        if ref.model_type is not None:
-            near = get_close_matches(model_type.lower(), FAMILIES, 1)
-            hint = f"Did you mean --model-type {near[0]}? " if near else ""
-            message = f"--model-type {model_type} is not in ctxextend's registry."
-            raise UnsupportedModelError(message, f"{hint}`ctxextend families` lists what is.")
         message = f"The model type {model_type!r} is not in ctxextend's registry"
         message += f", but a part of this one is of a known type: {', '.join(parts)}." if parts else "."
         none = f"It holds no tensor that looks like a position table. {FAMILIES_HINT}"
