@@ -13,6 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import app_of, sections, summary
+from ctxextend.cli.options import PANELS
 from ctxextend.tables.methods import METHODS
 from tests.terminal import on_terminal
 
@@ -47,6 +48,8 @@ def test_help_shows_a_line_then_examples_then_what_the_command_takes(name: str) 
     context = APP.make_context("ctxextend", [name])
     found = sections(COMMANDS[name], COMMANDS[name].make_context(name, [], parent=context, resilient_parsing=True))
     assert all(text.index(f"\n{group}:\n") > last for group in found)
+    assert list(found) == [panel for panel in PANELS if panel in found]
+    assert "x>=" not in text
     every = [option for parameter in COMMANDS[name].params for option in parameter.opts if option.startswith("--")]
     assert all(option in text for option in every)
     assert max(map(len, text.splitlines())) <= 80
@@ -85,7 +88,7 @@ def test_output_in_a_pipe_is_the_same_plain_text_everywhere() -> None:
 def test_help_is_coloured_on_a_terminal_and_says_the_same() -> None:
     shown = on_terminal([*PROGRAM, "resize", "-h"], environment(TERM="xterm", COLUMNS="80"))
     assert "\x1b[1mOptions\x1b[0m:\n" in shown
-    assert "\x1b[36m-h, --help\x1b[0m  " in shown
+    assert "\x1b[36m-q, --quiet\x1b[0m  " in shown
     assert COLOUR.sub("", shown) == help_of("resize")
     plain = on_terminal([*PROGRAM, "--help"], environment(COLUMNS="80", NO_COLOR="1", TERM="xterm"))
     assert plain == help_of()

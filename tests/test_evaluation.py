@@ -180,7 +180,7 @@ def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make) -> None:
     ("flags", "message"),
     [
         ({"length": [256]}, "reads 128 tokens at once, and a context of 256 .*resize tiny-gpt2 --to 256"),
-        ({"length": [4]}, "--length must be a whole number, 8 or more, not 4"),
+        ({"length": [4]}, "--length must be at least 8, got 4"),
         ({"tokens": True}, "--tokens must be .* not True"),
         ({"no_base": True, "base": "tiny-gpt2"}, "--no-base leaves out"),
         ({"no_base": True, "measure": ["retrieval"]}, "--no-base leaves out .* --measure retrieval needs"),

@@ -219,7 +219,7 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
             for flag in ("revision", "subfolder", "variant")
         ),
         *(
-            (SINGLE, ".", {"variant": name}, SourceError, "--variant", "such as fp16")
+            (SINGLE, ".", {"variant": name}, ResizeError, "--variant", "such as fp16")
             for name in ("", "../x", "a b", "fp16.safetensors")
         ),
         (SINGLE, ".", {"variant": "fp16"}, CheckpointError, r"neither model\.fp16\.safe", "Leave --variant out"),
@@ -229,14 +229,14 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
             for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
         ),
         (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no folder large", "--subfolder"),
-        (SINGLE, ".", {"subfolder": "../x"}, SourceError, "--subfolder ../x is no folder below", "as the Hub shows it"),
+        (SINGLE, ".", {"subfolder": "../x"}, ResizeError, "--subfolder ../x is not below MODEL", "as the Hub does"),
         (
             SINGLE,
             ".",
             {"model_type": "bart2"},
             CtxextendError,
             "--model-type bart2 is not in ctxextend",
-            "--model-type bart",
+            "Did you mean bart",
         ),
         (SINGLE, ".", {"model_type": "llama"}, CtxextendError, "rotary", ""),
     ],
@@ -701,6 +701,12 @@ def test_resize_of_an_unknown_type_says_what_to_type(
     assert_table(pico.tensor_bytes(source), pico.tensor_bytes(Path("out")), table, NEW + rows - OLD)
     stated = json.loads((source / "config.json").read_text())
     assert json.loads(Path("out/config.json").read_text()) == stated | after
+
+
+def test_evaluate_of_an_unknown_type_names_the_commands_that_take_a_table(tmp_path: Path) -> None:
+    Path("text.txt").write_text("text " * 400)
+    refused = invoke("evaluate", own(tmp_path / "mine", 16, max_len=16), "--data", "text.txt")
+    assert "(--config-key, --tensor: of ctxextend resize, inspect, verify.)" in refused.stderr
 
 
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:

@@ -108,14 +108,14 @@ to: 4
     begin = [
         "recipe.yaml: source is missing",
         "recipe.yaml, line 1: there is no key sorce; did you mean source?",
-        "recipe.yaml, line 3: --to must be a whole number, 1 or more",
+        "recipe.yaml, line 3: --to must be at least 1, got 0.",
         "recipe.yaml, line 4: There is no method 'magic'. Methods: copy",
         "recipe.yaml, line 5: there is no key resize.kep_first; did you mean resize.keep_first?",
         "recipe.yaml, line 6: train.data is missing",
         "recipe.yaml, line 7: there is no key train.setps; did you mean train.steps?",
         "recipe.yaml, line 8: train.steps is text, and should be a whole number",
         "recipe.yaml, line 9: train.lr is text, and should be a number",
-        "recipe.yaml, line 12: --length must be a whole number, 8 or more, not 3.",
+        "recipe.yaml, line 12: --length must be at least 8, got 3.",
         "recipe.yaml, line 13: there is no key to; did you mean resize.to?",
     ]
     assert len(found) == len(begin)

@@ -45,9 +45,9 @@ TEXTS = {
         ("--data book.txt --trainable new --base nowhere", 1, "are new is not known"),
         ("--data book.txt --precision fp16", 1, "A CPU does not train in fp16"),
         ("--data book.txt --batch-size 4 --per-device-batch-size 3", 2, "is no multiple of --per-device-batch-size 3"),
-        ("--data book.txt --steps 0", 2, "Invalid value for '--steps'"),
-        ("--data book.txt --lr -1", 2, "--lr must be above 0, not -1.0"),
-        ("--data book.txt --trainable some", 2, "'some' is not one of"),
+        ("--data book.txt --steps 0", 2, "--steps must be at least 1, got 0."),
+        ("--data book.txt --lr -1", 2, "--lr must be positive, got -1."),
+        ("--data book.txt --trainable some", 2, "--trainable must be one of new, positions, all, got some."),
         ("--data book.txt --window-skip", 2, "--window is not given"),
     ],
 )

@@ -122,8 +122,10 @@ def explain_usage(error: Any) -> tuple[str, str | None]:
         fault, choices = cause.errors()[0], flag.type_descriptor.choices
         kind = "a whole number" if fault["type"].startswith("int") else "a number"
         wanted = f"at least {fault['ctx']['ge']}" if fault["type"] == "greater_than_equal" else kind
-        near = did_you_mean(fault["input"], choices) if choices else None
-        return f"{flag.opts[0]} must be {', '.join(choices) if choices else wanted}, got {fault['input']}.", near
+        wanted = f"one of {', '.join(choices)}" if choices else wanted
+        return f"{flag.opts[0]} must be {wanted}, got {fault['input']}.", did_you_mean(
+            str(fault["input"]), choices or ()
+        )
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
         return f"There is no {error.option_name}.", f"Did you mean {near[0]}?" if near else None
     is_extra = "unexpected extra argument" in error.message

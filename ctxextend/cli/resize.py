@@ -117,7 +117,7 @@ def resize(
 
         recipe = replace(recipe, resize=plan.settings)
         again = "Resume with the same command; --force starts over."
-        trained = execute(sink, recipe, plan, output, force=force, resume=not force, hint=again).training
+        trained = execute(sink, recipe, plan, output, force=force, resume=not force, again=again).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))

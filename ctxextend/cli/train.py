@@ -84,7 +84,7 @@ def execute(
     *,
     force: bool,
     resume: bool,
-    hint: str = "Resume with the same command and --resume.",
+    again: str = "Resume with the same command and --resume.",
 ) -> "RunResult":
     """Carry a run out, and print what came of it but what was known before; exit where a training was stopped."""
     from ctxextend.pipeline import RunInterrupted, run_recipe
@@ -94,8 +94,7 @@ def execute(
         result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
-        stopped = f"Stopped after step {stop.step}, which is saved in {stop.folder}."
-        sink.failure("Interrupted", stopped, hint)
+        sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}. {again}", None)
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         result = stop.result
