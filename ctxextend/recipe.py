@@ -80,8 +80,6 @@ class Resize(MethodOptions):
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
         yield from _wrong_counts(self, 1, "to")
-        if type(self.to) is int and self.to >= 2**63:
-            yield ResizeError("--to is more positions than any table can have.", "Give a smaller --to.")
         yield from super().faults()
 
     @property

@@ -37,7 +37,7 @@ def train(
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
-    save: Annotated[Literal["best", "last"], learning("--save WHAT", "The best step by held-out loss, or last.")] = "best",
+    save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last step.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
     resume: options.Resume = False,
     report_to: Annotated[str, learning("--report-to NAME", "tensorboard, wandb, ...")] = "none",
