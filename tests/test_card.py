@@ -6,8 +6,11 @@ from ctxextend.plan.output_files import model_card
 SECTION = "## Context length 64\n\nWords.\n"
 
 
-def card_of(old: str | None, base_model: str = "owner/old", is_hub_id: bool = True) -> str:
-    return model_card(old, base_model, is_hub_id=is_hub_id, title="old-64", section=SECTION)
+FINETUNE = {"base_model": "owner/old", "base_model_relation": "finetune"}
+
+
+def card_of(old: str | None, base_model: str | None = "owner/old", is_adapter: bool = False) -> str:
+    return model_card(old, base_model, is_adapter=is_adapter, title="old-64", section=SECTION)
 
 
 def front_matter(card: str) -> object:
@@ -16,16 +19,28 @@ def front_matter(card: str) -> object:
 
 def test_model_card_keeps_the_sources_card_and_adds_to_it() -> None:
     card = card_of("---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n")
-    assert front_matter(card) == {"license": "mit", "tags": ["x"], "base_model": "owner/old"}
+    assert front_matter(card) == {"license": "mit", "tags": ["x"], **FINETUNE}
     assert "\n# Old\n\nText with --- and base_model: words.\n\n## Context length 64\n" in card
     assert "old-64" not in card
 
 
 @pytest.mark.parametrize("stated", ["base_model: a/b\n", "base_model:\n- a/b\n- c/d\n", "base_model:\n  - a/b\n"])
-def test_model_card_replaces_a_base_model_by_a_hub_id_and_not_by_a_folders_name(stated: str) -> None:
-    old = f"---\nlicense: mit\n{stated}language: en\n---\n# Old\n"
-    assert front_matter(card_of(old)) == {"license": "mit", "language": "en", "base_model": "owner/old"}
-    assert front_matter(card_of(old, "folder", is_hub_id=False)) == front_matter(old)
+@pytest.mark.parametrize("relation", ["", "base_model_relation: quantized\n"])
+def test_model_card_replaces_a_base_model_by_a_hub_id_and_else_adds_the_relation(stated: str, relation: str) -> None:
+    old = f"---\nlicense: mit\n{stated}{relation}language: en\n---\n# Old\n"
+    assert front_matter(card_of(old)) == {"license": "mit", "language": "en", **FINETUNE}
+    kept = yaml.safe_load(f"license: mit\nlanguage: en\nbase_model_relation: adapter\n{stated}{relation}")
+    assert front_matter(card_of(old, None, is_adapter=True)) == kept
+
+
+@pytest.mark.parametrize("name", ["yes", "1.0", "2024-01-01", "null"])
+def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
+    assert front_matter(card_of(None, name)) == FINETUNE | {"base_model": name}
+
+
+@pytest.mark.parametrize("old", [None, "# Old\n", "---\nlicense: mit\n---\n# Old\n"])
+def test_model_card_names_no_base_model_where_none_is_known(old: str | None) -> None:
+    assert card_of(old, None) == f"{(old or '# old-64').strip()}\n\n{SECTION.strip()}\n"
 
 
 @pytest.mark.parametrize(
@@ -40,18 +55,11 @@ def test_model_card_replaces_a_base_model_by_a_hub_id_and_not_by_a_folders_name(
     ],
 )
 def test_model_card_finds_front_matter_where_the_hub_does(old: str, stated: dict[str, str]) -> None:
-    card = card_of(old, "folder", is_hub_id=False)
-    assert front_matter(card) == stated | {"base_model": "folder"}
+    card = card_of(old)
+    assert front_matter(card) == stated | FINETUNE
     assert card.count("\r\n") == (card.count("\n") if "\r\n" in old else 0)
 
 
 @pytest.mark.parametrize("old", ["---\n{license: mit}\n---\n# Old\n", "---\na: [\n---\n# Old\n"])
 def test_model_card_leaves_front_matter_that_it_cannot_add_to_as_it_is(old: str) -> None:
     assert card_of(old).startswith(old)
-
-
-@pytest.mark.parametrize(
-    "name", ["a: b", "@foo", "- dash", '"q', "yes", "1.0", "2024-01-01", "[x]", "#hash", "null", "x # y"]
-)
-def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
-    assert front_matter(card_of(None, name, is_hub_id=False)) == {"base_model": name}

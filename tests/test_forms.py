@@ -401,6 +401,10 @@ def test_resize_of_a_hub_variant_fetches_no_plain_weights(form: str, hub: Hub, m
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
     assert (recipe["variant"], recipe["revision"]) == ("fp16", SHA)
     again(result.output)
+    # What is made of that knows it by the recipe, also where the card was lost.
+    (result.output / "README.md").unlink()
+    longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer").output
+    assert "base_model: owner/model\nbase_model_relation: finetune\n" in (longer / "README.md").read_text()
     # The cache now holds the variant too; the plain weights are still found, and are what counts.
     plain_result = resize("owner/model", to=NEW, output="plain")
     assert [path.name for path in plain_result.output.glob("model*")] == [SINGLE]

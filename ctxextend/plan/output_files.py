@@ -10,9 +10,10 @@ from ctxextend.checkpoints.filenames import is_code
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit, load_object, read_bytes
 from ctxextend.checkpoints.rewrite import Layout
-from ctxextend.checkpoints.source import OUTSIDE, as_copied
+from ctxextend.checkpoints.source import HUB_ID, OUTSIDE, as_copied
 from ctxextend.errors import CheckpointError
 from ctxextend.recipe import RECIPE_FILE
+from ctxextend.recipe_file import read_provenance
 
 CARD_FILE = "README.md"
 RECIPE_POINTER = f" `{RECIPE_FILE}` holds the recipe."
@@ -25,8 +26,8 @@ UNDECODED = "surrogateescape"
 FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 # Longer and deeper front matter takes long to read, and is left as it is.
 MAX_FRONT_MATTER = 100_000
-# The key and whatever is indented below it or listed at its own level.
-BASE_MODEL = re.compile(r"^base_model:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
+# The two keys and whatever is indented below them or listed at their own level.
+BASE_MODEL = re.compile(r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
 # Files whose auto_map names the code that transformers runs in the place of its own, where it is told to trust it.
 MAPPED = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
@@ -55,32 +56,42 @@ def read_card(checkpoint: Checkpoint) -> str | None:
     return read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED).replace(RECIPE_POINTER, "")
 
 
-def model_card(card: str | None, base_model: str, *, is_hub_id: bool, title: str, section: str) -> str:
-    """Return a card with `base_model` in its front matter and a section of Markdown added at its end.
+def known_base_model(checkpoint: Checkpoint) -> str | None:
+    """Return the Hub id of a checkpoint, or of the last one in the recipes that led to it; None where none is known."""
+    written = read_provenance(checkpoint)
+    # Recipes state a commit for models of the Hub alone.
+    bases = (one.base.source for one in (written.chain if written else ()) if one.base.revision)
+    return checkpoint.source.hub_id or next(filter(HUB_ID.fullmatch, bases), None)
 
-    Without a card, a new one gets the title. A folder's name does not replace the `base_model` that a card states.
+
+def model_card(card: str | None, base_model: str | None, *, is_adapter: bool = False, title: str, section: str) -> str:
+    """Return the source's card, or one of this title, with a section of Markdown added at its end.
+
+    `base_model`, a Hub id, replaces the one that its front matter states; None leaves that. The relation to it is added
+    where it is not stated.
     """
     card = f"# {title}\n" if card is None else card
     newline = "\r\n" if "\r\n" in card else "\n"
-    line = yaml.safe_dump({"base_model": base_model}, allow_unicode=True, width=1000).replace("\n", newline)
     found = FRONT_MATTER.match(card)
-    if found is None:
-        card = f"---{newline}{line}---{newline}{card}"
-    elif is_hub_id or not BASE_MODEL.search(found["yaml"]):
-        front = BASE_MODEL.sub("", found["yaml"]) + line
-        if _is_mapping(front):  # flow style, or no YAML at all, is the author's to mend
-            card = card[: found.start("yaml")] + front + card[found.end("yaml") :]
+    front = stated = found["yaml"] if found else ""
+    keys, added = _keys(stated), {"base_model_relation": "adapter" if is_adapter else "finetune"}
+    if base_model is not None:
+        front, added = BASE_MODEL.sub("", stated), {"base_model": base_model} | added
+    if base_model is not None or ("base_model" in keys and "base_model_relation" not in keys):
+        front += yaml.safe_dump(added).replace("\n", newline)
+    if front != stated and _keys(front):  # flow style, or no YAML at all, is the author's to mend
+        ends = found.span("yaml") if found else None
+        card = card[: ends[0]] + front + card[ends[1] :] if ends else f"---{newline}{front}---{newline}{card}"
     return card.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
 
 
-def _is_mapping(text: str) -> bool:
-    """Whether YAML is a mapping, seen without building its values: a stranger wrote them."""
-    if len(text) > MAX_FRONT_MATTER:
-        return False
+def _keys(text: str) -> list[str]:
+    """Return the keys of a YAML mapping, without building its values: a stranger wrote them; none of all else."""
     try:
-        return isinstance(yaml.compose(text), yaml.MappingNode)
+        node = yaml.compose(text) if len(text) <= MAX_FRONT_MATTER else None
     except (yaml.YAMLError, RecursionError):
-        return False
+        return []
+    return [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:

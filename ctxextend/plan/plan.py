@@ -29,6 +29,7 @@ from ctxextend.plan.output_files import (
     UNTRAINED,
     file_warnings,
     index_text,
+    known_base_model,
     model_card,
     read_card,
 )
@@ -269,7 +270,8 @@ class ResizePlan:
             f"{RECIPE_POINTER}\n"
         )
         card, title = read_card(self.checkpoint), f"{printable(source.name)}-{after}"
-        return model_card(card, name, is_hub_id=source.hub_id is not None, title=title, section=section)
+        base_model, is_adapter = known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None
+        return model_card(card, base_model, is_adapter=is_adapter, title=title, section=section)
 
     @property
     def files(self) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ from ctxextend.plan.output_files import (
     UNTRAINED,
     file_warnings,
     index_text,
+    known_base_model,
     model_card,
     read_card,
 )
@@ -370,5 +371,4 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
         f"{result.saved_step}, whose weights these are."
         f"{LOG_POINTER}{RECIPE_POINTER}\n"
     )
-    is_hub_id, title = checkpoint.source.hub_id is not None, printable(result.output.name)
-    return model_card(card, printable(result.source), is_hub_id=is_hub_id, title=title, section=section)
+    return model_card(card, known_base_model(checkpoint), title=printable(result.output.name), section=section)

@@ -197,7 +197,7 @@ def test_mutated_recipes_are_read_or_refused(folders: dict[str, Path], random: R
 def test_a_hostile_card_is_kept(kind: str) -> None:
     card = f"---\nx: {YAML[kind]}\n---\n# A model\n"
     with within(4):
-        made = model_card(card, "base", is_hub_id=True, title="title", section="## Section")
+        made = model_card(card, "base", title="title", section="## Section")
     assert made.endswith("# A model\n\n## Section\n")
 
 
@@ -205,4 +205,4 @@ def test_a_card_that_merges_keys_into_keys_is_not_built() -> None:
     levels = "\n".join(f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 10)}]}}" for n in range(1, 9))
     card = f"---\nk0: &k0 {{x: 1}}\n{levels}\n---\n"
     with within(1):
-        assert "base_model: base" in model_card(card, "base", is_hub_id=True, title="title", section="## Section")
+        assert "base_model: base" in model_card(card, "base", title="title", section="## Section")
