@@ -106,7 +106,14 @@ class Output:
                 _print(without_tokens(json.dumps({"error": error}, indent=2)))
 
     def measured(
-        self, command: str, found: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
+        self,
+        command: str,
+        found: "Evaluation | Comparison",
+        lines: Iterable[Pieces],
+        files: Files,
+        value: Any = None,
+        *,
+        on_stderr: bool = False,
     ) -> None:
         """Write and print what was measured; exit where not all of it could be, or a file could not be written."""
         if not found.complete:
@@ -120,7 +127,10 @@ class Output:
                 failures.append(str(error))
         self.note(*found.notes)
         self.warning(*found.warnings)
-        self.screen(lines)
+        if on_stderr and not self.as_json:
+            self.note(*(styled(line, colour=False) for line in lines))
+        elif not on_stderr:
+            self.screen(lines)
         self.result(command, value or found, [*found.warnings, *failures])
         self.note(*(f"Error: {failure}" for failure in failures))
         if not found.complete:

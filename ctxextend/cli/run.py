@@ -62,4 +62,5 @@ def run(
         sink.result("run", values)
     else:
         add_evaluation(page := Page.of_stdout(), result.evaluation)
-        sink.measured("run", result.evaluation, page.lines, [], values)
+        # Where a checkpoint was written, stdout holds its path alone.
+        sink.measured("run", result.evaluation, page.lines, [], values, on_stderr=result.output is not None)
