@@ -16,7 +16,7 @@ from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Recipe
-from ctxextend.recipe_file import RecipeFile, SourceHashes, read_recipe, source_hashes
+from ctxextend.recipe_file import RecipeFile, SourceHashes, read_recipe, source_hashes, table_methods
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def plan_run(written: RecipeFile) -> ResizePlan | None:
         return None
     checkpoint = open_reference(recipe.checkpoint)
     check_source(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
-    return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize) if recipe.resize else None
+    if recipe.resize is None:
+        return None
+    return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize, table_methods(written))
 
 
 def run(

@@ -12,7 +12,8 @@ from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.tables.apply import OWN_FLAGS, MethodOptions
+from ctxextend.tables.apply import COUNTS, MethodOptions
+from ctxextend.tables.method_facts import TRUNCATE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -20,8 +21,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 HUB = "hf:"
 # What lies beside every output.
 RECIPE_FILE = "ctxextend.yaml"
-# What shortened tables are said to be made by.
-TRUNCATE = "truncate"
 # What `evaluate` measures: loss by position, loss by available context, numbers found again, documents found.
 MEASURES = ("position", "context", "passkey", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -85,9 +84,8 @@ class Resize(MethodOptions):
     @property
     def method_flags(self) -> tuple[str, ...]:
         """The flags that were given and mean something only where new rows are made."""
-        values = {name: getattr(self, name) for name in ("method", "keep_first", "drop_last", *OWN_FLAGS)}
-        given = (name for name, value in values.items() if value or (value is not None and name in OWN_FLAGS))
-        return tuple(map(flag_name, given))
+        given = {"method": self.method != TRUNCATE and self.method} | {name: getattr(self, name) for name in COUNTS}
+        return tuple(flag_name(name) for name, value in given.items() if value)
 
 
 # What `CheckpointRef` is called by, but for the source itself.

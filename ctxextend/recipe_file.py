@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.source import HUB_ID
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, one_line
-from ctxextend.recipe import HUB, RECIPE_FILE, TRAINABLE, TRUNCATE, CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.tables.apply import MethodOptions, still_learned
+from ctxextend.recipe import HUB, RECIPE_FILE, TRAINABLE, CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.tables.apply import still_learned
+from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.tables.methods import METHODS
 
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
-# Keys of `resize` that a method's own values stand under.
-METHOD_KEYS = {"to", *(known.name for known in fields(MethodOptions))}
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 # Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
@@ -30,7 +29,7 @@ PATH_KEYS = {"source": True, "base": True, "data": False, "eval_data": False, "o
 # What a value is called, by its type.
 KINDS: dict[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false"},
-    **{dict: "a mapping", list: "a list", tuple[int, int]: "a list of two whole numbers"},
+    **{dict: "a mapping", list: "a list"},
     **{tuple[str, ...]: "a text or a list of texts", tuple[int, ...]: "a whole number or a list of such"},
 }
 # How a message names a key.
@@ -219,10 +218,7 @@ def _settings(kind: Any, entries: Mapping[str, Entry], place: Entry, faults: lis
 def _converted(value: Any, wanted: Any) -> Any:
     """Return a value as the type that a field wants; raise TypeError or ValueError where it is of another."""
     if get_origin(wanted) is tuple:
-        values, types = value if isinstance(value, list) else [value], get_args(wanted)
-        if types[-1] is not ... and len(values) != len(types):
-            raise ValueError
-        return tuple(_converted(one, types[0]) for one in values)
+        return tuple(_converted(one, get_args(wanted)[0]) for one in (value if isinstance(value, list) else [value]))
     if wanted is float and type(value) in (int, float, str):
         return float(value)  # PyYAML reads 1e-4 as text
     if type(value) is not wanted:
@@ -303,22 +299,13 @@ def yaml_text(values: Mapping[str, Any]) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
-def recipe_values(recipe: Recipe, *, makes_rows: bool = True) -> dict[str, Any]:
-    """Return a recipe as plain values, by the keys of a file; what is the default is left out.
-
-    Without new rows, it must name no method.
-    """
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as plain values, by the keys of a file; what is the default is left out."""
     named = _given(recipe.checkpoint)
     content = {key: value for key, value in named.items() if key not in TABLE_KEYS}
     if recipe.resize is not None:
-        resize, given = recipe.resize, _given(recipe.resize)
-        method = {"method": resize.facts.name, "keep_first": resize.kept_first, "drop_last": resize.drop_last}
-        content["resize"] = {
-            "to": resize.to,
-            **(method | resize.flags if makes_rows else {}),
-            **{key: value for key, value in named.items() if key in TABLE_KEYS},
-            **{key: value for key, value in given.items() if key not in METHOD_KEYS},
-        }
+        tables = {key: value for key, value in named.items() if key in TABLE_KEYS}
+        content["resize"] = {"to": recipe.resize.to} | _given(recipe.resize) | tables
     if recipe.train is not None:
         content["train"] = _given(recipe.train) | {"trainable": recipe.train.trainable}  # readers ask for that
     if recipe.evaluate is not None:
@@ -352,6 +339,7 @@ class Provenance:
     # What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
     trainable: str | None = None
     method: str | None = None  # that made the rows; None where it names none that there is
+    methods: Mapping[str, str] = field(default_factory=dict)  # that made each table's rows, where they differ
     # The rows that each table had before and had then, as far as the recipe says so.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     hashes: SourceHashes = field(default_factory=SourceHashes)
@@ -399,7 +387,7 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
     try:
         written = parse_recipe(text, name, folder=folder)
         asked, facts = written.recipe, written.provenance
-        method, before = facts.get("method"), facts.get("source_recipe")
+        method, before = str(facts.get("method")).partition(":")[0], facts.get("source_recipe")
         if runs > MOST_RUNS:
             raise RecipeError(f"it holds more than {MOST_RUNS} recipes, one in the other.")
         rows: dict[str, Any] = {
@@ -410,6 +398,7 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
             settings=asked.resize or Resize(facts["max_len"]),  # what was only trained has the length that it had
             trainable=asked.train.trainable if asked.train else None,
             method=method if method in (*METHODS, TRUNCATE) else None,
+            methods=table_methods(written),
             rows={
                 key: counts
                 for key, counts in rows.items()
@@ -441,6 +430,17 @@ def source_hashes(facts: Mapping[str, Any]) -> SourceHashes:
     return SourceHashes(tables, fingerprint if SHA256.fullmatch(fingerprint) else None)
 
 
+def table_methods(written: RecipeFile) -> dict[str, str]:
+    """Return what made each table's rows, by the table's name, where it was not the same for all.
+
+    It is left out where the recipe asks for another method by now.
+    """
+    resize, facts = written.recipe.resize, written.provenance
+    if resize is None or resize.method != facts.get("method"):
+        return {}
+    return {name: str(table["method"]) for name, table in _tables(facts).items() if "method" in table}
+
+
 def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
     """Return which rows of a table were learned before the resizes of a chain, the newest first: shape (positions,).
 
@@ -450,8 +450,11 @@ def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, 
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
     if not rows or not all(reserved_rows < count <= most for counts in rows for count in counts):
         return None
-    steps = [(after - reserved_rows, resize.settings) for (_, after), resize in zip(rows, oldest_first, strict=True)]
     try:
+        steps = [
+            (after - reserved_rows, replace(resize.settings, method=resize.methods.get(table, resize.settings.method)))
+            for (_, after), resize in zip(rows, oldest_first, strict=True)
+        ]
         return still_learned(rows[0][0] - reserved_rows, steps)
     except ResizeError:  # no such resize was ever made
         return None

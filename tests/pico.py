@@ -27,7 +27,7 @@ BASES = {"gpt2": "GPT2Model", "bert": "BertModel", "roberta": "RobertaModel"}
 
 def by(method: str) -> dict[str, Any]:
     """What to ask of a pico model to have a method make its rows: it has fewer rows than one keeps by itself."""
-    return {"method": method} | ({"keep_first": 5} if METHODS[method].keep_first else {})
+    return {"method": method} | ({"keep_first": 5} if METHODS[method.partition(":")[0]].keep_first else {})
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Bands: how a table is parted, what is made of its parts, and what is said of it."""
 
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +10,16 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
-from ctxextend.tables.apply import MethodOptions, explain_choice, resize_table
+from ctxextend.tables.apply import MethodOptions, choose_settings, resize_table
 from ctxextend.tables.bands import (
     SHORTEST,
     BandSplit,
     auto,
     bands,
+    choose_auto,
+    choose_bands,
     choose_split,
     default_gain,
-    explain_auto,
-    explain_bands,
     find_repeats,
     smoothed,
 )
@@ -84,10 +83,10 @@ def test_choose_split_finds_no_fast_band_in_noise_and_where_it_is_little(table: 
     assert split.fast_share > share
     assert choose_split(table, repeat=(20, 90)).sigma > 0  # what is typed is repeated all the same
     assert choose_split(table, repeat=(20, 90)).repeat == (20, 90)
-    said = explain_bands(table, 512)
+    _, said = choose_bands(table, 512)
     assert said.startswith("bands without a fast part (smoothing leaves ")
     assert "from noise): the rows are stretched, gain 1." in said
-    assert "gain 1.25 (as given)" in explain_bands(table, 512, gain=1.25)
+    assert "gain 1.25 (as given)" in choose_bands(table, 512, gain=1.25)[1]
 
 
 def test_choose_split_repeats_less_than_all_but_the_trend_where_no_stretch_fits() -> None:
@@ -164,7 +163,7 @@ def test_default_gain_grows_with_each_doubling_and_has_a_bound() -> None:
 @pytest.mark.parametrize("kept", [1, 20, 100, 128])
 def test_bands_keeps_first_rows_and_goes_on_from_them(kept: int) -> None:
     table = TWO_BANDS.astype(np.float32)
-    made = resize_table(table, 300, MethodOptions(method="bands", keep_first=kept, gain=1.0))
+    made = resize_table(table, 300, MethodOptions(method="bands:gain=1", keep_first=kept))
     assert made[:kept].tobytes() == table[:kept].tobytes()
     steps = np.linalg.norm(np.diff(made, axis=0), axis=1)
     assert steps[kept - 1] < 2 * np.median(steps)  # there is no seam
@@ -189,7 +188,7 @@ def test_bands_spoils_no_more_rows_than_linear_where_one_is_no_number(method: st
         for name in (method, "linear")
     ]
     assert 1 <= bad[0] <= bad[1] + 2
-    assert "no numbers" in str(explain_choice(table, 512, MethodOptions(method="bands")))
+    assert "no numbers" in choose_settings(table, 512, MethodOptions(method="bands")).why
     assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
 
 
@@ -203,28 +202,57 @@ def test_bands_makes_finite_rows_of_any_length(learned: int, more: int, keep: in
 
 
 @pytest.mark.parametrize(
-    ("learned", "flags", "told"),
+    ("learned", "typed", "dropped", "told"),
     [
-        (128, {"repeat": (20, 129)}, "beyond the 128 rows"),
-        (128, {"repeat": (20, 120), "drop_last": 10}, "beyond the 118 rows"),
-        (20, {"sigma": 4.0}, "--sigma parts a table of 32 rows or more, and 20 are read"),
-        (20, {"repeat": (2, 9)}, "--repeat parts a table of 32 rows or more, and 20 are read"),
+        (128, "repeat=20:129", 0, "repeat goes beyond the 128 rows"),
+        (128, "repeat=20:120", 10, "repeat goes beyond the 118 rows"),
+        (128, "within=20:129", 0, "within goes beyond the 128 rows"),
+        (20, "sigma=4", 0, "--method bands:sigma=4 splits a table of 32 rows or more, and 20 are read"),
+        (20, "repeat=2:9", 0, "--method bands:repeat=2:9 splits a table of 32 rows or more, and 20 are read"),
     ],
 )
-def test_resize_table_refuses_to_part_rows_that_are_not_there(learned: int, flags: dict[str, Any], told: str) -> None:
+def test_resize_table_refuses_to_part_rows_that_are_not_there(
+    learned: int, typed: str, dropped: int, told: str
+) -> None:
     with pytest.raises(ResizeError, match=told):
-        resize_table(TWO_BANDS[:learned], 300, MethodOptions(method="bands", **flags))
+        resize_table(TWO_BANDS[:learned], 300, MethodOptions(method=f"bands:{typed}", drop_last=dropped))
 
 
 def test_auto_is_bands_and_for_short_tables_linear_and_says_which() -> None:
     np.testing.assert_array_equal(auto(TWO_BANDS, 512), bands(TWO_BANDS, 512))
-    split, said = choose_split(TWO_BANDS), explain_auto(TWO_BANDS, 512)
+    split, (_, said) = choose_split(TWO_BANDS), choose_auto(TWO_BANDS, 512)
     assert said.startswith(f"auto took bands with sigma {split.sigma:.3g}")
-    assert "--repeat {}:{}".format(*split.repeat) in said
+    assert "repeat {}:{}".format(*split.repeat) in said
     assert "gain 1.4" in said
     short = TWO_BANDS[: SHORTEST - 1]
     np.testing.assert_allclose(auto(short, 100), methods.linear(short, 100), rtol=0, atol=1e-12)
-    assert "31 rows tell too little" in explain_auto(short, 512)
+    assert "31 rows tell too little" in choose_auto(short, 512)[1]
+
+
+SINK = np.concatenate([30 * noise(1, 16), TWO_BANDS[1:120], np.zeros((8, 16))])
+NOT_FINITE = np.where(np.arange(128)[:, None] == 40, np.nan, TWO_BANDS)
+
+
+@pytest.mark.parametrize("keep", [0, 5])
+@pytest.mark.parametrize("dropped", [0, 3])
+@pytest.mark.parametrize("typed", ["auto", "bands", "bands:sigma=5", "bands:gain=1.3,repeat=20:90", "bands:sigma=0"])
+@pytest.mark.parametrize("table", [TWO_BANDS, noise(64, 8), SINK, NOT_FINITE, TWO_BANDS[:20]])
+def test_choose_settings_gives_numbers_that_make_the_same_rows_without_any_choice(
+    table: Rows, typed: str, dropped: int, keep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = MethodOptions(method=typed, keep_first=keep, drop_last=dropped)
+    try:
+        expected = resize_table(table, 300, options)
+    except ResizeError:  # a table of 20 rows cannot be split as was typed
+        return
+    chosen = choose_settings(table, 300, options).options
+    assert "gain=" in chosen.method
+    assert "within=" in chosen.method
+    for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gain"):
+        monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
+    assert resize_table(
+        table, 300, MethodOptions(method=chosen.method, keep_first=keep, drop_last=dropped)
+    ).tobytes() == (expected.tobytes())
 
 
 def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -> None:

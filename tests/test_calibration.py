@@ -1,4 +1,4 @@
-"""`calibrate` and `resize --calibrate` on pico models: what is chosen is what `resize` makes and `evaluate` reads."""
+"""`calibrate` and `resize --method auto --data` on pico models: `resize` makes and `evaluate` reads what is chosen."""
 
 import json
 import tempfile
@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def calibrated(source: Path, *flags: object) -> Result:
-    return invoke("resize", source, "--to", TO, "--method", "bands", *flags, "--calibrate", "texts.jsonl")
+    return invoke("resize", source, "--to", TO, "--method", "auto", *flags, "--data", "texts.jsonl")
 
 
 def test_calibrate_measures_what_evaluate_does_on_what_resize_writes(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_calibrate_measures_what_evaluate_does_on_what_resize_writes(tmp_path: P
     assert found.after.score.mean <= found.before.score.mean
     assert found.better_by.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
     for name, trial in {"before": found.before, "after": found.after, "last": found.tried[-1]}.items():
-        made = ctxextend.resize(source, TO, "bands", output=name, **trial.flags).output
+        made = ctxextend.resize(source, TO, trial.method, output=name).output
         alone = ctxextend.evaluate(made, data, no_base=True, tokens=10 * TO, length=[TO], measure=["position"])
         assert alone.positions is not None
         assert alone.positions.losses["model"] == trial.score
@@ -57,7 +57,8 @@ def test_calibrate_of_an_encoder_goes_by_the_documents_it_finds(tmp_path: Path) 
     assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
     assert found.after.score.mean >= found.before.score.mean
     assert "perplexity" not in to_json(found)["before"]["score"]
-    tried = {f"bands --sigma 0 --gain {trial.gain}": trial for trial in found.tried}  # too short to be parted
+    tried = {trial.method: trial for trial in found.tried}
+    assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short to be parted
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
     with pytest.raises(DataError, match="7 documents of 64 tokens or more, and 8 are needed"):
@@ -68,16 +69,16 @@ def test_calibrate_is_the_same_twice_and_writes_nothing(source: Path, monkeypatc
     before = pico.contents(source)
     monkeypatch.setattr(tempfile, "tempdir", str(Path("temporary").resolve()))
     Path("temporary").mkdir()
-    ones, others = (ctxextend.calibrate(source, TO, "texts.jsonl", gain=1.1).tried for _ in range(2))
+    ones, others = (ctxextend.calibrate(source, TO, "texts.jsonl", method="bands:gain=1.1").tried for _ in range(2))
     assert ones == others
-    assert {trial.gain for trial in ones} == {1.1}
+    assert {trial.settings["gain"] for trial in ones} == {1.1}
     assert pico.contents(source) == before
     assert [*Path("temporary").iterdir()] == []
 
 
 @pytest.mark.parametrize(("tokens", "windows"), [(65_536, 16), (1, 8)])
 def test_calibrate_reads_no_more_than_it_needs(source: Path, tokens: int, windows: int) -> None:
-    found = ctxextend.calibrate(source, TO, write_texts(2 * TO, 20), tokens=tokens, sigma=4.0, repeat=(8, 40))
+    found = ctxextend.calibrate(source, TO, write_texts(2 * TO, 20), tokens=tokens, method="bands:sigma=4,repeat=8:40")
     assert found.windows == windows
 
 
@@ -85,8 +86,8 @@ def test_calibrate_reads_no_more_than_it_needs(source: Path, tokens: int, window
     ("flags", "error", "match"),
     [
         ({"to": LEARNED}, ResizeError, "no new rows to calibrate"),
-        ({"method": "linear"}, ResizeError, "no meaning for linear"),
-        ({"sigma": 0.0, "gain": 1.0}, ResizeError, "every number given already"),
+        ({"method": "linear"}, ResizeError, "chooses settings of bands, not of linear"),
+        ({"method": "bands:sigma=0,gain=1"}, ResizeError, "Every number is given already"),
         ({"data": "little.txt"}, DataError, "8 windows of 96 are needed"),
         ({"revision": "main"}, SourceError, "revision"),
     ],
@@ -106,19 +107,16 @@ def test_cut_windows_joins_documents_where_they_give_too_few_windows() -> None:
     assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=4).across_documents
 
 
-def test_resize_calibrate_writes_numbers_as_if_they_had_been_typed(source: Path) -> None:
+def test_resize_by_a_text_writes_numbers_as_if_they_had_been_typed(source: Path) -> None:
     done = calibrated(source, "--output", "new", "--verify", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     found = values["calibration"]
-    assert all(values[name] == found["after"][name] for name in ("sigma", "repeat", "gain"))
+    assert list(values["methods"].values()) == [found["after"]["method"]]
     assert values["verified"]
     assert found["tried"][0] == found["before"]
     assert "calibrated on 10 windows of 96 tokens in " in done.stderr
-    numbers = {"--sigma": values["sigma"], "--gain": values["gain"]}
-    numbers |= {"--repeat": "{}:{}".format(*values["repeat"])} if values["repeat"] else {}
-    flags = [word for pair in numbers.items() for word in pair]
-    typed = invoke("resize", source, "--to", TO, "--method", "bands", *flags, "--output", "typed")
+    typed = invoke("resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "typed")
     assert typed.exit_code == 0, typed.stderr
     Path("texts.jsonl").unlink()
     again = invoke("run", "new/ctxextend.yaml", "--output", "again")
@@ -127,41 +125,39 @@ def test_resize_calibrate_writes_numbers_as_if_they_had_been_typed(source: Path)
     assert sorted(path.name for path in Path().iterdir()) == ["again", "new", "typed"]
 
 
-def test_resize_calibrate_leaves_what_was_typed_and_comes_before_the_training(source: Path) -> None:
+def test_resize_by_a_text_comes_before_the_training(source: Path) -> None:
     write_book()
-    flags = ("--sigma", 5, "--repeat", "8:40", "--train", "book.txt", "--steps", 1, "--output", "new", "--json")
-    done = calibrated(source, *flags)
+    done = calibrated(source, "--train", "book.txt", "--steps", 1, "--output", "new", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
-    assert values["gain"] == values["calibration"]["after"]["gain"]
-    assert {(trial["sigma"], *trial["repeat"]) for trial in values["calibration"]["tried"]} == {(5.0, 8, 40)}
     assert values["train"]["steps"] == 1
-    assert f"gain: {values['gain']}" in Path("new/ctxextend.yaml").read_text()
+    assert f"method: {values['calibration']['after']['method']}\n" in Path("new/ctxextend.yaml").read_text()
 
 
-def test_resize_calibrate_refuses_before_a_model_is_read(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", [[], ["--method", "bands"], ["--method", "auto:gain=1.2"]])
+def test_resize_takes_a_text_for_auto_alone(method: list[str], source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_module, "load_eval_model", None)
-    done = invoke("resize", source, "--to", TO, "--calibrate", "texts.jsonl")
+    done = invoke("resize", source, "--to", TO, *method, "--data", "texts.jsonl")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "no meaning for copy" in done.stderr
+    assert "--data is what --method auto chooses by" in done.stderr
 
 
-OWN = Trial(7.93, (31, 98), 1.4, Estimate(1.6, 0.1, 99, 9))
+OWN = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": (0, 128)}, Estimate(1.6, 0.1, 99, 9))
 
 
 @pytest.mark.parametrize(
     ("after", "metric", "said"),
     [
-        (OWN, LOSS, "sigma 7.93, repeat 31:98, gain 1.4; nothing was better"),
+        (OWN, LOSS, "bands:sigma=7.93,repeat=31:98,gain=1.4,within=0:128; nothing was better"),
         (
-            Trial(0.0, None, 1.4, Estimate(1.5, 0.1, 99, 9)),
+            Trial({"sigma": 0.0, "repeat": None, "gain": 1.4}, Estimate(1.5, 0.1, 99, 9)),
             LOSS,
-            "repeat none, gain 1.4; better by 0.1 ± 0.008 (95 %) nats a token",
+            "bands:sigma=0,gain=1.4; better by 0.1 ± 0.008 (95 %) nats a token",
         ),
         (
-            Trial(0.0, None, 1.3, Estimate(1.7, 0.1, 99, 9)),
+            Trial({"sigma": 0.0, "repeat": None, "gain": 1.3}, Estimate(1.7, 0.1, 99, 9)),
             RECIPROCAL_RANK,
-            "gain 1.3; better by 0.1 ± 0.008 (95 %) MRR",
+            "gain=1.3; better by 0.1 ± 0.008 (95 %) MRR",
         ),
     ],
 )
@@ -169,5 +165,5 @@ def test_calibration_text_says_what_changed_and_by_how_much(after: Trial, metric
     better = Estimate(abs(after.score.mean - OWN.score.mean), 0.004, 99, 61)
     text = calibration_text(Calibration(metric, OWN, after, better, (OWN, after), 16, 512, 4.21))
     read = "windows" if metric == LOSS else "documents"
-    assert text.startswith(f"calibrated on 16 {read} of 512 tokens in 4.2 s: sigma ")
+    assert text.startswith(f"calibrated on 16 {read} of 512 tokens in 4.2 s: bands:sigma=")
     assert said in text

@@ -54,7 +54,8 @@ def test_resize_json_is_one_object_on_stdout() -> None:
     values = json.loads(done.stdout)
     assert (values["schema_version"], values["command"], values["dry_run"]) == (1, "resize", False)
     assert (values["max_len_before"], values["max_len_after"]) == (128, 512)
-    assert (values["method"], values["keep_first"], values["drop_last"], values["scope"]) == ("sinusoidal", 2, 0, "new")
+    assert (values["method"], values["keep_first"], values["drop_last"]) == ("sinusoidal", 2, 0)
+    assert values["methods"] == {"transformer.wpe.weight": "sinusoidal:scope=new"}
     assert values["config"] == {"n_positions": [128, 512]}
     assert values["output"] == "tiny-gpt2-512"
     assert values["bytes_written"] == sum(len(data) for data in pico.contents(Path("tiny-gpt2-512")).values())
@@ -94,13 +95,13 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
-        ("--method random --seed 0", "random, --seed 0"),
-        ("--method hierarchical --alpha 0.3 --drop-last 1", "hierarchical, --drop-last 1, --alpha 0.3"),
+        ("--method random", "random:seed=0"),
+        ("--method hierarchical:alpha=0.3 --drop-last 1", "hierarchical:alpha=0.3, --drop-last 1"),
         ("--method stretch", "stretch, --keep-first 20"),
         ("--method linear --keep-first 0", "linear"),
     ],
 )
-def test_resize_dry_run_shows_the_methods_flags(typed: str, shown: str) -> None:
+def test_resize_dry_run_shows_the_method_and_its_settings(typed: str, shown: str) -> None:
     text = run("resize", "tiny-gpt2", "--to", "512", *typed.split(), "--dry-run").stdout
     assert f"\nmethod    {shown}\n" in text
 
@@ -113,7 +114,8 @@ def test_resize_dry_run_shows_the_methods_flags(typed: str, shown: str) -> None:
         ("/no/such/folder --to 0", 2, "UsageError"),
         ("/no/such/folder --to many", 2, "UsageError"),
         ("/no/such/folder --to 512 --method magic", 2, "UsageError"),
-        ("/no/such/folder --to 512 --method linear --scope new", 2, "UsageError"),
+        ("/no/such/folder --to 512 --method linear:scope=new", 2, "UsageError"),
+        ("/no/such/folder --to 512 --method bands --data book.txt", 2, "UsageError"),
         ("/no/such/folder --to 512 --no-such-flag", 2, "UsageError"),
         ("/no/such/folder --to 512 --steps 3", 2, "UsageError"),
         ("/no/such/folder --to 512 --train book.txt", 2, "UsageError"),
@@ -225,30 +227,43 @@ def test_python_m_ctxextend_and_version() -> None:
     assert "resize" in run().output
 
 
-def test_methods_prints_a_block_for_each_method() -> None:
-    blocks = run("methods").stdout.split("\n\n")
-    assert [block.splitlines()[0] for block in blocks] == list(METHODS)
-    for block, method in zip(blocks, list_methods(), strict=True):
+def test_methods_lists_all_of_them_on_one_screen_of_80_columns() -> None:
+    lines = run("methods").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[: len(METHODS)]] == list(METHODS)
+
+
+def test_methods_shows_the_details_of_those_that_are_named() -> None:
+    blocks = run("methods", *reversed(list(METHODS))).stdout.split("\n\n")
+    for block, method in zip(blocks, reversed(list_methods()), strict=True):
         text = " ".join(block.split())
         stays = "stay, bit for bit" if method.keeps_learned_rows else "change"
-        assert f"does {method.summary} learned rows {stays} " in text
-        assert f"use when {method.when} source {method.source}" in text
-        defaults = {flag: "chosen from the table" if value is None else value for flag, value in method.flags.items()}
-        assert all(f"--{flag} (default: {default})" in text for flag, default in defaults.items())
-        assert (f"--keep-first (default: {method.keep_first})" in text) == bool(method.keep_first)
-        assert ("no --keep-first" in text) == (method.keep_first is None)
+        assert text.startswith(f"{method.name} does {method.summary} learned rows {stays} ")
+        assert f"use when {method.when} " in text
+        assert text.endswith(f"source {method.source}")
+        assert all(f"{name}: {setting.does}" in text for name, setting in method.settings.items())
+        assert f"--keep-first {'not taken' if method.keep_first is None else f'default: {method.keep_first}'} " in text
+    assert "default: chosen from the table)" in " ".join(run("methods", "bands").stdout.split())
+    assert "default: 0.4)" in " ".join(run("methods", "hierarchical").stdout.split())
+    assert [one["name"] for one in json.loads(run("methods", "copy", "--json").stdout)["methods"]] == ["copy"]
+
+
+def test_methods_says_which_name_is_near() -> None:
+    done = run("methods", "bands", "liner")
+    assert done.exit_code == 2
+    assert "There is no method 'liner'. Did you mean linear?" in " ".join(done.stderr.split())
 
 
 def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
-    command = ("resize", "tiny-gpt2", "--to", "256", "--method", "bands")
-    done = run(*command, "--sigma", "6", "--repeat", "20:90", "--dry-run")
+    command = ("resize", "tiny-gpt2", "--to", "256", "--method")
+    done = run(*command, "bands:sigma=6,repeat=20:90", "--dry-run")
     assert "transformer.wpe.weight: bands with sigma 6 (it leaves " in done.stderr
-    assert "--repeat 20:90 (its ends match by " in done.stderr
-    for text in ("20", "20:", "a:b", "-3:9"):
-        refused = run(*command, f"--repeat={text}")
-        assert refused.exit_code == 2
-        assert "A:B for rows A to B-1" in " ".join(refused.stderr.split())
-    kept = run(*command, "--keep-first", "128", "--verify")
+    assert "repeat 20:90 (its ends match by " in done.stderr
+    refused = run(*command, "bands:sgima=6")
+    assert refused.exit_code == 2
+    assert "Did you mean sigma? It takes sigma, repeat, gain" in " ".join(refused.stderr.split())
+    kept = run(*command, "bands", "--keep-first", "128", "--verify")
     assert "with bands, texts that fitted before give exactly what they gave" in kept.stderr
 
 

@@ -46,9 +46,7 @@ def found_by(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def resized(source: Path, method: str) -> Path:
-    name, *flags = method.split()
-    keep_first = int(flags[1]) if flags else None
-    return ctxextend.resize(source, to=TO, method=name, keep_first=keep_first, output=name).output
+    return ctxextend.resize(source, to=TO, method=method, output=method.partition(":")[0]).output
 
 
 def run_of(source: Path, *methods: str, folder: Path, steps: int, **flags: Any) -> ComparisonRun:
@@ -62,7 +60,7 @@ def test_compare_measures_what_evaluate_does_on_what_resize_writes(
 ) -> None:
     source = make_source(tmp_path / "source", model_type, dtype=dtype)
     found = ctxextend.compare(source, TO, texts, methods=["random", "stretch:keep-first=5"], tokens=512)
-    assert {row.method for row in found.rows} == {"stretch --keep-first 5", "random"}
+    assert {row.method for row in found.rows} == {"stretch:keep-first=5", "random"}
     for row in found.rows:
         alone = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=512)
         assert found_by(row.untrained.evaluation) == found_by(alone)
@@ -115,7 +113,7 @@ def test_compare_leaves_out_what_cannot_be_unless_it_is_named(source: Path) -> N
     found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
     assert set(found.left_out) == {"hierarchical", "stretch"}
     assert "256 positions" in found.left_out["hierarchical"]
-    assert {row.method for row in found.rows} == {*METHODS, "stretch --keep-first 5"} - {*found.left_out, "auto"}
+    assert {row.method for row in found.rows} == {*METHODS, "stretch:keep-first=5"} - {*found.left_out, "auto"}
     for name in found.left_out:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, methods=["copy", name])
@@ -134,7 +132,7 @@ def test_compare_loads_one_model_and_tells_how_far_it_is(
     ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *said: told.append(said))
     assert len(loads) == 1
     assert {total for _, total, _ in told} == {sum(moved for moved, _, _ in told)}
-    assert {who for _, _, who in told} == {"the base", "linear", "copy", "stretch --keep-first 5"}
+    assert {who for _, _, who in told} == {"the base", "linear", "copy", "stretch:keep-first=5"}
 
 
 @pytest.mark.parametrize(

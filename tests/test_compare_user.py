@@ -64,7 +64,7 @@ def test_compare_prints_one_json_object(source: Path) -> None:
     values = json.loads(done.stdout)
     check_result(values)
     assert (values["steps"], values["trainable"], values["seed"]) == (1, "new", 5)
-    assert {row["method"] for row in values["rows"]} == {"copy", "stretch --keep-first 5"}
+    assert {row["method"] for row in values["rows"]} == {"copy", "stretch:keep-first=5"}
     contexts = values["rows"][0]["trained"]["evaluation"]["contexts"]
     assert [point["context"] for point in contexts["points"]] == [16, 64]
     assert values["warnings"] == [line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line]
@@ -74,7 +74,7 @@ def test_compare_prints_one_json_object(source: Path) -> None:
     ("flags", "code", "said"),
     [
         (("--method", "no-such"), 2, "There is no method 'no-such'"),
-        (("--method", "linear:alpha=0.4"), 2, "--alpha has no meaning for --method linear"),
+        (("--method", "linear:alpha=0.4"), 2, "--method linear does not take 'alpha'"),
         (("--method", "hierarchical", "--to", 999), 1, "256"),
         (("--to", 16), 1, "--to 64"),
         (("--length", 128), 2, "--length 128"),

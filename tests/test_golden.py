@@ -51,17 +51,17 @@ REQUESTS: dict[str, Values] = {
     "copy, rows left out": {"to": NEW, "method": "copy", "keep_first": 3, "drop_last": 2},
     "linear, rows left out": {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
     "mirror, rows left out": {"to": NEW, "method": "mirror", "keep_first": 1, "drop_last": 4},
-    "sinusoidal, all rows": {"to": NEW, "method": "sinusoidal", "scope": "all"},
-    "hierarchical, alpha": {"to": NEW, "method": "hierarchical", "alpha": 0.25},
-    "random, seed": {"to": NEW, "method": "random", "seed": 7},
-    "bands, own settings": {"to": NEW, "method": "bands", "sigma": 2.0, "repeat": (4, 28), "gain": 1.1},
+    "sinusoidal, all rows": {"to": NEW, "method": "sinusoidal:scope=all"},
+    "hierarchical, alpha": {"to": NEW, "method": "hierarchical:alpha=0.25"},
+    "random, seed": {"to": NEW, "method": "random:seed=7"},
+    "bands, own settings": {"to": NEW, "method": "bands:sigma=2,repeat=4:28,gain=1.1"},
     "shorter": {"to": 10},
     "equal": {"to": OLD},
 }
 
 
 def is_near(name: str) -> bool:
-    return REQUESTS[name].get("method") in NEAR
+    return str(REQUESTS[name].get("method")).partition(":")[0] in NEAR
 
 
 # ---- the checkpoints, made of whole numbers and powers of two, so that they are the same on every machine

@@ -95,9 +95,9 @@ def test_inspect_counts_no_buffer_as_parameters(make_pico: MakePico) -> None:
         (40, {"method": "copy"}, range(16, 40)),
         (40, {"method": "sinusoidal"}, range(16, 40)),
         (40, {"method": "linear"}, range(40)),
-        (40, {"method": "sinusoidal", "scope": "all"}, range(40)),
+        (40, {"method": "sinusoidal:scope=all"}, range(40)),
         (40, {"method": "stretch", "keep_first": 5}, range(5, 40)),
-        (40, {"method": "sinusoidal", "scope": "all", "keep_first": 1}, range(1, 40)),
+        (40, {"method": "sinusoidal:scope=all", "keep_first": 1}, range(1, 40)),
     ],
 )
 @pytest.mark.parametrize("model_type", ["gpt2", "roberta"])

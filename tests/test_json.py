@@ -26,9 +26,9 @@ OPTIONAL = {"truncated", "sliding", "chunks", "perplexity"}
 
 TYPED = [
     "resize tiny-gpt2 --to 512",
-    "resize tiny-gpt2 --to 512 --method bands --sigma 6 --repeat 20:90 --verify -o bands",
+    "resize tiny-gpt2 --to 512 --method bands:sigma=6,repeat=20:90 --verify -o bands",
     "resize tiny-gpt2 --to 64 --dry-run",
-    "resize tiny-gpt2 --to 256 --method bands --calibrate texts.jsonl -o calibrated --dry-run",
+    "resize tiny-gpt2 --to 256 --method auto --data texts.jsonl -o calibrated --dry-run",
     "resize tiny-gpt2 --to 256 --train texts.jsonl --steps 1 -o trained",
     "train tiny-gpt2-256 --data texts.jsonl --steps 1 -o trained-again",
     "inspect tiny-gpt2 tiny-gpt2-256",

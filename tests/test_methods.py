@@ -179,30 +179,41 @@ def test_methods_leave_a_constant_table_constant(name: str) -> None:
         np.testing.assert_allclose(made, 0.1, rtol=1e-12)
 
 
-# Flags
+# Settings
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "magic"}, "no method 'magic'"),
+        ({"method": "magic"}, "no method 'magic'. Methods: copy, linear"),
+        ({"method": "bnads"}, "no method 'bnads'. Did you mean bands?"),
+        ({"method": "magic:sigma=2"}, "no method 'magic'"),
         ({"keep_first": -1}, "--keep-first"),
         ({"drop_last": True}, "--drop-last"),
         ({"method": "last", "keep_first": 2}, "--keep-first has no meaning for --method last"),
-        ({"method": "hierarchical", "alpha": 0.0}, "--alpha must be above 0"),
-        ({"method": "hierarchical", "alpha": math.nan}, "--alpha must be above 0"),
-        ({"method": "hierarchical", "alpha": 0.5}, "0.5 gives two positions one row"),
-        ({"method": "random", "seed": -1}, "--seed must be 0 or more"),
-        ({"method": "random", "seed": 2**63}, "below 2"),
-        ({"method": "sinusoidal", "scope": "some"}, "no scope 'some'"),
-        ({"method": "sinusoidal", "scope": "all", "drop_last": 2}, "no meaning with --scope all"),
-        ({"method": "bands", "sigma": -1.0}, "--sigma must be 0, or 0.5 or more"),
-        ({"method": "bands", "sigma": 1e-9}, "--sigma must be 0, or 0.5 or more"),
-        ({"method": "bands", "sigma": math.nan}, "--sigma must be 0, or 0.5 or more"),
-        ({"method": "bands", "gain": 0.0}, "--gain must be above 0"),
-        ({"method": "bands", "gain": math.inf}, "--gain must be above 0"),
-        ({"method": "bands", "repeat": (5, 5)}, "holds no rows"),
-        ({"method": "bands", "repeat": (3, 9), "sigma": 0.0}, "no meaning with --sigma 0"),
+        ({"method": "last:keep-first=2"}, "--method last does not take 'keep-first'. It takes drop-last."),
+        ({"method": "truncate:seed=2"}, "--method truncate does not take 'seed'. It takes no settings."),
+        ({"method": "linear:alpha=0.3"}, "--method linear does not take 'alpha'. It takes keep-first, drop-last."),
+        ({"method": "bands:sgima=3"}, "does not take 'sgima'. Did you mean sigma.* takes sigma, repeat, gain, within,"),
+        ({"method": "bands:sigma=3,sigma=4"}, "--method bands has sigma twice"),
+        ({"method": "linear:keep-first=2", "keep_first": 3}, "--keep-first is given by itself and in --method linear"),
+        ({"method": "linear:drop-last=-2"}, "drop-last must be a whole number from 0"),
+        ({"method": "hierarchical:alpha=0"}, "alpha must be above 0 .*, got '0'"),
+        ({"method": "hierarchical:alpha=nan"}, "alpha must be above 0"),
+        ({"method": "hierarchical:alpha=0.5"}, "not 0.5"),
+        ({"method": "hierarchical:alpha=high"}, "alpha must be above 0 .*, got 'high'"),
+        ({"method": "random:seed=-1"}, "seed must be a whole number from 0"),
+        ({"method": f"random:seed={2**63}"}, "seed must be a whole number from 0"),
+        ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
+        ({"method": "sinusoidal:scope=all", "drop_last": 2}, "no meaning for --method sinusoidal:scope=all"),
+        ({"method": "bands:sigma=-1"}, "sigma must be 0, or at least 0.5"),
+        ({"method": "bands:sigma=1e-9"}, "sigma must be 0, or at least 0.5"),
+        ({"method": "bands:sigma"}, "sigma must be 0, or at least 0.5, got ''"),
+        ({"method": "bands:gain=0"}, "gain must be above 0"),
+        ({"method": "bands:gain=inf"}, "gain must be above 0"),
+        ({"method": "bands:repeat=5:5"}, "repeat must be A:B"),
+        ({"method": "bands:repeat=4"}, "repeat must be A:B"),
+        ({"method": "bands:repeat=3:9,sigma=0"}, "no meaning with sigma=0"),
     ],
 )
 def test_method_options_refuses_what_has_no_meaning(options: dict[str, Any], message: str) -> None:
@@ -210,21 +221,40 @@ def test_method_options_refuses_what_has_no_meaning(options: dict[str, Any], mes
         MethodOptions(**options)
 
 
+def test_method_options_reports_every_fault_at_once() -> None:
+    with pytest.raises(ResizeError) as caught:
+        MethodOptions(method="bands:sigma=-1,gian=2", drop_last=-1)
+    assert len((caught.value, *caught.value.others)) == 3
+
+
 @pytest.mark.parametrize("name", METHODS)
-def test_method_options_take_the_flags_of_the_method_alone_and_fill_in_its_defaults(name: str) -> None:
-    options = MethodOptions(method=name)
+def test_method_options_take_the_settings_of_the_method_alone_and_fill_in_its_defaults(name: str) -> None:
+    options, known = MethodOptions(method=name), METHODS[name].settings
+    defaults = {key: setting.default for key, setting in known.items()}
     assert options.kept_first == (20 if name == "stretch" else 0)
-    assert options.flags == METHODS[name].flags
-    assert options.typed_flags["keep-first"] == (20 if name == "stretch" else None)
+    assert options.settings == defaults
     assert MethodOptions(method=name, keep_first=0).kept_first == 0
-    own: dict[str, Any] = {"scope": "new", "alpha": 0.3, "seed": 0, "sigma": 2.0, "repeat": (2, 9), "gain": 1.5}
-    for flag, value in own.items():
-        if flag in METHODS[name].flags:
-            options = MethodOptions(method=name, **{flag: value})
-            assert options.flags == {**METHODS[name].flags, flag: value}
-            assert options.typed_flags[flag] == ("2:9" if flag == "repeat" else value)
+    own: dict[str, Any] = {"scope": "all", "alpha": 0.3, "seed": 1, "sigma": 2.0, "repeat": (2, 9), "gain": 1.5}
+    for key, value in own.items():
+        text = f"{name}:{key}={'2:9' if key == 'repeat' else value}"
+        if key in known:
+            assert MethodOptions(method=text).settings == {**defaults, key: value}
         else:
-            with pytest.raises(ResizeError, match=f"--{flag} has no meaning for --method {name}"):
-                MethodOptions(method=name, **{flag: value})
+            with pytest.raises(ResizeError, match=f"--method {name} does not take '{key}'"):
+                MethodOptions(method=text)
     assert options.keeps_learned_rows == METHODS[name].keeps_learned_rows
-    assert not MethodOptions(method="sinusoidal", scope="all").keeps_learned_rows
+    assert not MethodOptions(method="sinusoidal:scope=all").keeps_learned_rows
+
+
+def test_method_options_read_settings_in_any_spelling_and_hold_them_in_one() -> None:
+    one = MethodOptions(method=" bands: repeat=020:90, sigma=4.0,keep_first=3 ")
+    assert one == MethodOptions(method="bands:repeat=20:90,sigma=4", keep_first=3)
+    assert one.method == "bands:repeat=20:90,sigma=4"
+
+
+@given(st.floats(0.5, allow_infinity=False), st.floats(0, allow_infinity=False, exclude_min=True), st.integers(0, 99))
+def test_full_method_is_read_bit_for_bit(sigma: float, gain: float, first: int) -> None:
+    options = MethodOptions(method="bands").with_settings(sigma=sigma, gain=gain, repeat=(first, first + 9))
+    assert MethodOptions(method=options.full_method).settings == {
+        **{"sigma": sigma, "repeat": (first, first + 9), "gain": gain, "within": None}
+    }

@@ -16,10 +16,10 @@ MakePico = Callable[..., pico.Pico]
 NEW = 40
 REQUESTS: list[dict[str, Any]] = [
     *({"to": NEW, **pico.by(method)} for method in METHODS),
-    {"to": NEW, "method": "hierarchical", "alpha": 0.25},
-    {"to": NEW, "method": "random", "seed": 3},
+    {"to": NEW, "method": "hierarchical:alpha=0.25"},
+    {"to": NEW, "method": "random:seed=3"},
     {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
-    {"to": NEW, "method": "sinusoidal", "scope": "all"},
+    {"to": NEW, "method": "sinusoidal:scope=all"},
     {"to": 7},
     {"to": 16},
 ]

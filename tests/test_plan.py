@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -139,19 +140,18 @@ def test_resize_keeps_modes_and_copies_everything_else(make_pico: MakePico, tmp_
     assert {name: (tmp_path / "out" / name).stat().st_mode & 0o777 for name in modes} == modes
 
 
-@pytest.mark.parametrize(
-    ("method", "flags"),
-    [*((method, {}) for method in METHODS), ("hierarchical", {"alpha": 0.25}), ("random", {"seed": 7})],
-)
+@pytest.mark.parametrize("method", [*METHODS, "hierarchical:alpha=0.25", "random:seed=7"])
 def test_resize_recipe_of_every_method_makes_the_same_output_again(
-    method: str, flags: dict[str, Any], make_pico: MakePico, tmp_path: Path
+    method: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("gpt2").folder
-    asked = {**pico.by(method), "drop_last": 1, **flags}
+    asked = {**pico.by(method), "drop_last": 1}
     out = resize(source, to=NEW, **asked, output=tmp_path / "out").output
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
-    effective = {"keep_first": 0, **METHODS[method].flags}
-    assert recipe["resize"] == {"to": NEW, **effective, **asked}
+    method, *_ = stated = recipe["resize"].pop("method").partition(":")
+    assert recipe["resize"] == {"to": NEW, "keep_first": 0, **{key: asked[key] for key in asked if key != "method"}}
+    assert {*METHODS[method].settings} - {"repeat"} == {*re.findall(r"(\w+)=", "".join(stated))} - {"repeat"}
+    assert recipe["provenance"]["method"] == "".join(stated)
     run(out / "ctxextend.yaml", tmp_path / "again")
     assert pico.contents(tmp_path / "again") == pico.contents(out)
     assert verify(out, source).passed
@@ -164,7 +164,13 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
 
 @pytest.mark.parametrize(
     ("asked", "written", "method"),
-    [({"to": 300, "method": "stretch"}, {"keep_first": 20, "drop_last": 0}, "stretch"), ({"to": 5}, {}, "truncate")],
+    [
+        ({"to": 300, "method": "stretch"}, {"keep_first": 20}, "stretch"),
+        ({"to": 300}, {"method": "copy", "keep_first": 0}, "copy"),
+        ({"to": 300, "method": "random"}, {"method": "random:seed=0", "keep_first": 0}, "random:seed=0"),
+        ({"to": 5}, {"method": "truncate"}, "truncate"),
+        ({"to": 128, "fix_limits": True}, {"method": "copy"}, "copy"),
+    ],
 )
 def test_resize_recipe_states_what_the_method_took(
     asked: dict[str, Any], written: dict[str, Any], method: str, tmp_path: Path
@@ -173,16 +179,17 @@ def test_resize_recipe_states_what_the_method_took(
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
     assert recipe["resize"] == asked | written
     assert recipe["provenance"]["method"] == method
-    again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again").output
-    assert pico.contents(again) == pico.contents(out)
+    again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
+    assert pico.contents(again.output) == pico.contents(out)
+    assert not any("had nothing to do" in warning for warning in again.warnings)
 
 
-def test_resize_takes_numpys_numbers_for_the_methods_flags(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_takes_numpys_numbers(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     to: Any = np.int64(NEW)
-    plan = plan_resize(source, to, "hierarchical", alpha=np.float32(0.25), keep_first=np.int32(1))
+    plan = plan_resize(source, to, "hierarchical", keep_first=np.int32(1))
     values = to_json(plan)
-    assert (values["alpha"], values["seed"], values["keep_first"], type(plan.max_len_after)) == (0.25, None, 1, int)
+    assert (values["keep_first"], type(plan.max_len_after)) == (1, int)
     plan.execute(tmp_path / "out")
 
 
@@ -267,7 +274,7 @@ def test_resize_says_where_new_rows_do_not_fit_the_dtype(make_pico: MakePico, tm
     [
         ({"method": "linear"}, "short texts change too, since the positions moved; beyond 16"),
         ({"method": "linear", "keep_first": 3}, "since the positions moved but for the first 3; beyond 16"),
-        ({"method": "sinusoidal", "scope": "all", "keep_first": 3}, "learned of positions is left but for the first 3"),
+        ({"method": "sinusoidal:scope=all", "keep_first": 3}, "learned of positions is left but for the first 3"),
         ({"method": "sinusoidal", "keep_first": 3}, "texts that fitted before give exactly what they gave"),
     ],
 )
@@ -301,7 +308,10 @@ def refused(source: Path, error: type[Exception], message: str, **options: Any) 
         ),
         ({"method": "hierarchical", "drop_last": 14}, "makes 4 positions of 2 learned ones.*Use another method"),
         ({"method": "stretch"}, "--keep-first 20 by --method stretch: of 16 .*--keep-first 8"),
-        ({"to": 8, "alpha": 0.3, "method": "hierarchical"}, "--method, --alpha has no meaning here"),
+        (
+            {"to": NEW, "method": "truncate"},
+            "--method truncate makes no new rows, and .* more than the 16 learned ones",
+        ),
         ({"to": 8, "method": "linear"}, "--method has no meaning here: 8 positions are fewer than the 16"),
         ({"to": 8, "keep_first": 1, "drop_last": 1}, "--keep-first, --drop-last has no meaning here"),
     ],

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctxextend.comparison.compare import Candidate, Compare, Measurement, rank, read_methods
+from ctxextend.comparison.compare import Candidate, Compare, Measurement, MethodSpec, rank, read_methods
 from ctxextend.comparison.comparison_result import LOSS
 from ctxextend.errors import ResizeError
+from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
 from tests.evaluations import LONE
 
@@ -46,20 +47,17 @@ def test_rank_puts_last_what_is_no_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "name", "flags"),
+    ("typed", "method", "counts"),
     [
         ("linear", "linear", {}),
-        ("stretch:keep-first=5", "stretch --keep-first 5", {"keep_first": 5}),
-        ("copy:keep-first=1:drop-last=2", "copy --keep-first 1 --drop-last 2", {"keep_first": 1, "drop_last": 2}),
-        ("hierarchical --alpha=0.3", "hierarchical --alpha 0.3", {"alpha": 0.3}),
-        ("bands:sigma=8:repeat=40:128", "bands --sigma 8 --repeat 40:128", {"sigma": 8.0, "repeat": (40, 128)}),
+        ("stretch:keep-first=5", "stretch", {"keep_first": 5}),
+        ("copy:keep-first=1,drop-last=2", "copy", {"keep_first": 1, "drop_last": 2}),
+        ("hierarchical:alpha=0.3", "hierarchical:alpha=0.3", {}),
+        ("bands:sigma=8,repeat=40:128", "bands:sigma=8,repeat=40:128", {}),
     ],
 )
-def test_read_methods_takes_flags_in_either_spelling(typed: str, name: str, flags: dict[str, Any]) -> None:
-    (asked,) = read_methods([typed], 64)
-    assert (asked.name, asked.is_named, asked.resize.to, asked.resize.method) == (name, True, 64, name.split()[0])
-    assert {flag: getattr(asked.resize, flag) for flag in flags} == flags
-    assert read_methods([asked.name], 64) == (asked,)
+def test_read_methods_takes_them_as_resize_does(typed: str, method: str, counts: dict[str, Any]) -> None:
+    assert read_methods([typed], 64) == (MethodSpec(typed, Resize(64, method=method, **counts), is_named=True),)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_read_methods_takes_flags_in_either_spelling(typed: str, name: str, flag
     [
         ([], []),
         (["all", "all"], []),
-        (["all", "last", "last", "copy:drop-last=1"], ["last", "copy --drop-last 1"]),
+        (["all", "last", "last", "copy:drop_last=1"], ["last", "copy:drop-last=1"]),
     ],
 )
 def test_read_methods_has_each_once_and_every_method_by_all_or_nothing(typed: list[str], named: list[str]) -> None:
@@ -80,10 +78,9 @@ def test_read_methods_has_each_once_and_every_method_by_all_or_nothing(typed: li
     ("typed", "said"),
     [
         ("", "There is no method ''"),
-        ("linear:keep-first=x", "--keep-first x is no flag of a method and its value"),
-        ("linear:steps=3", "--steps 3 is no flag of a method"),
-        ("bands:repeat=4", "--repeat"),
-        ("mean:seed=1", "--seed has no meaning for --method mean"),
+        ("linear:keep-first=x", "keep-first must be a whole number"),
+        ("linear --keep-first 5", "There is no method 'linear --keep-first 5'"),
+        ("mean:seed=1", "--method mean does not take 'seed'"),
     ],
 )
 def test_read_methods_refuses_what_resize_would(typed: str, said: str) -> None:

@@ -131,8 +131,10 @@ to: 4
         ("to: null", "resize.to is missing"),
         ("to: 64\n  fix_limits: 1", "resize.fix_limits is a whole number, and should be true or false"),
         ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
-        ("to: 64\n  alpha: high\n  method: hierarchical", "resize.alpha is text, and should be a number"),
-        ("to: 64\n  alpha: 0.3", "--alpha has no meaning for --method copy."),
+        ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be above 0"),
+        ("to: 64\n  method: copy:alpha=0.3", "--method copy does not take 'alpha'."),
+        ("to: 64\n  method: 5", "resize.method is a whole number, and should be text: put it in quotes"),
+        ("to: 64\n  alpha: 0.3", "there is no key resize.alpha"),
         ("to: 64\n  to: 65", "resize.to stands there twice"),
         ("to: 64\n  keep-first: 0\n  keep_first: 0", "resize.keep_first stands there twice"),
         ("to: 64\n  reserved_rows: 2", "--reserved-rows and --config-key describe the table that --tensor names."),
@@ -207,7 +209,7 @@ def test_parse_recipe_reports_faults_of_changes_and_not_of_what_they_replace() -
     found = faults(text, "source=a", "train=null", "resize.too=3", "steps", "resize.to=0")
     assert [line.split(": ", 1)[0] for line in found] == ["--set resize.to", "--set resize.too", "--set steps"]
     assert "did you mean resize.to?" in found[1]
-    assert faults(text, "resize.seed=[")[0].startswith("--set resize.seed: it is no plain YAML")
+    assert faults(text, "resize.part=[")[0].startswith("--set resize.part: it is no plain YAML")
 
 
 def test_read_recipe_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:

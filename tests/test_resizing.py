@@ -44,7 +44,7 @@ def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
 
 def test_resize_table_sinusoidal_all_counts_positions_from_the_tables_start() -> None:
     table = np.full((4, 2), 7, dtype=np.float64)
-    made = resize_table(table, 6, MethodOptions(method="sinusoidal", keep_first=2, scope="all"))
+    made = resize_table(table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2))
     assert np.array_equal(made[:2], table[:2])
     np.testing.assert_allclose(made[2:], [[np.sin(t), np.cos(t)] for t in range(2, 6)])
 

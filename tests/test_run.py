@@ -175,10 +175,10 @@ def test_outputs_name_local_files_relative_to_themselves_or_by_name(tmp_path: Pa
 
 def test_run_shows_every_fault_of_the_file_at_once() -> None:
     recipe = write("source: tiny-gpt2\nresize:\n  too: 256\n  method: magic\n")
-    done = invoke(recipe, "--set", "resize.seed=x", "--set", "train.steps=0")
+    done = invoke(recipe, "--set", "resize.part=[x]", "--set", "train.steps=0")
     assert (done.exit_code, done.stdout) == (1, "")
     lines = done.stderr.splitlines()
-    assert lines[0].startswith("Error: --set resize.seed: resize.seed is text")
+    assert lines[0].startswith("Error: --set resize.part: resize.part is a list")
     assert "recipe.yaml, line 3: there is no key resize.too; did you mean resize.to?" in lines
     assert len([line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]) == 6
     error = json.loads(invoke(recipe, "--json").stdout)["error"]

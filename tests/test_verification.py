@@ -88,8 +88,8 @@ def flip(path: Path, byte: int, bit: int = 0) -> None:
 
 
 FLAGS = [
-    ("hierarchical", {"alpha": 0.3}),
-    ("random", {"seed": 5}),
+    ("hierarchical:alpha=0.3", {}),
+    ("random:seed=5", {}),
     ("stretch", {"keep_first": 0}),
     ("linear", {"keep_first": 1, "drop_last": 2}),
 ]
@@ -101,6 +101,8 @@ def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method:
     found = verify(out, sharded)
     evidence = passed(found)
     assert list(evidence) == ["tensors", "table", "files"]
+    name, _, settings = method.partition(":")
+    method = "bands" if name == "auto" else name  # by what it chose
     assert (found.method, found.trainable) == (method, None)
     keeps = METHODS[method].keeps_learned_rows
     assert ("128 of 128 learned rows are bit-equal" in evidence["table"]) == keeps
@@ -110,9 +112,9 @@ def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method:
     (out / RECIPE_FILE).unlink()
     found = verify(out, sharded)
     assert "Every method was tried" in found.notes[0]
-    if flags:  # without a recipe only default settings are tried
+    if flags or settings:  # without a recipe only default settings are tried
         assert "rows are neither learned nor made by" in failed(found)["table"]
-    elif method != "auto":  # which is found as what it took
+    else:
         assert (found.passed, found.method) == (True, method)
         assert f"{method} makes (found by trying" in found.checks[1].evidence[0]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,42 +15,33 @@ from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.errors import OutputError
 from ctxextend.json_output import to_json
-from ctxextend.tables.method_facts import MethodName, ScopeName
+from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration
     from ctxextend.plan.plan import ResizePlan, ResizeResult
     from ctxextend.recipe import Recipe
 
-CHOSEN = "chosen from the table"
-
 
 def resize(
     source: Annotated[str, options.model("A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.")],
     to: Annotated[int, basic("--to N", "New context length.")],
     method: Annotated[
-        MethodName | None,
-        basic("--method NAME", f"New rows by {', '.join(get_args(MethodName))} (see methods).", "copy"),
+        str | None,
+        basic(
+            "--method NAME",
+            "How new rows are made: linear, bands:gain=1.2, ... (see methods).",
+            "copy",
+            autocompletion=options.completing(lambda: METHOD_NAMES),
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None, basic("--data PATH", "With --method auto: choose by the loss on this text.")
     ] = None,
     keep_first: Annotated[
         int | None, basic("--keep-first K", "Keep the first K rows as they are.", "0; stretch: 20")
     ] = None,
     drop_last: Annotated[int, basic("--drop-last K", "Make no new row from the last K learned ones.")] = 0,
-    scope: Annotated[ScopeName | None, basic("--scope", "sinusoidal: make new rows, or replace all.", "new")] = None,
-    alpha: Annotated[
-        float | None, basic("--alpha A", "hierarchical: the first digit's weight, 0 to 1 but not 0.5.", "0.4")
-    ] = None,
-    seed: Annotated[int | None, basic("--seed S", "random: the seed of what is drawn.", "0", min=0)] = None,
-    sigma: Annotated[
-        float | None, basic("--sigma S", "bands: part slow from fast by a Gaussian of S rows.", CHOSEN, min=0)
-    ] = None,
-    repeat: Annotated[
-        str | None, basic("--repeat A:B", "bands: repeat rows A to B-1 of the fast part.", CHOSEN)
-    ] = None,
-    gain: Annotated[
-        float | None, basic("--gain G", "bands: move rows away from their mean by this factor.", CHOSEN)
-    ] = None,
-    calibrate: Annotated[list[str] | None, basic("--calibrate PATH", "bands: choose these three by a text.")] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
@@ -83,31 +74,31 @@ def resize(
     from ctxextend.plan.plan import ResizeResult, plan_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
+    if data and method != "auto":
+        raise typer.BadParameter("--data is what --method auto chooses by: add --method auto, or leave it out.")
     if bool(train) != (steps is not None):
         raise typer.BadParameter("--train PATH and --steps N go together.")
     if train and verify:
         raise typer.BadParameter("--verify checks a resize; leave it out with --train.")
     sink = Output(as_json, quiet)
     with options.usage_errors():
-        settings = options.from_flags(Resize, flags, repeat=options.read_range(repeat))
-        training = options.from_flags(Train, flags, data=train, seed=None, copy_code=None) if train else None
+        settings = options.from_flags(Resize, flags)
+        training = options.from_flags(Train, flags, data=train, copy_code=None) if train else None
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
-        if calibrate:
-            from ctxextend.comparison.calibrate import calibrate_model, check_calibrated
-
-            check_calibrated(settings)
     plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
     sink.warning(*plan.warnings)
     also: dict[str, Any] = {}
-    if calibrate:
+    if data:
+        from ctxextend.comparison.calibrate import calibrate_model
+
         if not (dry_run or training):
             plan.check_output(output, force=force)  # rather than when the text was read
         with sink.progress("Calibrating", of="tokens") as progress:
-            found = calibrate_model(plan.model, settings, Evaluate(tuple(calibrate)), progress)
+            found = calibrate_model(plan.model, settings, Evaluate(tuple(data)), progress)
         sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
         also["calibration"] = to_json(found)
-        plan = plan_model(plan.model, replace(settings, **found.flags))
+        plan = plan_model(plan.model, replace(settings, method=found.method))
     if dry_run:
         shown, warnings = show_plan(sink, recipe, plan, output, force=force)
         also |= {"train": shown["train"]} if training else {}
@@ -138,16 +129,12 @@ def resize(
 def calibration_text(found: "Calibration") -> str:
     """Say what was chosen, by how much text, and what it gained."""
 
-    def shown(value: Any) -> str:
-        return "{}:{}".format(*value) if isinstance(value, tuple) else "none" if value is None else f"{value:.3g}"
-
     what, measure = ("windows", "nats a token") if found.is_loss else ("documents", "MRR")
-    chosen = ", ".join(f"{name} {shown(value)}" for name, value in found.flags.items())
     gained = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.ci95 or 0.0:.1g} (95 %) {measure}"
     if found.after == found.before:
         gained = "nothing was better by more than a standard error"
     read = f"{found.windows} {what} of {found.length:,} tokens in {found.seconds:.1f} s"
-    return f"calibrated on {read}: {chosen}; {gained}"
+    return f"calibrated on {read}: {found.after.shown}; {gained}"
 
 
 def show_plan(
@@ -165,7 +152,7 @@ def show_plan(
         except OutputError as error:
             warnings.append(f"As things stand the run would be refused: {error}")
             sink.warning(warnings[-1])
-        output, choices = output or plan.default_output, plan.choices()
+        output, choices = output or plan.default_output, plan.choices
         items = list(_plan_items(plan, output))
         sink.note(*choices)
         resized = to_json(ResizeResult(plan, output, choices=choices, dry_run=True))
@@ -184,11 +171,12 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     """Yield everything that a plan does, each with its label."""
     from ctxextend.plan.output_files import CARD_FILE
 
-    typed = plan.settings.typed_flags
-    given = "".join(f", --{flag} {value}" for flag, value in typed.items() if value is not None)
+    counts = {"--keep-first": plan.settings.kept_first, "--drop-last": plan.settings.drop_last}
+    given = [f"{flag} {count}" for flag, count in counts.items() if count]
+    methods = dict.fromkeys(plan.methods.values()) or [plan.method]
     yield "source", f"{plan.ref.source} ({plan.family})"
     yield "output", str(output)
-    yield "method", plan.method + given * plan.makes_rows
+    yield "method", ", ".join([*methods, *(given if plan.makes_rows else ())])
     for table in plan.tables:
         offset = f", {table.reserved_rows} rows in front of position 0" if table.reserved_rows else ""
         part = f" ({table.part})" if table.part else ""

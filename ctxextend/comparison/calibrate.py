@@ -42,18 +42,19 @@ NEARLY = 0.1
 MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
 
-@takes(CheckpointRef, Resize, without=("method", *TABLE_KEYS))
+@takes(CheckpointRef, Resize, without=TABLE_KEYS)
 def calibrate(
     reference: str | os.PathLike[str],
     to: int,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    method: str = CALIBRATED,
     tokens: int = 65_536,
     precision: str = "auto",
     seed: int = 0,
     text_field: str = TEXT_FIELD,
     progress: Progress = no_progress,
-    **flags: Any,
+    **settings: Any,
 ) -> Calibration:
     """Choose the numbers of `bands` by what they are worth on a text.
 
@@ -66,38 +67,27 @@ def calibrate(
     read:
 
         found = ctxextend.calibrate("gpt2", 4096, "book.txt")
-        ctxextend.resize("gpt2", 4096, "bands", **found.flags)
+        ctxextend.resize("gpt2", 4096, found.method)
 
     Args:
         reference: As in `plan_resize`.
         to: Usable token positions wanted, more than the model has.
         data: As in `evaluate`; at least 8 windows, or for an encoder documents, as long as the new length.
+        method: ``bands``, with settings that are to stay as they are: ``bands:gain=1.2``.
         tokens: Tokens of the text to use, at most, unless 8 windows have more.
         precision, text_field: As in `evaluate`.
         seed: What a masked model's tokens are drawn with.
         progress: Told how many tokens were read since the last call, and how many there will be at most.
-        flags: Others of `plan_resize`, by their names; ``sigma``, ``repeat`` and ``gain`` stay as they are given.
+        settings: Others of `plan_resize`, by their names.
 
     Raises:
         CtxextendError: As `compare`.
         DataError: The text holds fewer than 8 windows, or documents as long as the new length.
-        ResizeError: The length is none that gives new rows, or all three numbers are given.
+        ResizeError: The length is none that gives new rows, or every number is given.
     """
     text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
-    ref, flags = split_ref(reference, flags)
-    settings = Resize(to, **({"method": CALIBRATED} | flags))
-    return calibrate_model(open_model(ref), settings, text, progress)
-
-
-def check_calibrated(settings: Resize) -> None:
-    """Refuse settings of which a text can choose nothing."""
-    if settings.method != CALIBRATED:
-        raise ResizeError(
-            f"--calibrate chooses the numbers of --method {CALIBRATED}, and has no meaning for {settings.facts.name}.",
-            f"Add --method {CALIBRATED}, or leave it out.",
-        )
-    if settings.gain is not None and (settings.sigma == 0 or None not in (settings.sigma, settings.repeat)):
-        raise ResizeError("--calibrate finds every number given already.", "Leave one of them out, or --calibrate.")
+    ref, others = split_ref(reference, settings)
+    return calibrate_model(open_model(ref), Resize(to, method=method, **others), text, progress)
 
 
 def calibrate_model(
@@ -105,7 +95,13 @@ def calibrate_model(
 ) -> Calibration:
     """Choose the numbers that a resize leaves open; see `calibrate`. Lengths and measures of `text` are not read."""
     began = time.perf_counter()
-    check_calibrated(settings)
+    name = settings.facts.name
+    if name not in (CALIBRATED, "auto"):
+        raise ResizeError(f"A text chooses settings of {CALIBRATED}, not of {name}.", f"Use method {CALIBRATED}.")
+    settings = replace(settings, method=CALIBRATED) if name == "auto" else settings
+    sigma, repeat, gain, _ = settings.settings.values()
+    if gain is not None and (sigma == 0 or None not in (sigma, repeat)):
+        raise ResizeError("Every number is given already: nothing is left for the text.", "Leave one of them out.")
     check_paths(text.data)
     files, plan = open_files(opened), plan_model(opened, settings)
     table = plan.tables[0]
@@ -113,7 +109,7 @@ def calibrate_model(
         raise ResizeError(
             f"{opened.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new "
             "rows to calibrate.",
-            "Leave --calibrate out, or give a greater --to.",
+            "Leave the text out, or give a greater --to.",
         )
     base = load_eval_model(files, text.precision)
     resized = open_resized(base, plan)
@@ -136,7 +132,7 @@ def calibrate_model(
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
     best = search.run()
-    tried = {one: Trial(one.sigma, one.repeat, one.gain, mean(scores)) for one, scores in search.found.items()}
+    tried = {one: Trial(one.settings, mean(scores)) for one, scores in search.found.items()}
     first = next(iter(tried))
     return Calibration(
         metric=metric,
@@ -184,7 +180,7 @@ class Search:
         Of some twenty trials on little text the best owes a part of its lead to that text. A lead of a standard error
         or less may be nothing else, so what was chosen before, at first by the table alone, which fits no text, stays.
         """
-        now = self._part(self.typed.sigma, self.typed.gain)
+        now = self._part(self.typed.settings["sigma"], self.typed.settings["gain"])
         self.found[now] = self.measure(now)
         for others in (self._sigmas, self._repeats, self._gains):
             best, lead = now, 0.0
@@ -204,33 +200,36 @@ class Search:
 
     def _sigmas(self, now: Resize) -> Iterator[Resize]:
         """Yield other ways to part the table, each with the stretch that the table says for it."""
-        if self.typed.sigma is not None:
+        typed, gain, before = self.typed.settings, now.settings["gain"], now.settings["sigma"] or 0.0
+        if typed["sigma"] is not None:
             return
-        if self.typed.repeat is None:  # which has no meaning without a fast band
-            yield self._part(0.0, now.gain)
+        if typed["repeat"] is None:  # which has no meaning without a fast band
+            yield self._part(0.0, gain)
         for sigma in SIGMAS:
-            if sigma <= MOST_SHARE * len(self.table) and abs(sigma - (now.sigma or 0.0)) > NEARLY * sigma:
-                yield self._part(sigma, now.gain)
+            if sigma <= MOST_SHARE * len(self.table) and abs(sigma - before) > NEARLY * sigma:
+                yield self._part(sigma, gain)
 
     def _repeats(self, now: Resize) -> Iterator[Resize]:
         """Yield other stretches to repeat."""
-        if self.typed.repeat is None and now.sigma:
-            for repeat in find_repeats(self.table, now.sigma, REPEATS, keep=self.typed.kept_first):
-                yield replace(now, repeat=repeat)
+        sigma, within = now.settings["sigma"], now.settings["within"]
+        if self.typed.settings["repeat"] is None and sigma:
+            for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.typed.kept_first, within=within):
+                yield now.with_settings(repeat=repeat)
 
     def _gains(self, now: Resize) -> Iterator[Resize]:
         """Yield other factors by which rows are moved away from their mean."""
-        for gain in GAINS if self.typed.gain is None else ():
-            yield replace(now, gain=gain)
+        for gain in GAINS if self.typed.settings["gain"] is None else ():
+            yield now.with_settings(gain=gain)
 
     def _part(self, sigma: float | None, gain: float | None) -> Resize:
         """Return settings in numbers; what is None the table says. Sigma stays None if it would be 0 with a stretch."""
-        typed = self.typed
-        split = choose_split(self.table, keep=typed.kept_first, sigma=sigma, repeat=typed.repeat)
-        found = split.sigma or (None if typed.repeat else 0.0)
-        return replace(
-            typed,
-            sigma=found if typed.sigma is None else typed.sigma,
-            repeat=typed.repeat or (split.repeat if split.sigma else None),
+        typed = self.typed.settings
+        repeat = typed["repeat"]
+        split = choose_split(self.table, keep=self.typed.kept_first, sigma=sigma, repeat=repeat, within=typed["within"])
+        found = split.sigma or (None if repeat else 0.0)
+        return self.typed.with_settings(
+            sigma=found if typed["sigma"] is None else typed["sigma"],
+            repeat=repeat or (split.repeat if split.sigma else None),
             gain=default_gain(split, len(self.table), self.rows) if gain is None else gain,
+            within=(split.head, split.stop),
         )

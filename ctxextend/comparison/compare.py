@@ -1,13 +1,11 @@
 """Rank methods by what they are worth on one model, one text and one seed."""
 
 import os
-import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
-from itertools import zip_longest
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +22,10 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Ev
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, flag_words, split_ref, takes
+from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
+from ctxextend.tables.apply import read_method
+from ctxextend.tables.method_facts import method_text
 from ctxextend.tables.methods import METHODS
 from ctxextend.text_data import check_paths, path_names, shared
 
@@ -41,21 +41,6 @@ CHOICE = "auto"  # among all methods it would be one of them twice
 MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
 COMMON = ("precision", "seed", "text_field")
 DEFAULTS = {known.name: known.default for known in fields(Train)}
-
-# What stands between a method, its flags and their values; a colon inside a value does not: bands:repeat=40:128.
-BETWEEN = re.compile(r":(?=-*[a-z])|=")
-# The flags of methods, and what reads their values.
-FLAGS: Mapping[str, Callable[[str], Any]] = {
-    "keep_first": int,
-    "drop_last": int,
-    "scope": str,
-    "alpha": float,
-    "seed": int,
-    "sigma": float,
-    "repeat": lambda text: tuple(map(int, text.split(":"))),
-    "gain": float,
-}
-EXAMPLE = "Write flags as stretch:keep-first=5, several of them as linear:keep-first=1:drop-last=2."
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
@@ -89,8 +74,8 @@ def compare(
         reference: As in `plan_resize`.
         to: Usable token positions that each method gives, more than the model has.
         data: As in `evaluate`; with `steps` it is trained on.
-        methods: Names, each with its flags where it has any: ``linear``, ``stretch:keep-first=5``; ``all`` and nothing
-            are every method with its defaults.
+        methods: Names, each with its settings where it has any: ``linear``, ``stretch:keep-first=5``; ``all`` and
+            nothing are every method with its defaults.
         steps: Optimizer steps of training; 0 for none.
         progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
         settings: Any of these, by their names: ``length`` (contexts to measure beside `to`), ``measure`` (which
@@ -117,7 +102,7 @@ def compare(
 class MethodSpec(NamedTuple):
     """A method that is to be compared with others."""
 
-    name: str  # with its flags as `resize` takes them where any were given
+    name: str  # with its settings where any were given
     resize: Resize
     is_named: bool  # whether it was asked for by its name, and not among all
 
@@ -171,8 +156,8 @@ class Compare:
 def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
     """Return the methods that were asked for, each once, at a length of `to` positions.
 
-    Each is a name with its flags where it has any, ``stretch:keep-first=5``, or as for `resize`, ``stretch
-    --keep-first 5``. ``all`` is every method with its defaults, and so is nothing.
+    Each is a name with its settings where it has any, ``stretch:keep-first=5``. ``all`` is every method with its
+    defaults, and so is nothing.
     """
     found: dict[str, MethodSpec] = {}
     for text in typed or [ALL]:
@@ -181,25 +166,10 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
                 if name != CHOICE:
                     found.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:
-            spec = _read_method(text, to)
-            found[spec.name] = spec
+            asked, (name, given, _) = Resize(to, method=text), read_method(text)
+            shown = method_text(name, given)
+            found[shown] = MethodSpec(shown, asked, is_named=True)
     return tuple(found.values())
-
-
-def _read_method(text: str, to: int) -> MethodSpec:
-    name, *words = BETWEEN.sub(" ", text).split() or [""]
-    pairs = zip_longest(words[::2], words[1::2], fillvalue="")
-    typed = {word.lstrip("-").replace("_", "-"): value for word, value in pairs}
-    given: dict[str, Any] = {}
-    for flag, value in typed.items():
-        field = flag.replace("-", "_")
-        try:
-            given[field] = FLAGS[field](value)
-        except (KeyError, ValueError):
-            known = ", ".join(f"--{name}".replace("_", "-") for name in FLAGS)
-            told = f"{text!r}: --{flag} {value} is no flag of a method and its value."
-            raise ResizeError(told, f"There are {known}. {EXAMPLE}") from None
-    return MethodSpec(" ".join([name, *flag_words(typed)]), Resize(to, method=name, **given), is_named=True)
 
 
 def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = no_progress) -> Comparison:
@@ -224,7 +194,7 @@ class Measurement(NamedTuple):
 class Candidate:
     """A method, as far as it was measured."""
 
-    name: str  # with its flags where any were given
+    name: str  # with its settings where any were given
     plan: ResizePlan
     recipe: str  # which makes its checkpoint, YAML
     norms: tuple[float, ...] = ()  # of the rows of its table, shape (m,)
@@ -334,7 +304,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     if (source := opened.checkpoint.source).kind == "hub":  # a row's recipe names the files that were read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
     candidates = [
-        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.settings, train))))
+        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.stated, train))))
         for name, plan in plans.items()
     ]
     return ComparisonRun(files, settings, resized, run, trainer, candidates, left_out)

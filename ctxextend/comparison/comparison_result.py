@@ -8,6 +8,7 @@ from ctxextend.errors import counted
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation
 from ctxextend.json_output import not_in_json
+from ctxextend.tables.method_facts import method_text
 
 # What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
 # the document that a query was cut from, more being better.
@@ -118,17 +119,23 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Trial:
-    """Numbers of `bands`, as in `Resize`, and what they give."""
+    """Settings of `bands`, and what they give."""
 
-    sigma: float | None
-    repeat: tuple[int, int] | None
-    gain: float | None
+    settings: Mapping[str, Any]  # by name
     score: Estimate  # loss in nats per token, or the mean reciprocal rank
 
+    json_properties: ClassVar = ("method",)
+
     @property
-    def flags(self) -> dict[str, Any]:
-        """The numbers, by the names that `resize` and `plan_resize` take."""
-        return {"sigma": self.sigma, "repeat": self.repeat, "gain": self.gain}
+    def method(self) -> str:
+        """The method with these settings, as `resize` takes it."""
+        return method_text("bands", self.settings)
+
+    @property
+    def shown(self) -> str:
+        """The same to be read, its numbers to three digits."""
+        texts = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in self.settings.items()}
+        return method_text("bands", texts)
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,6 @@ class Calibration:
         return self.metric == LOSS
 
     @property
-    def flags(self) -> dict[str, Any]:
-        """The numbers, by the names that `resize` and `plan_resize` take."""
-        return self.after.flags
+    def method(self) -> str:
+        """What was chosen, as `resize` and `plan_resize` take it: ``bands:sigma=4,gain=1.2``."""
+        return self.after.method

@@ -34,11 +34,10 @@ from ctxextend.plan.output_files import (
     read_card,
 )
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, TRUNCATE, CheckpointRef, Recipe, Resize, split_ref, takes
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, split_ref, takes
 from ctxextend.recipe_file import recipe_text, recipe_values
-from ctxextend.tables.apply import OWN_FLAGS, explain_choice, nonfinite_rows, resize_with_reserved
-from ctxextend.tables.method_facts import METHOD_NAMES, UNCHANGED
-from ctxextend.tables.methods import METHODS
+from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resize_with_reserved
+from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, UNCHANGED
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
@@ -56,20 +55,21 @@ class ResizePlan:
     edits: tuple[Edit, ...]  # values that change in JSON files
     dropped: tuple[str, ...]  # position buffers that are left out of the weights
     remade: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers that are made anew
+    # What made tables before, by their names, where a recipe says so; other tables take the method of `settings`.
+    recorded: Mapping[str, str] = field(default_factory=dict, metadata=not_in_json)
 
     def json_more(self) -> dict[str, Any]:
         """Return what the JSON of a plan says beside its fields."""
-        options, config_file = self.settings, self.checkpoint.config_file
-        flags = {"keep_first": options.kept_first, "drop_last": options.drop_last}
+        config_file = self.checkpoint.config_file
         lengths = {key: {getattr(table, key) for table in self.tables} for key in ("max_len_before", "max_len_after")}
         return {
             "source": self.ref.source,
             "revision": self.checkpoint.source.revision,
             "family": self.family,
             "method": self.method,
-            **flags,
-            **dict.fromkeys(OWN_FLAGS),
-            **options.flags,
+            "methods": self.methods,
+            "keep_first": self.settings.kept_first,
+            "drop_last": self.settings.drop_last,
             **{key: found.pop() if len(found) == 1 else None for key, found in lengths.items()},
             "config": {edit.key: (edit.before, edit.after) for edit in self.edits if edit.file == config_file},
             "files": self.files,
@@ -116,10 +116,44 @@ class ResizePlan:
 
     @property
     def method(self) -> str:
-        """The method's name; `truncate` for shorter tables, `copy` for those that stay."""
+        """The name of the method that makes new rows; `truncate` for shorter tables, `copy` for those that stay."""
         if self.makes_rows:
-            return self.settings.facts.name
+            return self._made_by.facts.name
         return TRUNCATE if self.is_changed else METHOD_NAMES[0]
+
+    @property
+    def _made_by(self) -> Resize:
+        """The settings that make new rows; where several tables have their own, the first one's."""
+        return next((choice.options for choice in self.chosen.values()), self.settings)
+
+    @cached_property
+    def chosen(self) -> Mapping[str, Choice]:
+        """The settings of each longer table, by its name; a table is read only where its method chooses by it."""
+        found = {}
+        for table in self.tables:
+            if table.rows_after > table.rows_before:
+                asked = replace(self.settings, method=self.recorded.get(table.name, self.settings.method))
+                found[table.name] = Choice(asked)
+                if asked.chooses:
+                    reserved = table.reserved_rows
+                    found[table.name] = choose_settings(
+                        self._read(table)[reserved:], table.rows_after - reserved, asked
+                    )
+        return found
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """The method of each longer table with all of its settings, by the table's name."""
+        return {name: choice.options.full_method for name, choice in self.chosen.items()}
+
+    @property
+    def stated(self) -> Resize:
+        """The settings as a recipe states them: the method named, with every number that holds for all tables."""
+        if not self.makes_rows:
+            return replace(self.settings, method=self.method, keep_first=None, drop_last=0)
+        method, *others = {*self.methods.values()}
+        method = self.settings.full_method if others else method
+        return replace(self.settings, method=method, keep_first=self.settings.kept_first)
 
     @property
     def keeps_learned_rows(self) -> bool:
@@ -130,7 +164,7 @@ class ResizePlan:
     @property
     def consequences(self) -> str:
         """What the new length is worth before any training, in a sentence."""
-        after, options, method = self.max_len_after, self.settings, self.settings.facts
+        after, options, method = self.max_len_after, self.settings, self._made_by.facts
         if not self.is_changed:
             return "Its table is the old one, row for row."
         if not self.makes_rows:
@@ -166,7 +200,8 @@ class ResizePlan:
     def _warnings(self) -> Iterator[str]:
         checkpoint = self.checkpoint
         if not self.is_changed:
-            flags = ", ".join(self.settings.method_flags)
+            is_copy = self.settings.method == METHOD_NAMES[0]  # as the recipe of such an output says
+            flags = ", ".join(self.settings.method_flags[is_copy:])
             what = "the same weights as safetensors" if self.layouts else "a copy"
             what += ", with the limits mended." if self.edits else "."
             what += f" {flags} had nothing to do." if flags else ""
@@ -235,15 +270,18 @@ class ResizePlan:
             import ml_dtypes
 
             versions["ml_dtypes"] = ml_dtypes.__version__
+        stated = self.stated
+        own = self.methods if {*self.methods.values()} - {stated.method} else {}
         provenance: dict[str, Any] = {
             "family": self.family,
-            "method": self.method,
-            **({"convention": METHODS[self.method].convention} if self.makes_rows else {}),
+            "method": stated.method,
+            **({"convention": self._made_by.facts.convention} if self.makes_rows else {}),
             "revision": source.revision,
             "source_fingerprint": UNKNOWN_HASH.format(2 * len(self.tables)),
             "tables": [
                 {
                     "name": table.name,
+                    **({"method": own[table.name]} if table.name in own else {}),
                     "rows_before": table.rows_before,
                     "rows_after": table.rows_after,
                     "sha256_before": UNKNOWN_HASH.format(2 * number),
@@ -253,8 +291,7 @@ class ResizePlan:
             ],
             "versions": versions,
         }
-        values = recipe_values(Recipe(ref, self.settings), makes_rows=self.makes_rows)
-        return recipe_text(values | {"provenance": provenance}, folder)
+        return recipe_text(recipe_values(Recipe(ref, stated)) | {"provenance": provenance}, folder)
 
     def _card(self) -> str:
         """Return the model card: the source's own, and a section on the resize."""
@@ -337,7 +374,7 @@ class ResizePlan:
         began, checkpoint = time.perf_counter(), self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
-        warnings, choices, hashes = list(self.warnings), list[str](), list[str]()
+        warnings, hashes = list(self.warnings), list[str]()
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
         tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, sum(sizes.values())
@@ -350,7 +387,6 @@ class ResizePlan:
                 before = self._read(table)
                 after = tensors[table.name] = self.resized(table, before)
                 hashes += [table_hash(before), table_hash(after)]
-                choices += self._choice(table, before)
                 bad, bad_now = nonfinite_rows(before), len(nonfinite_rows(after))
                 if bad:
                     warnings.append(
@@ -367,19 +403,12 @@ class ResizePlan:
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - began, 3)
-        return ResizeResult(self, folder, tuple(warnings), size, seconds, tuple(choices))
+        return ResizeResult(self, folder, tuple(warnings), size, seconds, self.choices)
 
+    @property
     def choices(self) -> tuple[str, ...]:
-        """Say what a method that goes by a table's own figures makes of them; for others no table is read."""
-        if not self.makes_rows or METHODS[self.method].explain is None:
-            return ()
-        return tuple(said for table in self.tables for said in self._choice(table, self._read(table)))
-
-    def _choice(self, table: TablePlan, before: NDArray[Any]) -> list[str]:
-        if table.rows_after <= table.rows_before:
-            return []
-        said = explain_choice(before[table.reserved_rows :], table.max_len_after, self.settings)
-        return [f"{table.name}: {said}"] if said else []
+        """What was chosen for each table by its own figures, in words."""
+        return tuple(f"{name}: {choice.why}" for name, choice in self.chosen.items() if choice.why)
 
     def _read(self, table: TablePlan) -> NDArray[Any]:
         return read_floats(self.checkpoint.names[table.name], table.name)
@@ -388,7 +417,8 @@ class ResizePlan:
         """Return one of the `tables`, shape (rows_before, hidden_size), at its new length, in its dtype."""
         positions = table.rows_after - table.reserved_rows
         try:
-            return resize_with_reserved(before, table.reserved_rows, positions, self.settings)
+            options = self.chosen[table.name].options if table.name in self.chosen else self.settings
+            return resize_with_reserved(before, table.reserved_rows, positions, options)
         except MemoryError:
             what = f"A table of {table.rows_after:,} rows of {table.hidden_size:,}"
             raise ResizeError(f"{what} does not fit in this machine's memory.", "Give a smaller --to.") from None
@@ -434,15 +464,15 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
     Args:
         reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, which is downloaded.
         to: Usable token positions wanted, ≥ 1; reserved rows come on top.
-        method: The name of one of `list_methods`; None is ``copy``, and must stand where the table gets shorter.
+        method: The name of one of `list_methods`, with its settings where they should not be the default's:
+            ``bands:sigma=4,gain=1.2``. None is ``copy``, or ``truncate`` where the table gets shorter.
         settings: Any of these, by their names: ``keep_first`` and ``drop_last`` (positions at the start and the end
-            that the method does not read), the method's own ``scope``, ``alpha``, ``seed``, ``sigma``, ``repeat`` and
-            ``gain`` (see `list_methods`), ``part`` (which of several tables: encoder, decoder, text, …),
+            that the method does not read), ``part`` (which of several tables: encoder, decoder, text, …),
             ``fix_limits`` (make all files state the table's length even where it stays), ``copy_code`` (copy code in
             the folder too; nothing in it is run), ``revision``, ``subfolder`` and ``variant`` (which copy of the
-            checkpoint), ``family`` (the model type to take it for), and for a model type that is not in the registry
-            ``table`` (its tensor), ``config_key`` (the key that states its length) and ``offset`` (its rows before
-            position 0).
+            checkpoint), ``model_type`` (the model type to take it for), and for one that is not in the registry
+            ``tensor`` (its table), ``config_key`` (the key that states its length) and ``reserved_rows`` (its rows
+            before position 0).
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -455,13 +485,14 @@ def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None =
     return plan_model(open_model(ref), asked)
 
 
-def plan_model(model: OpenedModel, settings: Resize) -> ResizePlan:
-    """Plan the resize of a checkpoint that is open already; see `plan_resize`."""
+def plan_model(model: OpenedModel, settings: Resize, recorded: Mapping[str, str] | None = None) -> ResizePlan:
+    """Plan the resize of a checkpoint that is open already; see `plan_resize` and `ResizePlan.recorded`."""
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     describe = partial(describe_table, checkpoint)
     tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config))
-    return ResizePlan(model, settings, tables, plan_edits(model, tables), *plan_buffers(checkpoint, tables))
+    edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
+    return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
 
 
 @takes(CheckpointRef, Resize)

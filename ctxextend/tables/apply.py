@@ -1,94 +1,131 @@
 """From a table as it is stored to the same table at another length, in the same dtype."""
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import ResizeError, flag_name, refuse
+from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
 from ctxextend.tables.bands import SHORTEST
-from ctxextend.tables.method_facts import METHOD_NAMES, SCOPES, Method
-from ctxextend.tables.methods import METHODS
+from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, Method, Setting, method_text, typed_name
+from ctxextend.tables.methods import METHODS, find_method
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
+Options = TypeVar("Options", bound="MethodOptions")
 
-# Flags that only some methods take.
-OWN_FLAGS = ("scope", "alpha", "seed", "sigma", "repeat", "gain")
-# Rows below which a Gaussian reaches no other row.
-MIN_SIGMA = 0.5
 # Columns of the table that `still_learned` resizes in place of a real one.
 SAMPLE_WIDTH = 8
+# What counts positions that a method leaves out; where one takes no `keep_first`, nothing is kept.
+COUNT = Setting("", "a whole number from 0 to 2**63 - 1", 0, int, lambda count: 0 <= count < 2**63)
+COUNTS = ("keep_first", "drop_last")
+
+
+def read_method(text: str) -> tuple[str, dict[str, Any], list[ResizeError]]:
+    """Read a method with its settings, ``bands:sigma=4,gain=1.2``.
+
+    Returns its name, the settings by name (``keep-first`` and ``drop-last`` too) and everything that is wrong.
+    """
+    name, _, rest = (part.strip() for part in text.partition(":"))
+    taken = dict[str, Setting]()
+    if name != TRUNCATE:
+        try:
+            method = find_method(name)
+        except ResizeError as error:
+            return name, {}, [error]
+        taken |= method.settings
+        taken |= dict.fromkeys(COUNTS[method.keep_first is None :], COUNT)
+    given, faults, takes = dict[str, Any](), list[ResizeError](), ", ".join(map(typed_name, taken)) or "no settings"
+    for part in rest.split(",") if rest else ():
+        typed, _, value = (word.strip() for word in part.partition("="))
+        key, what = typed.replace("-", "_"), f"--method {name}"
+        if key not in taken:
+            hint = f"{did_you_mean(key, map(typed_name, taken))} It takes {takes}.".lstrip()
+            faults.append(ResizeError(f"{what} does not take {typed!r:.60}.", hint))
+        elif key in given:
+            faults.append(ResizeError(f"{what} has {typed} twice.", "Leave one of them out."))
+        else:
+            try:
+                given[key] = taken[key].read(value)
+                if not taken[key].allows(given[key]):
+                    raise ValueError
+            except ValueError:
+                told = f"{what}: {typed} must be {taken[key].must}, got {value!r:.60}."
+                faults.append(ResizeError(told, f"{name} takes {takes}."))
+    return name, given, faults
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions:
-    """A method and its flags, checked against each other."""
+    """A method with its settings, checked."""
 
-    method: str | None = None  # a key of `METHODS`; None is `copy`, and all that a shorter table allows
+    # A name of `METHODS` with its settings, as `read_method` reads them, or `TRUNCATE`, which makes no rows; None is
+    # `copy`, and all that a shorter table allows.
+    method: str | None = None
     # Positions at the start that the method neither reads nor changes; None is the method's default.
     keep_first: int | None = None
     drop_last: int = 0  # positions at the end that are no source for new rows
-    # The flags that only some methods take, see `OWN_FLAGS`; None is the method's default.
-    scope: str | None = None  # for `sinusoidal`: ``new`` rows or ``all``
-    alpha: float | None = None  # for `hierarchical`: the weight of the first digit, above 0, below 1 and not 0.5
-    seed: int | None = None  # for `random`: the seed of what is drawn, ≥ 0
-    sigma: float | None = None  # for `bands`: rows of the Gaussian that parts slow from fast, ≥ 0
-    # For `bands`: the first of the rows that repeat, and one behind the last, reserved rows not counted.
-    repeat: tuple[int, int] | None = None
-    gain: float | None = None  # for `bands`: by how much rows are moved away from their mean, above 0
 
     def __post_init__(self) -> None:
         for known in fields(self):
             value = getattr(self, known.name)
-            value = value.item() if isinstance(value, np.generic) else value
-            if known.name in ("alpha", "sigma", "gain") and type(value) is int:
-                value = float(value)
-            object.__setattr__(self, known.name, tuple(value) if isinstance(value, list) else value)
+            object.__setattr__(self, known.name, value.item() if isinstance(value, np.generic) else value)
+        if self.method is not None:
+            name, given, wrong = read_method(str(self.method))
+            for key in given.keys() & {*COUNTS}:
+                if getattr(self, key) == getattr(MethodOptions, key):
+                    object.__setattr__(self, key, given.pop(key))
+            object.__setattr__(self, "method", str(self.method) if wrong else method_text(name, given))
         refuse(self.faults())
 
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
-        for name in ("keep_first", "drop_last", "seed"):
-            value = getattr(self, name)
-            if value is not None and not (type(value) is int and 0 <= value < 2**63):
-                yield ResizeError(f"{flag_name(name)} must be 0 or more and below 2**63, not {value!r}.")
-        if self.method not in (None, *METHODS):
-            yield ResizeError(f"There is no method {self.method!r}.", f"Methods: {', '.join(METHODS)}.")
+        for key in COUNTS:
+            value = getattr(self, key)
+            if value is not None and not (type(value) is int and COUNT.allows(value)):
+                yield ResizeError(f"{flag_name(key)} must be {COUNT.must}, got {value!r}.")
+        name, given, wrong = read_method(METHOD_NAMES[0] if self.method is None else self.method)
+        yield from wrong
+        if wrong:
             return
-        taken = (*self.facts.flags, *(("keep_first",) if self.facts.keep_first is not None else ()))
-        for name in ("keep_first", *OWN_FLAGS):
-            value = getattr(self, name)
-            if name not in taken and (value if name == "keep_first" else value is not None):
-                told = f"{flag_name(name)} has no meaning for --method {self.facts.name}."
-                yield ResizeError(told, "Leave it out.")
-        if self.scope not in (None, *SCOPES):
-            yield ResizeError(f"There is no scope {self.scope!r}.", f"Scopes: {', '.join(SCOPES)}.")
-        if self.scope == "all" and self.drop_last:
-            yield ResizeError("--drop-last has no meaning with --scope all: no learned row is read.", "Leave it out.")
-        if self.alpha is not None and not (0 < self.alpha < 1 and self.alpha != 0.5):
-            why = f"--alpha must be above 0 and below 1, not {self.alpha!r}; 0.5 gives two positions one row."
-            yield ResizeError(why, "0.4 is the usual choice.")
-        if self.sigma is not None and self.sigma != 0 and not MIN_SIGMA <= self.sigma < math.inf:
-            yield ResizeError(f"--sigma must be 0, or {MIN_SIGMA} or more, not {self.sigma!r}.", "8 is a usual choice.")
-        if self.gain is not None and not 0 < self.gain < math.inf:
-            yield ResizeError(f"--gain must be above 0, not {self.gain!r}.", "1 moves nothing.")
-        if self.repeat is not None:
-            ends = self.repeat if isinstance(self.repeat, tuple) else ()
-            if [type(end) for end in ends] != [int, int] or not 0 <= ends[0] < ends[1]:
-                yield ResizeError(f"--repeat {self.repeat!r} holds no rows.", "Give A:B for rows A to B-1.")
-            if self.sigma == 0:
-                why = "--repeat has no meaning with --sigma 0: nothing is repeated."
-                yield ResizeError(why, "Leave one of them out.")
+        for key in given.keys() & {*COUNTS}:
+            told = f"{flag_name(key)} is given by itself and in --method {self.method}."
+            yield ResizeError(told, "Leave one of them out.")
+        if self.facts.keep_first is None and self.keep_first:
+            yield ResizeError(f"--keep-first has no meaning for --method {name}.", "Leave it out.")
+        if name == "sinusoidal" and given.get("scope") == "all" and self.drop_last:
+            why = "--drop-last has no meaning for --method sinusoidal:scope=all: no learned row is read."
+            yield ResizeError(why, "Leave it out.")
+        if name == "bands" and given.get("sigma") == 0 and "repeat" in given:
+            yield ResizeError("--method bands: repeat has no meaning with sigma=0.", "Leave one of them out.")
 
     @property
     def facts(self) -> Method:
         """What is known of the method."""
-        return METHODS[self.method or METHOD_NAMES[0]]
+        return METHODS.get((self.method or "").partition(":")[0], METHODS[METHOD_NAMES[0]])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The method's own settings with their values; None is chosen from the table."""
+        _, given, _ = read_method(METHOD_NAMES[0] if self.method is None else self.method)
+        return {name: known.default for name, known in self.facts.settings.items()} | given
+
+    def with_settings(self: Options, **changes: Any) -> Options:
+        """Return the same with other values of the method's own settings; None leaves one out."""
+        return replace(self, method=method_text(self.facts.name, self.settings | changes))
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the method chooses settings by a table's own figures."""
+        return self.facts.choose is not None and (not self.settings or None in self.settings.values())
+
+    @property
+    def full_method(self) -> str:
+        """The method with all of its settings, their defaults too."""
+        return method_text(self.facts.name, self.settings)
 
     @property
     def kept_first(self) -> int:
@@ -96,23 +133,9 @@ class MethodOptions:
         return (self.facts.keep_first or 0) if self.keep_first is None else self.keep_first
 
     @property
-    def flags(self) -> dict[str, Any]:
-        """The method's own flags with their values."""
-        given = {name: getattr(self, name) for name in self.facts.flags}
-        return {name: self.facts.flags[name] if value is None else value for name, value in given.items()}
-
-    @property
-    def typed_flags(self) -> dict[str, Any]:
-        """The flags as they are typed, by name; None for those that were left out and make no difference."""
-        keeps = self.kept_first or self.facts.keep_first
-        named = {"keep-first": self.kept_first if keeps else None, "drop-last": self.drop_last or None}
-        given = {name: getattr(self, name) for name in OWN_FLAGS}
-        return named | given | {"repeat": self.repeat and "{}:{}".format(*self.repeat)}
-
-    @property
     def keeps_learned_rows(self) -> bool:
         """Whether every learned row stays as it is, bit for bit, whatever the table's length."""
-        return self.facts.keeps_learned_rows and self.scope != "all"
+        return self.facts.keeps_learned_rows and self.settings.get("scope") != "all"
 
     def kept_of(self, learned: int) -> int:
         """Return how many of a number of learned rows stay as they are, bit for bit, at the start."""
@@ -133,18 +156,19 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     if rows <= learned:
         return table[:rows].copy()
     check_source_rows(learned, rows, options)
-    first, method, flags = options.kept_first, options.facts, options.flags
+    options = choose_settings(table, rows, options).options
+    first, method, settings = options.kept_first, options.facts, options.settings
     if method.takes_start:
-        flags["start"] = first
+        settings["start"] = first
     unread = first
     if method.reads_kept_rows:
-        flags["keep"], unread = first, 0
+        settings["keep"], unread = first, 0
     source = table[unread : learned - options.drop_last]
     kept = options.kept_of(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # the caller looks for rows that are not finite
-        made = method.function(source if method.repeats_rows else source.astype(np.float64), rows - unread, **flags)
+        made = method.function(source if method.repeats_rows else source.astype(np.float64), rows - unread, **settings)
         for start in range(kept, rows, BLOCK_ROWS):
             block = made[start - unread : start - unread + BLOCK_ROWS]
             result[start : start + BLOCK_ROWS] = block if method.repeats_rows else cast(block, table.dtype)
@@ -157,19 +181,34 @@ def resize_with_reserved(table: Table, reserved_rows: int, positions: int, optio
     return np.concatenate([table[:reserved_rows], resized]) if reserved_rows else resized
 
 
-def explain_choice(table: Table, rows: int, options: MethodOptions) -> str | None:
-    """Describe what a method chose by a table's own figures; None where it chooses nothing."""
-    explain = options.facts.explain
-    if explain is None:
-        return None
+class Choice(NamedTuple):
+    """A method with the settings that a table's own figures chose."""
+
+    options: Any  # the `MethodOptions` that they complete, of the same class
+    why: str = ""  # what was chosen and by which figures, in words; empty where nothing was
+
+
+def choose_settings(table: Table, rows: int, options: MethodOptions) -> Choice:
+    """Choose by a table's rows, shape (n, d), the settings that make it so many rows and were left to it.
+
+    With what was chosen, and without choosing, the method makes the same rows, bit for bit.
+    """
+    if options.facts.choose is None or not options.chooses:
+        return Choice(options)
     source = table[: len(table) - options.drop_last].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        return explain(source, rows, keep=options.kept_first, **options.flags)
+        method, why = options.facts.choose(source, rows, keep=options.kept_first, **options.settings)
+    return Choice(replace(options, method=method, keep_first=options.kept_first), why)
 
 
 def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
     """Refuse flags that leave no learned row to create new ones from, and more rows than a method can create."""
     first, last, method = options.kept_first, options.drop_last, options.facts
+    if options.method == TRUNCATE:
+        raise ResizeError(
+            f"--method {TRUNCATE} makes no new rows, and {rows} positions are more than the {learned} learned ones.",
+            "Name another method: ctxextend methods lists them.",
+        )
     if method.reads_kept_rows and first <= learned:
         first = 0  # what is kept is a source too
     source = learned - first - last
@@ -180,17 +219,19 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             f"{flags} by --method {method.name}: of {learned} learned positions none is left to make new rows from.",
             f"Use --keep-first {(learned - last) // 2}." if last < learned else f"--drop-last must be below {learned}.",
         )
-    if (options.repeat or options.sigma) and learned - last < SHORTEST:
-        raise ResizeError(
-            f"--{'repeat' if options.repeat else 'sigma'} parts a table of {SHORTEST} rows or more, and "
-            f"{learned - last} are read.",
-            "Leave it out: shorter tables are stretched.",
-        )
-    if options.repeat and options.repeat[1] > learned - last:
-        raise ResizeError(
-            f"--repeat {options.repeat[0]}:{options.repeat[1]} goes beyond the {learned - last} rows that are read.",
-            f"Let it end at {learned - last} or before.",
-        )
+    settings = options.settings if method.name == "bands" else {}
+    for name in ("sigma", "repeat"):
+        if settings.get(name) and learned - last < SHORTEST:
+            raise ResizeError(
+                f"--method {options.method} splits a table of {SHORTEST} rows or more, and {learned - last} are read.",
+                f"Leave {name} out: shorter tables are stretched.",
+            )
+    for name in ("repeat", "within"):
+        if (settings.get(name) or (0, 0))[1] > learned - last:
+            raise ResizeError(
+                f"--method {options.method}: {name} goes beyond the {learned - last} rows that are read.",
+                f"Let it end at {learned - last} or before.",
+            )
     if method.max_rows and rows > first + method.max_rows(source):
         most = first + method.max_rows(source)
         raise ResizeError(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, MOVED, method
+from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, MOVED, Setting, method, method_text, read_range
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
@@ -22,6 +22,13 @@ Indices = NDArray[np.int64]
 # Rows on either side of a seam that are compared and blended, and rows below which a table is too short to be split.
 SEAM = 8
 SHORTEST = 4 * SEAM
+# Rows below which a Gaussian reaches no other row.
+LEAST_SIGMA = 0.5
+# Settings of `bands`: nothing is given; nothing is repeated or widened, which is linear interpolation.
+NOTHING_GIVEN: dict[str, Any] = {"sigma": None, "repeat": None, "gain": None, "within": None}
+LINEAR: dict[str, Any] = {**NOTHING_GIVEN, "sigma": 0.0, "gain": 1.0}
+# What a range of rows must be.
+ROWS = "A:B with 0 <= A < B"
 # Standard deviations of the narrowest and the widest Gaussian that are tried, in rows, and the share of the table that
 # the widest may have.
 MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
@@ -49,34 +56,58 @@ MIN_NORM = 0.2
 COLUMNS = 64
 
 
-def explain_bands(
-    table: Rows,
-    rows: int,
-    *,
-    keep: int = 0,
-    sigma: float | None = None,
-    repeat: tuple[int, int] | None = None,
-    gain: float | None = None,
-) -> str:
-    """Describe what `bands` does with a table, and by which of its figures; arguments as there."""
-    split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat)
+def _is_range(rows: tuple[int, int]) -> bool:
+    return 0 <= rows[0] < rows[1] < 2**63
+
+
+def choose_bands(table: Rows, rows: int, *, keep: int = 0, **given: Any) -> tuple[str, str]:
+    """Choose the settings of `bands` for a table, and say by which of its figures; arguments as there."""
+    given = NOTHING_GIVEN | given
+    gain = given.pop("gain")
+    split = choose_split(table, keep=keep, **given)
     widened = default_gain(split, len(table), rows) if gain is None else gain
+    chosen = {
+        "sigma": split.sigma if given["sigma"] is None else given["sigma"],
+        "repeat": given["repeat"] or (split.repeat if split.sigma else None),
+        "gain": widened,
+        "within": (split.head, split.stop),
+    }
+    text = method_text("bands", chosen)
     if not _can_be_split(table[split.head : split.stop]):
-        return f"bands without a fast part: the rows are too few to part, or no numbers; gain {widened:.3g}"
+        return text, f"bands without a fast part: the rows are too few to part, or no numbers; gain {widened:.3g}"
     near = "rows grow apart within an eighth of the table" if split.is_local else "far rows are much like near ones"
     why = f"gain {widened:.3g} ({'as given' if gain is not None else near})"
     if not split.sigma:
         left = f" (smoothing leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise)"
-        return f"bands without a fast part{left if sigma is None else ''}: the rows are stretched, {why}"
-    first, stop = split.repeat
+        left *= given["sigma"] is None
+        return text, f"bands without a fast part{left}: the rows are stretched, {why}"
     left = f"it leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise"
-    what = f"bands with sigma {split.sigma:.3g} ({left}), --repeat {first}:{stop} (its ends match by {split.match:.2f})"
-    return f"{what}, {why}"
+    what = f"bands with sigma {split.sigma:.3g} ({left}), repeat {split.repeat[0]}:{split.repeat[1]}"
+    return text, f"{what} (its ends match by {split.match:.2f}), {why}"
 
 
 @method(
-    summary="stretch the slow part of the table, and repeat the fast part as it was learned",
-    flags={"sigma": None, "repeat": None, "gain": None},
+    summary="stretch the slow part of the table and repeat the fast part",
+    settings={
+        "sigma": Setting(
+            "the width in rows of the low-pass filter that splits slow from fast; 0 repeats nothing",
+            f"0, or at least {LEAST_SIGMA}",
+            None,
+            float,
+            lambda sigma: sigma == 0 or LEAST_SIGMA <= sigma < np.inf,
+        ),
+        "repeat": Setting("rows A to B-1 of the fast part repeat", ROWS, None, read_range, _is_range),
+        "gain": Setting(
+            "how far rows are moved away from their mean; 1 moves nothing",
+            "above 0",
+            None,
+            float,
+            lambda gain: 0 < gain < np.inf,
+        ),
+        "within": Setting(
+            "rows A to B-1 are split, without those at the ends that are unlike them", ROWS, None, read_range, _is_range
+        ),
+    },
     keeps_learned_rows=False,
     convention="slow: local lines with Gaussian weights, stretched; fast: what they leave, repeated, the ends "
     "blended over 16 rows; both moved away from the mean by the gain; chosen from the table where not given",
@@ -84,7 +115,7 @@ def explain_bands(
     long_inputs=ALIKE,
     when="long texts must work at once, and short ones may change",
     reads_kept_rows=True,
-    explain=explain_bands,
+    choose=choose_bands,
     tolerance=LAPACK_TOLERANCE,
 )
 def bands(
@@ -95,6 +126,7 @@ def bands(
     sigma: float | None = None,
     repeat: tuple[int, int] | None = None,
     gain: float | None = None,
+    within: tuple[int, int] | None = None,
 ) -> Rows:
     """Stretch the slow band of the learned rows, and repeat the fast one as it was learned.
 
@@ -111,7 +143,7 @@ def bands(
     """
     if rows == len(table):
         return table.copy()
-    split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat)
+    split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat, within=within)
     source = table[split.head : split.stop]
     slow = smoothed(source, split.sigma) if split.sigma else source
     finite = np.isfinite(slow).all(axis=1)  # a row that is not must not spoil all others
@@ -157,22 +189,23 @@ def _fast_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Row
     return before.clip(0, last), after.clip(0, last), share
 
 
-def explain_auto(table: Rows, rows: int, *, keep: int = 0) -> str:
-    """Describe which method `auto` takes, and why; arguments as there."""
-    if len(table) < SHORTEST:
-        return f"auto took linear: {len(table)} rows tell too little of themselves to part them"
-    return f"auto took {explain_bands(table, rows, keep=keep)}"
+def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
+    """Choose the settings of `bands` that `auto` takes, and say why; arguments as there."""
+    short = len(table) < SHORTEST
+    method, why = choose_bands(table, rows, keep=keep, **(LINEAR if short else NOTHING_GIVEN))
+    few = f"linear: {len(table)} rows tell too little of themselves to part them"
+    return method, f"auto took {few if short else why}"
 
 
 @method(
-    summary="choose by the table's own figures, and say which and why: bands, or linear for fewer than 32 rows",
+    summary="choose the settings of bands from the table, or from --data",
     keeps_learned_rows=False,
     convention="as bands with all defaults, or as linear",
     short_inputs=MOVED,
     long_inputs=ALIKE,
     when="long texts must work at once, and short ones may change",
     reads_kept_rows=True,
-    explain=explain_auto,
+    choose=choose_auto,
     tolerance=LAPACK_TOLERANCE,
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
@@ -180,9 +213,7 @@ def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
 
     Source: our own.
     """
-    # bands without a fast band that widens nothing is linear interpolation
-    linear: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}
-    return bands(table, rows, keep=keep, **(linear if len(table) < SHORTEST else {}))
+    return bands(table, rows, keep=keep, **(LINEAR if len(table) < SHORTEST else NOTHING_GIVEN))
 
 
 @dataclass(frozen=True)
@@ -202,9 +233,14 @@ class BandSplit:
 
 
 def choose_split(
-    table: Rows, *, keep: int = 0, sigma: float | None = None, repeat: tuple[int, int] | None = None
+    table: Rows,
+    *,
+    keep: int = 0,
+    sigma: float | None = None,
+    repeat: tuple[int, int] | None = None,
+    within: tuple[int, int] | None = None,
 ) -> BandSplit:
-    """Choose from a table alone, shape (n, d), float64, how it is split; a given sigma or range is taken as it is.
+    """Choose from a table alone, shape (n, d), float64, how it is split; what is given is taken as it is.
 
     Sigma is where the valley begins that the spectrum of the rows has between what changes over the whole table and
     what changes from row to row. Where the fast band is little, or has the autocorrelation of noise, sigma is 0. Of the
@@ -212,7 +248,7 @@ def choose_split(
     alike, sigma is an eighth of the table, so that everything but its trend repeats. The first repetition begins behind
     the `keep` rows that will stay.
     """
-    split = _typical_rows(table)
+    split = _typical_rows(table) if within is None else BandSplit(*within)
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return split
@@ -236,12 +272,14 @@ def choose_split(
     return found
 
 
-def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list[tuple[int, int]]:
+def find_repeats(
+    table: Rows, sigma: float, most: int, *, keep: int = 0, within: tuple[int, int] | None = None
+) -> list[tuple[int, int]]:
     """Return the ranges whose ends are most alike, the best first, and last the range of all typical rows.
 
-    No two have nearly the same length, since those would differ in little; `sigma` and `keep` are as in `choose_split`.
+    No two have nearly the same length, since those would differ in little; the others are as in `choose_split`.
     """
-    split = _typical_rows(table)
+    split = _typical_rows(table) if within is None else BandSplit(*within)
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return []

@@ -28,8 +28,8 @@ MethodName = Literal[
     "auto",
 ]
 METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
-ScopeName = Literal["new", "all"]
-SCOPES: tuple[ScopeName, ...] = get_args(ScopeName)
+# Names what a shorter table is made by: its first rows.
+TRUNCATE = "truncate"
 
 # What several methods cost texts that fitted before.
 UNCHANGED = "texts that fitted before give exactly what they gave"
@@ -44,6 +44,41 @@ UNTRAINED = "the new positions mean nothing to it until it is trained"
 LAPACK_TOLERANCE = 1e-3
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A value that a method takes, typed behind the method's name: ``bands:sigma=4,gain=1.2``."""
+
+    does: str  # what it is, in a phrase
+    must: str  # what its value must be, in a phrase
+    default: Any  # None is chosen from the table
+    read: Callable[[str], Any] = field(metadata=not_in_json)  # ValueError where a text is no such value
+    allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
+
+
+def read_range(text: str) -> tuple[int, int]:
+    """Read ``A:B`` as the first of some rows, and the one behind the last."""
+    first, stop = map(int, text.split(":"))
+    return first, stop
+
+
+def method_text(name: str, settings: Mapping[str, Any]) -> str:
+    """Return a method with its settings as it is typed: ``bands:sigma=4,gain=1.2``; what is None is left out.
+
+    Reading it gives the same values, bit for bit.
+    """
+    texts = {
+        typed_name(key): ":".join(map(str, value)) if isinstance(value, tuple) else str(value).removesuffix(".0")
+        for key, value in settings.items()
+        if value is not None
+    }
+    return f"{name}:{','.join(f'{key}={text}' for key, text in texts.items())}" if texts else name
+
+
+def typed_name(key: str) -> str:
+    """Return the name of a setting as it is typed, by its key."""
+    return key.replace("_", "-")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A method and what users need to know of it."""
@@ -52,15 +87,15 @@ class Method:
     summary: str  # what it does, in one line
     keeps_learned_rows: bool  # whether they stay as they are, bit for bit
     keep_first: int | None = 0  # the default of ``keep_first``; None for methods that do not take it
-    # Flags of its own, beside ``keep_first`` and ``drop_last``, with their defaults.
-    flags: Mapping[str, Any] = field(default_factory=dict)
+    # Its own, beside ``keep_first`` and ``drop_last``, by name.
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     when: str  # when to use it, in a phrase
     source: str  # where it comes from: the last paragraph of the function's docstring
     convention: str  # what must be known to compute the same rows elsewhere
     short_inputs: str  # what it costs texts that fitted before
     long_inputs: str  # what it costs texts that did not
     tolerance: float = 0.0  # largest difference, relative to the median row norm, that recomputing may give
-    # ``function(table, rows, **flags) -> rows``, float64 in and out but for those that repeat rows.
+    # ``function(table, rows, **settings) -> rows``, float64 in and out but for those that repeat rows.
     function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
     # Whether `function` needs the absolute position of the first source row, as ``start``.
     takes_start: bool = field(default=False, metadata=not_in_json)
@@ -70,8 +105,9 @@ class Method:
     repeats_rows: bool = field(default=False, metadata=not_in_json)
     # The most rows that `function` can make of a number of source rows.
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
-    # Says in words what `function` chose by a table's figures, with the same arguments.
-    explain: Callable[..., str] | None = field(default=None, metadata=not_in_json)
+    # Chooses by a table's figures what settings leave open, with the arguments of `function`; returns the method with
+    # all of its settings as it is typed, and in words what was chosen and why.
+    choose: Callable[..., tuple[str, str]] | None = field(default=None, metadata=not_in_json)
 
 
 _FACTS: dict[str, Method] = {}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ctxextend.tables.bands  # noqa: F401  (whose methods belong to METHODS)
+from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables.method_facts import (
     CLOSER,
     LAPACK_TOLERANCE,
@@ -18,6 +19,7 @@ from ctxextend.tables.method_facts import (
     UNCHANGED,
     UNTRAINED,
     Method,
+    Setting,
     described_methods,
     method,
 )
@@ -74,8 +76,8 @@ def linear(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="continue with sinusoids, or with --scope all replace the table by them",
-    flags={"scope": "new"},
+    summary="continue with sinusoids; scope=all replaces the whole table",
+    settings={"scope": Setting("which rows are sinusoids", "new or all", "new", str, ("new", "all").__contains__)},
     keeps_learned_rows=True,
     convention="sin and cos interleaved; scope new: mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖",
     short_inputs=UNCHANGED,
@@ -164,7 +166,7 @@ def mirror(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="keep the first 20 rows, stretch the others in equal steps, and go on past the last",
+    summary="keep the first 20 rows and stretch the others, as Long-CLIP does",
     keeps_learned_rows=False,
     convention="row t is read at source position t·n/m, past the last row along the last step, in float64",
     short_inputs=MOVED,
@@ -185,8 +187,16 @@ def stretch(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="write positions in two digits to the base n, the learned rows, and add a row for each digit",
-    flags={"alpha": 0.4},
+    summary="combine two learned rows for each position, one per digit",
+    settings={
+        "alpha": Setting(
+            "the weight of the first digit; 0.5 would give two positions one row",
+            "above 0 and below 1, and not 0.5",
+            0.4,
+            float,
+            lambda alpha: 0 < alpha < 1 and alpha != 0.5,
+        )
+    },
     keeps_learned_rows=True,
     convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in float64",
     short_inputs=UNCHANGED,
@@ -246,8 +256,10 @@ def mean(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="draw the new rows at random, with the learned ones' mean and standard deviation",
-    flags={"seed": 0},
+    summary="draw the new rows at random, like the learned ones",
+    settings={
+        "seed": Setting("the random seed", "a whole number from 0 to 2**63 - 1", 0, int, lambda seed: 0 <= seed < 2**63)
+    },
     keeps_learned_rows=True,
     convention="mean + std·z by column, z row by row from numpy.random.default_rng(seed).standard_normal",
     short_inputs=UNCHANGED,
@@ -271,7 +283,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
 
 
 @method(
-    summary="continue the leading components of the learned rows as sinusoids fitted to them",
+    summary="continue the leading components as fitted sinusoids",
     keeps_learned_rows=True,
     convention="64 components, up to 16 common frequencies; up to twice as far from the mean as learned rows",
     short_inputs=UNCHANGED,
@@ -302,7 +314,7 @@ def spectral(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="continue by the rotation that best takes each learned row to the next",
+    summary="continue by the rotation that best takes each row to the next",
     keeps_learned_rows=True,
     convention="orthogonal Procrustes in 512 components around the mean; as far from it as the median row",
     short_inputs=UNCHANGED,
@@ -379,6 +391,14 @@ def _interpolated(
 
 
 METHODS: Mapping[str, Method] = described_methods()
+
+
+def find_method(name: str) -> Method:
+    """Return the method of a name; raise ResizeError where there is none, and say which is nearest."""
+    if name in METHODS:
+        return METHODS[name]
+    hint = did_you_mean(name, METHODS) or f"Methods: {', '.join(METHODS)}."
+    raise ResizeError(f"There is no method {name!r:.60}.", hint)
 
 
 def list_methods() -> list[Method]:

@@ -27,7 +27,6 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.recipe_file import Provenance, learned_before
 from ctxextend.tables.apply import learned_rows, nonfinite_rows
-from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import describe_rows
 
 Table = NDArray[Any]
@@ -148,7 +147,7 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
     after = read_floats(resized.names[table.name], table.name)
     expected = plan.resized(table, before)
     matches = _equal_rows(expected, after)
-    if plan.makes_rows and (tolerance := METHODS[plan.method].tolerance):
+    if plan.makes_rows and (tolerance := plan.settings.facts.tolerance):
         wanted = expected.astype(np.float64)
         norm = np.median(np.linalg.norm(wanted, axis=1))
         is_near = np.linalg.norm(wanted - after.astype(np.float64), axis=1) <= tolerance * norm
@@ -197,7 +196,7 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
 def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
     """Say how many rows are those that the method makes, and what became of the learned ones."""
     plan, count = expected.plan, int(compared.matches.sum())
-    tolerance = METHODS[plan.method].tolerance if plan.makes_rows else 0.0
+    tolerance = plan.settings.facts.tolerance if plan.makes_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
     what = f"what {plan.method} makes" if plan.is_changed else "what they were"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"

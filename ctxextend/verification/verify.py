@@ -17,7 +17,7 @@ from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Resize, flag_words, takes
+from ctxextend.recipe import CheckpointRef, Resize, takes
 from ctxextend.recipe_file import find_base, read_provenance
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import (
@@ -182,7 +182,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
     chain = recipe.chain if recipe else ()
     for place, step in enumerate(chain):
         try:
-            plan = plan_model(model, step.settings)
+            plan = plan_model(model, step.settings, step.methods)
         except ResizeError as error:
             reasons.append(f"The recipe beside it does not fit {model.ref.source}: {error.message}")
             continue
@@ -216,8 +216,10 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
         with suppress(ResizeError):  # this method needs more rows
             matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
             if matches.all():
-                words = flag_words(plan.settings.typed_flags) if plan.makes_rows else []
-                return ExpectedResize(plan, None, " ".join(["found by trying", *words]), notes)
+                kept = f" --keep-first {plan.settings.kept_first}" * (
+                    plan.makes_rows and bool(plan.settings.kept_first)
+                )
+                return ExpectedResize(plan, None, f"found by trying{kept}", notes)
             if matches.sum() > most:
                 best, most = plan, matches.sum()
     if best is not None:

@@ -144,7 +144,7 @@ YAML = {
 }
 PLACES = (
     *("@", "source: @", "source: tiny-gpt2\nresize: @", "source: tiny-gpt2\nresize:\n  to: @"),
-    "source: tiny-gpt2\nresize:\n  to: 256\n  method: hierarchical\n  alpha: @",
+    "source: tiny-gpt2\nresize:\n  to: 256\n  method: hierarchical:alpha=@",
     "source: tiny-gpt2\nresize:\n  to: 256\nprovenance:\n  x: @",
 )
 
