@@ -47,6 +47,9 @@ class CheckpointRef:
     # The key that states the table's length, with dots where configs are nested; goes with `tensor`.
     config_key: str | None = None
     reserved_rows: int = 0  # the table's rows before position 0; goes with `tensor`
+    # What cuts its texts into tokens in place of its own folder's files: a folder, a bundled name, a Hub id, or a
+    # meta.pkl of nanoGPT.
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         if self.tensor is None and (self.config_key is not None or self.reserved_rows):

@@ -375,11 +375,20 @@ class BaseCheckpoint:
     chain: tuple[Provenance, ...] = ()  # what was made of it, the newest first; empty where the user named the base
 
 
-def find_base(written: Provenance | None, named: str | None = None) -> BaseCheckpoint | None:
-    """Return the base that the user named, or the first that the recipe beside a checkpoint knows; else None."""
+def find_base(
+    written: Provenance | None, named: str | None = None, tokenizer: str | None = None
+) -> BaseCheckpoint | None:
+    """Return the base that the user named, or the first that the recipe beside a checkpoint knows; else None.
+
+    `tokenizer` is what the checkpoint is read with, where that is not its own: it reads the base too.
+    """
     if named is not None:
-        return BaseCheckpoint(CheckpointRef(named))
-    return None if written is None else BaseCheckpoint(written.chain[-1].base, written.chain[-1].hashes, written.chain)
+        return BaseCheckpoint(CheckpointRef(named, tokenizer=tokenizer))
+    if written is None:
+        return None
+    first = written.chain[-1]
+    ref = replace(first.base, tokenizer=tokenizer or first.base.tokenizer)
+    return BaseCheckpoint(ref, first.hashes, written.chain)
 
 
 def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int = 1) -> Provenance:

@@ -177,7 +177,7 @@ def test_vectors_of_one_token_are_drawn_to_the_mean_of_the_directions_in_all_win
 
 def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[EvalModel, EvalModel]) -> None:
     student, teacher = pair
-    for tokenizer in (replace(teacher.tokenizer, after=(2,)), TextTokenizer.from_folder(get_model_path())):
+    for tokenizer in (replace(teacher.tokenizer, after=(2,)), TextTokenizer.open(get_model_path())):
         with pytest.raises(CheckpointError, match="different tokens"):
             Distillation(student, replace(teacher, tokenizer=tokenizer))
 

@@ -1,6 +1,7 @@
 """Checkpoints of nanoGPT, resized into GPT-2 checkpoints that compute the same."""
 
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import transformers
 from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
-from ctxextend.checkpoints.nanogpt import BLOCK, from_nanogpt, is_nanogpt
+from ctxextend.checkpoints.nanogpt import BLOCK, character_tokenizer, from_nanogpt, is_nanogpt
+from ctxextend.evaluation.eval_model import open_eval_model
+from ctxextend.recipe import CheckpointRef
 from tests import pico
+from tests.trainings import invoke
 
 OLD, NEW = 16, 40
 ARGUMENTS: dict[str, Any] = {
@@ -207,3 +211,85 @@ def test_is_nanogpt_knows_others() -> None:
     no_tensors = {"model": torch.ones(1), "model_args": {"block_size": 1}}
     others: list[Any] = [None, [], {"model": {}}, {"model": {}, "model_args": ["block_size"]}, no_tensors]
     assert [content for content in others if is_nanogpt(content)] == []
+
+
+# Evaluated, compared and trained as it is, with a tokenizer from elsewhere
+
+
+TEXT = "to be, or not to be: that is the question\n"
+
+
+def write_folder(folder: Path) -> tuple[Path, Path]:
+    """Write what train.py leaves, and the vocabulary of characters that prepare.py writes."""
+    out, meta = folder / "out", folder / "meta.pkl"
+    out.mkdir()
+    torch.save(make(), out / "ckpt.pt")
+    characters = dict(enumerate(sorted(set(TEXT))))
+    stoi = {character: number for number, character in characters.items()}
+    meta.write_bytes(pickle.dumps({"vocab_size": len(characters), "itos": characters, "stoi": stoi}))
+    Path("text.txt").write_text(TEXT * 40)
+    return out, meta
+
+
+def test_open_eval_model_of_a_nanogpt_checkpoint_computes_what_nanogpt_does(tmp_path: Path) -> None:
+    out, meta = write_folder(tmp_path)
+    model = open_eval_model(CheckpointRef(str(out), tokenizer=str(meta)), "fp32")
+    ids = model.tokenizer.encode(TEXT[:OLD])
+    assert ids.tolist() == [sorted(set(TEXT)).index(character) for character in TEXT[:OLD]]
+    assert model.tokenizer.tokenizer.decode(ids) == TEXT[:OLD]
+    assert (model.kind, model.max_len, model.tokenizer.num_special) == ("causal", OLD, 0)
+    assert any("gelu_new" in note for note in model.notes)
+    ours = logits(make()["model"], torch.tensor(ids))
+    with torch.no_grad():
+        theirs = model.model(torch.tensor(ids)[None]).logits[0]
+    torch.testing.assert_close(theirs, ours, atol=1e-6, rtol=0)
+
+
+def test_nanogpt_folder_is_evaluated_compared_and_trained_with_a_tokenizer(tmp_path: Path) -> None:
+    out, meta = write_folder(tmp_path)
+    text = ("--data", "text.txt", "--tokenizer", meta)
+    found = invoke("evaluate", out, *text, "--measure", "position", "--json")
+    assert found.exit_code == 0, found.output
+    loss = json.loads(found.stdout)
+    assert (loss["family"], loss["kind"]) == ("gpt2", "causal")
+    compared = invoke("compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear", "--json")
+    assert compared.exit_code == 0, compared.output
+    assert {row["method"] for row in json.loads(compared.stdout)["rows"]} == {"copy", "linear"}
+    trained = invoke("train", out, *text, "--steps", 2, "-o", "trained")
+    assert trained.exit_code == 0, trained.output
+    transformers.GPT2LMHeadModel.from_pretrained("trained")
+    done = invoke("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
+    assert done.exit_code == 0, done.output  # the recipe beside it says how its texts and its base's are cut
+    assert json.loads(done.stdout)["base"] == str(out)
+    assert invoke("verify", "trained").exit_code == 0
+    longer = resize(out, to=NEW, output="longer").output
+    deep = invoke("verify", longer, "--deep")
+    assert "give exactly what the base gives, bit for bit" in " ".join(deep.stdout.split())
+    assert invoke("evaluate", longer, *text, "--measure", "position").exit_code == 0
+
+
+def test_nanogpt_folder_without_a_tokenizer_says_how_to_name_one(tmp_path: Path) -> None:
+    out, meta = write_folder(tmp_path)
+    done = invoke("evaluate", out, "--data", "text.txt")
+    assert done.exit_code == 1
+    assert f"There is no tokenizer in {out}." in done.stderr
+    assert "--tokenizer gpt2" in done.stderr
+    Path("other.txt").write_text("Zebra" * 99)
+    done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)
+    assert (done.exit_code, done.stderr.splitlines()[-2]) == (1, "Error: The tokenizer has no token for 'Z'.")
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (Path("pwned"), "")
+
+
+@pytest.mark.parametrize("content", [{"stoi": Evil()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]])
+def test_character_tokenizer_refuses_what_is_no_vocabulary_and_runs_nothing(content: Any, tmp_path: Path) -> None:
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(CheckpointError, match="holds no vocabulary of characters"):
+        character_tokenizer(tmp_path / "meta.pkl")
+    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04no pickle")
+    with pytest.raises(CheckpointError, match="holds no vocabulary of characters"):
+        character_tokenizer(tmp_path / "meta.pkl")
+    assert not Path("pwned").exists()

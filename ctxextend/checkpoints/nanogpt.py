@@ -3,16 +3,19 @@
 Source: https://github.com/karpathy/nanoGPT, model.py; its `from_pretrained` goes the other way.
 """
 
+import io
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from pickle import Unpickler, UnpicklingError
+from typing import Any, NoReturn
 
 import torch
 
+from ctxextend.checkpoints.copy import open_source
 from ctxextend.checkpoints.pytorch_file import find_tensors
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, one_line
 
 # Exact since https://github.com/karpathy/nanoGPT/pull/274, whose merge changed what older files compute.
 NOTE = (
@@ -35,6 +38,40 @@ BLOCK = {
 LENGTHS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 # The end of text in GPT-2's vocabulary, which nanoGPT pads to 50,304.
 END_OF_TEXT = 50256
+
+
+# Far more than the characters of any script need.
+MAX_VOCABULARY = 10_000_000
+
+
+class PlainUnpickler(Unpickler):
+    """Reads numbers, texts and collections of them, and refuses whatever else a pickle names: nothing in it is run."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse any class or function."""
+        raise UnpicklingError(f"it names {module}.{name}")
+
+
+def character_tokenizer(path: Path) -> Any:
+    """Return the tokenizer of transformers whose tokens are the characters that a ``meta.pkl`` of nanoGPT lists.
+
+    Source: nanoGPT, data/shakespeare_char/prepare.py.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        with open_source(path) as file:
+            tokenizer = Tokenizer(
+                models.WordLevel(PlainUnpickler(io.BytesIO(file.read(MAX_VOCABULARY))).load()["stoi"])
+            )
+    except Exception as error:  # a damaged pickle can raise anything
+        why = one_line(error).rstrip(".") or type(error).__name__
+        hint = "Name the meta.pkl beside the data that the model was trained on."
+        raise CheckpointError(f"{path} holds no vocabulary of characters as nanoGPT writes it: {why}.", hint) from error
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
 
 
 def is_nanogpt(content: Any) -> bool:

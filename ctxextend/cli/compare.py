@@ -45,6 +45,7 @@ def compare(
     ] = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
+    tokenizer: options.Tokenizer = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,

@@ -42,6 +42,7 @@ def evaluate(
     seed: options.Seed = 0,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
+    tokenizer: options.Tokenizer = None,
     base: options.Base = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,

@@ -58,6 +58,9 @@ Part = Annotated[str | None, basic("--part PART", "Only this table: encoder, dec
 Base = Annotated[
     str | None, basic("--base MODEL", "Base checkpoint.", "that of ctxextend.yaml", autocompletion=complete_model)
 ]
+Tokenizer = Annotated[
+    str | None, which("--tokenizer NAME", "A tokenizer's folder or Hub id, or nanoGPT's meta.pkl.", "MODEL's own")
+]
 
 # Text
 Data = Annotated[list[str], text("--data PATH", ".txt .jsonl .csv .parquet, folder or hf:OWNER/ID.")]

@@ -48,6 +48,7 @@ def train(
     copy_code: options.CopyCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
+    tokenizer: options.Tokenizer = None,
     base: options.Base = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,

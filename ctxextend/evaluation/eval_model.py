@@ -1,5 +1,6 @@
 """A checkpoint loaded to be measured or trained: the model, its tokenizer, and how many tokens it reads at once."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.errors import CheckpointError, DataError, UnsupportedModelError, one_line
+from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import SourceHashes
+from ctxextend.recipe_file import SourceHashes, read_provenance
 
 if TYPE_CHECKING:
     import torch
@@ -45,19 +48,25 @@ class TextTokenizer:
     after: tuple[int, ...] = ()  # ids of those after it
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "TextTokenizer":
-        """Load the tokenizer of a checkpoint's folder."""
+    def open(cls, name: str | os.PathLike[str]) -> "TextTokenizer":
+        """Load a tokenizer from a folder, by a bundled name or a Hub id, or from a ``meta.pkl`` of nanoGPT."""
         from transformers import AutoTokenizer
 
-        hint = "Put the tokenizer's files into the folder: without them no text can be read."
+        hint = "Put the tokenizer's files into the folder, or name one that is elsewhere: --tokenizer gpt2."
+        if Path(name).suffix == ".pkl":
+            from ctxextend.checkpoints.nanogpt import character_tokenizer
+
+            return cls(character_tokenizer(Path(name)))
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(BUNDLED.get(str(name), name), trust_remote_code=False)
         except Exception as error:  # whatever a tokenizer of transformers raises on a folder that it cannot load
-            said = f"transformers cannot load a tokenizer from {folder}: {type(error).__name__}: {one_line(error)}"
+            said = f"transformers cannot load a tokenizer from {name}: {type(error).__name__}: {one_line(error)}"
+            if Path(name).is_dir() and not any((Path(name) / file).exists() for file in TOKENIZER_FILES):
+                said = f"There is no tokenizer in {name}."
             raise CheckpointError(said, hint) from error
         # Where there are no files, transformers makes one whose vocabulary is empty.
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-            raise CheckpointError(f"There is no tokenizer in {folder}.", hint)
+            raise CheckpointError(f"There is no tokenizer in {name}.", hint)
         bare = tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = tokenizer("a")["input_ids"]
         start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), len(whole))
@@ -76,7 +85,12 @@ class TextTokenizer:
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text without special tokens, however long it is, shape (tokens,)."""
-        ids = self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        try:
+            ids = self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        except Exception as error:  # the library's own, where a vocabulary of characters lacks one
+            unknown = "".join(sorted(set(text) - self.tokenizer.get_vocab().keys()))[:40]
+            hint = "Name text of characters that it knows."
+            raise DataError(f"The tokenizer has no token for {unknown!r}.", hint) from error
         return np.array(ids, np.int64)
 
     def add_special_tokens(self, ids: Ids) -> Ids:
@@ -134,7 +148,9 @@ def open_files(opened: OpenedModel, hashes: SourceHashes | None = None) -> Model
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     rows = describe_table(checkpoint, name)[0][0]
     check_rows(place, rows, name)
-    tokenizer = TextTokenizer.from_folder(checkpoint.root / checkpoint.model)
+    written = read_provenance(checkpoint)
+    named = opened.ref.tokenizer or (written.base.tokenizer if written else None)
+    tokenizer = TextTokenizer.open(named or checkpoint.root / checkpoint.model)
     return ModelFiles(**vars(opened), rows=rows, tokenizer=tokenizer)
 
 
@@ -182,7 +198,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
         )
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         raise CheckpointError(f"The tokenizer of {name} has no mask token.", "Use the model's own tokenizer.")
-    notes, named = checkpoint.source.notes, checkpoint.model_class
+    notes, named = checkpoint.notes, checkpoint.model_class
     if kind == ENCODER and named is not None and named.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} holds no head of a {named}, so it is measured as an encoder.")
     return EvalModel(
@@ -217,10 +233,10 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
         tried = [(kind, named) for kind, classes in heads.items() if named is not None and named in classes.values()]
         tried = tried[:1] or [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
         for kind, model_class in tried:
-            loaded = load(folder, model_class, variant, dtype)
+            loaded = load(folder, model_class, variant, dtype, checkpoint)
             if not loaded.missing:  # even a class that its config names may need a head that the file never had
                 return kind, loaded
-    return ENCODER, load(folder, None, variant, dtype)
+    return ENCODER, load(folder, None, variant, dtype, checkpoint)
 
 
 def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> dict[str, Any]:

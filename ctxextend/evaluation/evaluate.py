@@ -107,7 +107,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     model = load_eval_model(files, settings.precision)
     fitting_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)
-    known = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base)
+    known = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
     if known is not None:
         try:
             base = open_eval_model(known.ref, settings.precision, known.hashes)

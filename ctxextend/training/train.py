@@ -172,7 +172,7 @@ def train_recipe(
                 opened = opened.with_code() if recipe.copies_code else opened
                 table = read_table(opened)
             files, written = open_files(opened), read_provenance(opened.checkpoint)
-            base = find_base(written, settings.base)
+            base = find_base(written, settings.base, opened.ref.tokenizer)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, tell)
         model = load_eval_model(files, "fp32")
