@@ -58,9 +58,6 @@ Part = Annotated[str | None, basic("--part PART", "Only this table: encoder, dec
 Base = Annotated[
     str | None, basic("--base MODEL", "Base checkpoint.", "that of ctxextend.yaml", autocompletion=complete_model)
 ]
-Tokenizer = Annotated[
-    str | None, which("--tokenizer NAME", "A tokenizer's folder or Hub id, or nanoGPT's meta.pkl.", "MODEL's own")
-]
 
 # Text
 Data = Annotated[list[str], text("--data PATH", ".txt .jsonl .csv .parquet, folder or hf:OWNER/ID.")]
@@ -105,6 +102,7 @@ ModelType = Annotated[
     str | None,
     advanced("--model-type TYPE", "Model type, in place of config.json's.", autocompletion=complete_model_type),
 ]
+Tokenizer = Annotated[str | None, advanced("--tokenizer NAME", "Tokenizer: folder, Hub id, or nanoGPT's meta.pkl.")]
 TensorName = Annotated[str | None, advanced("--tensor NAME", "Name of the position table, for an unknown model type.")]
 ReservedRows = Annotated[int, advanced("--reserved-rows K", "With --tensor: rows before position 0.")]
 ConfigKey = Annotated[str | None, advanced("--config-key KEY", "With --tensor: the key of its length, with dots.")]
