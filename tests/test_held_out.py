@@ -91,7 +91,7 @@ def test_train_names_its_text_in_the_recipe_by_which_the_held_out_windows_are_fo
     said = yaml.safe_load(Path("out/ctxextend.yaml").read_text())["provenance"]["trained"]
     assert [(file["name"], file["first_token"]) for file in said["data"]] == [("book.txt", 0), ("other.txt", 1200)]
     assert said["data"][0]["sha256"] == fingerprint(Path("book.txt"))["sha256"]
-    tokenizer = TextTokenizer.from_folder(gpt2)
+    tokenizer = TextTokenizer.open(gpt2)
     pieces = read_ids(["book.txt", "texts"], "text", tokenizer.encode, tokenizer.separator, 10_000)
     ids, held_out = np.concatenate([*pieces]), HeldOut(**said["held_out"])
     assert held_out == HeldOut.of(len(ids), 32)
