@@ -31,7 +31,7 @@ ALLOWED = {
     "recipe_file": {"yaml"},
     "plan": {"ml_dtypes", "yaml"},
     "models": {"ml_dtypes", "torch", "transformers"},
-    "evaluation": {"torch", "transformers"},
+    "evaluation": {"tokenizers", "torch", "transformers"},
     "text_data": {"datasets"},
     "training": {"torch", "transformers", "accelerate", "safetensors", "ml_dtypes", "yaml", "matplotlib"},
     "comparison": {"accelerate", "torch", "transformers"},

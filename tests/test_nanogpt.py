@@ -12,7 +12,7 @@ import transformers
 from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
-from ctxextend.checkpoints.nanogpt import BLOCK, character_tokenizer, from_nanogpt, is_nanogpt
+from ctxextend.checkpoints.nanogpt import BLOCK, from_nanogpt, is_nanogpt, read_characters
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from tests import pico
@@ -285,11 +285,11 @@ class Evil:
 
 
 @pytest.mark.parametrize("content", [{"stoi": Evil()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]])
-def test_character_tokenizer_refuses_what_is_no_vocabulary_and_runs_nothing(content: Any, tmp_path: Path) -> None:
+def test_read_characters_refuses_what_is_no_vocabulary_and_runs_nothing(content: Any, tmp_path: Path) -> None:
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(CheckpointError, match="holds no vocabulary of characters"):
-        character_tokenizer(tmp_path / "meta.pkl")
+        read_characters(tmp_path / "meta.pkl")
     (tmp_path / "meta.pkl").write_bytes(b"\x80\x04no pickle")
     with pytest.raises(CheckpointError, match="holds no vocabulary of characters"):
-        character_tokenizer(tmp_path / "meta.pkl")
+        read_characters(tmp_path / "meta.pkl")
     assert not Path("pwned").exists()

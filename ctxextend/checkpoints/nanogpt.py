@@ -52,26 +52,21 @@ class PlainUnpickler(Unpickler):
         raise UnpicklingError(f"it names {module}.{name}")
 
 
-def character_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of transformers whose tokens are the characters that a ``meta.pkl`` of nanoGPT lists.
+def read_characters(path: Path) -> dict[str, int]:
+    """Return the ids of the characters that a ``meta.pkl`` of nanoGPT lists.
 
     Source: nanoGPT, data/shakespeare_char/prepare.py.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     try:
         with open_source(path) as file:
-            tokenizer = Tokenizer(
-                models.WordLevel(PlainUnpickler(io.BytesIO(file.read(MAX_VOCABULARY))).load()["stoi"])
-            )
+            found = dict(PlainUnpickler(io.BytesIO(file.read(MAX_VOCABULARY))).load()["stoi"])
+        if not found or not all(type(key) is str and type(value) is int for key, value in found.items()):
+            raise UnpicklingError("its stoi has no number for each character")
     except Exception as error:  # a damaged pickle can raise anything
         why = one_line(error).rstrip(".") or type(error).__name__
         hint = "Name the meta.pkl beside the data that the model was trained on."
         raise CheckpointError(f"{path} holds no vocabulary of characters as nanoGPT writes it: {why}.", hint) from error
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
+    return found
 
 
 def is_nanogpt(content: Any) -> bool:

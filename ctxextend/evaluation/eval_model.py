@@ -54,9 +54,7 @@ class TextTokenizer:
 
         hint = "Put the tokenizer's files into the folder, or name one that is elsewhere: --tokenizer gpt2."
         if Path(name).suffix == ".pkl":
-            from ctxextend.checkpoints.nanogpt import character_tokenizer
-
-            return cls(character_tokenizer(Path(name)))
+            return cls(_character_tokenizer(Path(name)))
         try:
             tokenizer = AutoTokenizer.from_pretrained(BUNDLED.get(str(name), name), trust_remote_code=False)
         except Exception as error:  # whatever a tokenizer of transformers raises on a folder that it cannot load
@@ -96,6 +94,19 @@ class TextTokenizer:
     def add_special_tokens(self, ids: Ids) -> Ids:
         """Return the ids of a text, shape (k,), between its special tokens, shape (k + num_special,)."""
         return np.concatenate([np.array(self.before, np.int64), ids, np.array(self.after, np.int64)])
+
+
+def _character_tokenizer(path: Path) -> Any:
+    """Return the tokenizer of transformers whose tokens are the characters of a ``meta.pkl`` of nanoGPT."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from ctxextend.checkpoints.nanogpt import read_characters
+
+    tokenizer = Tokenizer(models.WordLevel(read_characters(path)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
