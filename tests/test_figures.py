@@ -4,11 +4,13 @@ import importlib.util
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,13 +19,17 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import rcParams
+from matplotlib.text import Text
 from safetensors.torch import save_file
 
-from ctxextend import resize
+from ctxextend import report, resize
 from ctxextend.evaluation.evaluation_result import Evaluation, Passkey
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.table_report import Inspection
 from ctxextend.report.figures import (
+    COLOURS,
+    INK,
+    OTHER,
     evaluation_figure,
     panel_figure,
     save,
@@ -62,7 +68,7 @@ def normal(rows: int, width: int) -> Any:
 
 def panels(figure: Any) -> list[Any]:
     """The axes of a figure that is not drawn; titles and curves can be asked for."""
-    return [axes for axes in figure.axes if axes.get_title()]
+    return [axes for axes in figure.axes if axes.get_xlabel()]
 
 
 def legend(axes: Any) -> list[str]:
@@ -114,6 +120,70 @@ def test_figures_and_reports_have_the_same_bytes_whatever_a_process_has_set(tmp_
         assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"other{suffix}").read_bytes()
 
 
+# For papers
+
+FIGURES: dict[str, Callable[[], Any]] = {
+    "evaluate": lambda: evaluation_figure(EXTENDED),
+    "evaluate by position": lambda: evaluation_figure(replace(LONE, contexts=None, passkey=None)),
+    "compare": lambda: comparison_figure(comparison()),
+    "compare encoders": lambda: comparison_figure(encoders()),
+    "inspect": lambda: tables_figure([inspect("tiny-gpt2")]),
+    "inspect two": lambda: tables_figure([inspect("tiny-gpt2"), inspect("tiny-gpt2")]),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figure_fits_the_columns_of_a_paper(name: str, tmp_path: Path) -> None:
+    """A column of 8.4 cm or both; no text is cut off or smaller than 7 points, and none says what a caption does."""
+    figures: list[Any] = []
+
+    def make() -> Any:
+        figures.append(FIGURES[name]())
+        return figures[0]
+
+    write_figure(tmp_path / "figure.pdf", make)
+    (figure,) = figures
+    assert figure.get_figwidth() == 3.3 * (1 if name == "evaluate by position" else 2)
+    assert not any(part.get_suptitle() for part in (figure, *figure.subfigs))
+    assert min(text.get_fontsize() for text in figure.findobj(Text)) >= 7
+    drawn = figure.get_tightbbox()
+    assert min(drawn.x0, drawn.y0) > -0.03
+    assert max(drawn.x1 - figure.get_figwidth(), drawn.y1 - figure.get_figheight()) < 0.03
+    data = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in data
+    assert b"/Type3" not in data
+
+
+# sRGB as people see it without the first, second or third kind of cones: Machado, Oliveira and Fernandes 2009, table 1.
+VISION = {
+    "usual": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def oklab(colour: str, vision: Any) -> Any:
+    """Coordinates in which distances are about as large as they look: Ottosson 2020, a perceptual color space."""
+    shares = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    light = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    cones = [[0.4122215, 0.5363325, 0.0514460], [0.2119035, 0.6806995, 0.1073970], [0.0883025, 0.2817188, 0.6299787]]
+    lab = [[0.2104543, 0.7936178, -0.0040720], [1.9779985, -2.4285922, 0.4505937], [0.0259040, 0.7827718, -0.8086758]]
+    return np.array(lab) @ np.cbrt(np.array(cones) @ np.clip(np.array(vision) @ light, 0, 1))
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_of_curves_are_told_apart_by_everyone_in_light_and_dark(vision: str) -> None:
+    style = Path(report.__file__).with_name("report.css").read_text()
+    light, dark = (dict(re.findall(r"--(c\d|ink|other|paper): (#\w{6})", part)) for part in style.split("@media")[:2])
+    assert [light[f"c{number}"] for number in range(5)] == list(COLOURS)
+    assert (light["ink"], light["other"]) == (INK, OTHER)
+    for colours in (light, dark):
+        seen = [oklab(colour, VISION[vision]) for colour in colours.values()]
+        assert len(seen) == 8
+        assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > 0.1
+
+
 # The figure of inspect
 
 
@@ -153,8 +223,8 @@ def test_tables_figure_tells_learned_rows_from_new_ones_and_reserved_ones(make_p
 
 def test_tables_figure_gives_each_of_several_tables_a_row(tmp_path: Path) -> None:
     figure = tables_figure([inspect(pico.make_bart(tmp_path / "bart"))])
-    assert len(panels(figure)) == 8
-    assert ["encoder" in block.get_suptitle() for block in figure.subfigs] == [True, False]
+    titles = [axes.get_title("left") for axes in panels(figure)]
+    assert [title.rpartition(" (")[2] for title in titles] == ["encoder)"] * 4 + ["decoder)"] * 4
 
 
 def test_tables_figure_draws_each_of_many_models_in_its_own_way_whatever_its_name(tmp_path: Path) -> None:
@@ -166,7 +236,7 @@ def test_tables_figure_draws_each_of_many_models_in_its_own_way_whatever_its_nam
     assert len({(line.get_color(), line.get_marker()) for line in spectrum.lines}) == len(maps) == 12
     # matplotlib leaves labels that begin with _ out of legends
     assert legend(spectrum)[-1].strip().startswith("_table6:")
-    assert maps[2].get_title() == "Cosine between positions: 位置"
+    assert maps[2].get_title("left") == "位置"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
@@ -207,7 +277,7 @@ def test_tables_figure_maps_no_more_than_512_positions_of_a_long_table(tmp_path:
 
 # The figures of evaluate, train and compare
 
-BY_POSITION, BY_CONTEXT = "Loss of tokens by position", "Loss of the same tokens by context"
+BY_POSITION, BY_CONTEXT = "Loss by position", "Loss by context length"
 
 
 @pytest.mark.parametrize(
@@ -215,8 +285,8 @@ BY_POSITION, BY_CONTEXT = "Loss of tokens by position", "Loss of the same tokens
     [
         (EXTENDED, [BY_POSITION, BY_CONTEXT, "Passkey", "Retrieval", "Retrieval"]),
         (LONE, [BY_POSITION, BY_CONTEXT, "Passkey"]),
-        (INTERRUPTED, ["Loss of masked tokens by position"]),
-        (MASKED, ["Loss of the same masked tokens by context"]),
+        (INTERRUPTED, [""]),
+        (MASKED, [""]),
         (ENCODER, ["Passkey", "Retrieval", "Retrieval"]),
         (replace(INTERRUPTED, positions=None), []),
     ],
@@ -225,18 +295,17 @@ def test_evaluation_figure_has_panels_for_each_part_that_was_measured(
     evaluation: Evaluation, titles: list[str]
 ) -> None:
     figure = evaluation_figure(evaluation)
-    assert [axes.get_title().partition(":")[0] for axes in figure.axes] == titles
+    assert [axes.get_title("left").partition(":")[0] for axes in figure.axes] == titles  # none where it is alone
     assert all(axes.get_xlabel() for axes in figure.axes)
-    title = " ".join(figure.subfigs[0].get_suptitle().split())
-    assert title.startswith(f"{evaluation.source} ({evaluation.family}")
-    assert title.endswith("; incomplete") == (not evaluation.complete)
-    assert ("made of tiny-gpt2 (128)" in title) == (evaluation is EXTENDED)
+    label = str(figure.get_label())
+    assert label.startswith(f"{evaluation.source}, {evaluation.max_len} tokens; on ")
+    assert label.endswith("; incomplete") == (not evaluation.complete)
 
 
 def test_evaluation_figure_draws_losses_as_steps_and_as_points() -> None:
     assert EXTENDED.positions is not None
     by_position, by_context, *_ = panels(evaluation_figure(EXTENDED))
-    assert legend(by_position) == ["model", "original, sliding windows", "original, windows back to back"]
+    assert legend(by_position) == ["model", "base, sliding windows", "base, separate windows"]
     assert ticks(by_position.texts) == ["learned: 128"]
     steps = curve(by_position, "model")
     assert list(steps.get_xdata()[:3]) == [0, 32, 32]
@@ -244,7 +313,7 @@ def test_evaluation_figure_draws_losses_as_steps_and_as_points() -> None:
     assert len({(line.get_color(), line.get_linestyle()) for line in by_position.lines[:3]}) == 3
     assert by_context.get_xscale() == "log"
     assert ticks(by_context.get_xticklabels()) == ["32", "64", "128", "256", "512"]
-    assert [len(curve(by_context, name).get_xdata()) for name in ("model", "original")] == [5, 3]
+    assert [len(curve(by_context, name).get_xdata()) for name in ("model", "base")] == [5, 3]
 
 
 def test_evaluation_figure_writes_shares_into_cells_and_draws_bars_with_their_errors() -> None:
@@ -278,14 +347,16 @@ def test_training_figure_draws_both_losses(tmp_path: Path) -> None:
 def test_panels_of_a_comparison_show_its_numbers() -> None:
     costs, by_position, by_context, norms, passkeys = comparison_panels(comparison())
     assert [panel.is_small for panel in (costs, by_position, by_context, norms, passkeys)] == [False] * 3 + [True] * 2
-    plots = [plot for panel in (costs, by_position, by_context) for plot in panel.plots]
-    axes: list[Any] = panel_figure([("", plots)], (4, 3)).axes
+    axes: list[Any] = panel_figure([costs, by_position, by_context], "").axes
     assert ticks(axes[0].get_yticklabels()) == list(METHODS)
     assert axes[0].patches[1].get_width() == pytest.approx(0.05175)
-    curves = [line.get_label() for line in axes[2].lines if not line.get_label().startswith("_")]
-    assert curves == [*reversed(list(METHODS)[3:]), "the original, in pieces", *reversed(list(METHODS)[:3])]
-    looks = {(str(line.get_color()), str(line.get_linestyle()), str(line._dash_pattern)) for line in axes[2].lines[:14]}
-    assert len(looks) == 14
+    curves = {line.get_label(): line for line in axes[2].lines if not line.get_label().startswith("_")}
+    assert list(curves) == [*list(METHODS)[:5], "the base, in pieces"]
+    strong = list(curves.values())
+    assert len({line.get_color() for line in strong}) == len({str(line._dash_pattern) for line in strong}) == 6
+    others = axes[2].lines[5 : len(METHODS)]
+    assert {(line.get_color(), line.get_linestyle()) for line in others} == {(OTHER, "-")}
+    assert max(line.get_zorder() for line in others) < min(line.get_zorder() for line in strong)
     titles = [plot.title for panel in comparison_panels(encoders()) if not panel.is_small for plot in panel.plots]
     assert titles == ["Behind the best", "Retrieval: mean reciprocal rank", "Retrieval: recall@1"]
 
@@ -303,9 +374,12 @@ def test_panels_of_a_comparison_show_its_numbers() -> None:
         ("--report", "none/page.html", 1, "There is no folder"),
     ],
 )
-def test_figures_and_reports_are_refused_before_a_model_is_read(flag: str, name: str, code: int, said: str) -> None:
+@pytest.mark.parametrize("command", ["compare --to 64 --data none.txt", "evaluate --data none.txt", "inspect"])
+def test_figures_and_reports_are_refused_before_a_model_is_read(
+    command: str, flag: str, name: str, code: int, said: str
+) -> None:
     Path("folder.png").mkdir()
-    done = invoke("compare", "no/such/model", "--to", 64, "--data", "none.txt", flag, name)
+    done = invoke(*command.split(), "no/such/model", flag, name)
     assert done.exit_code == code
     assert said in " ".join(done.stderr.replace("│", " ").split())
 

@@ -1,23 +1,31 @@
-"""The report of a comparison: what it says, that it is sound HTML, and that it escapes what it shows."""
+"""Reports of every command: what they say, that they are sound HTML, and that they escape what they show."""
 
 import math
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from ctxextend import resize
 from ctxextend.comparison.comparison_result import Comparison, Outcome
-from ctxextend.evaluation.evaluation_result import MODEL, Estimate, LossEstimate
-from ctxextend.report.figures import write_figure
-from ctxextend.report.html import NUMBERS, comparison_figure, write_report
+from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
+from ctxextend.inspection.inspect import inspect
+from ctxextend.inspection.table_report import Inspection
+from ctxextend.report.figures import NUMBERS, write_figure
+from ctxextend.report.html import comparison_figure, write_report
 from ctxextend.report.verdicts import comparison_verdict
 from tests.comparisons import COMPARISONS, METHODS, comparison, encoders
-from tests.evaluations import ODD, odd_evaluation
+from tests.evaluations import ENCODER, EXTENDED, ODD, odd_evaluation
+from tests.trainings import invoke
+
+Found = Comparison | Evaluation | Sequence[Inspection]
 
 HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
 
@@ -50,8 +58,8 @@ class Reader(HTMLParser):
             self.words.append(data)
 
 
-def page_of(found: Comparison, folder: Path) -> str:
-    write_report(found, folder / "page.html")
+def page_of(found: Found, folder: Path, command: str = "") -> str:
+    write_report(found, folder / "page.html", command)
     return (folder / "page.html").read_text("utf-8")
 
 
@@ -96,12 +104,16 @@ def on_one_window() -> Comparison:
 
 INTERRUPTED = COMPARISONS["compare-interrupted"]
 
-# Comparisons, and how many pictures each has.
-SHOWN = {
+# What commands find, and how many pictures each page has.
+SHOWN: dict[str, tuple[Found, int]] = {
     "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 3 + 3),
     "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 + 2),
     "encoder": (brief(encoders()), 1 + 2),
     "one": (comparison(("linear",)), 2 + 1 + 1),
+    "evaluation": (EXTENDED, 2 + 1 + 2),
+    "evaluated encoder": (ENCODER, 1 + 2),
+    "tables": ([inspect("tiny-gpt2")], 4),
+    "two tables": ([inspect("tiny-gpt2")] * 2, 3 + 2),
 }
 
 
@@ -119,7 +131,8 @@ def test_report_is_well_formed_html_that_loads_nothing(name: str, pages: dict[st
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:url\(|href=")#([^)"]*)', page)) <= set(ids)
-    assert not re.search(r"https?:|//\w|@import|url\([^#]|\bsrc=|\bhref=\"[^#]", page)
+    without_maps = re.sub(r'xlink:href="data:image/png;base64,[^"]*"', "", page)
+    assert not re.search(r"https?:|//\w|@import|url\([^#]|\bsrc=|\bhref=\"[^#]", without_maps)
     (policy,) = (seen["content"] for tag, seen in tags if seen.get("http-equiv"))
     assert str(policy).startswith("default-src 'none'")
     assert len(list(pictures(page))) == count
@@ -127,32 +140,32 @@ def test_report_is_well_formed_html_that_loads_nothing(name: str, pages: dict[st
 
 def test_report_holds_every_number_of_the_ranking(tmp_path: Path) -> None:
     head, *rows, original = cells(page_of(brief(comparison()), tmp_path))
-    scores = ["perplexity", "loss", "behind the best", "against the original", "short texts", "learned rows"]
-    assert head == ["#", "method", *scores]
+    scores = ["perplexity", "loss", "behind the best", "against the base", "short texts"]
+    assert head == ["#", "method", *(f"{score} ± 95 %" for score in scores), "learned rows"]
     assert [row[1] for row in rows] == list(METHODS)
     best = ("bands", "19.75 ± 0.87", "2.983 ± 0.044", "best", "-0.185 ± 0.012", "+0.0300 ± 0.0080", "moved")
     assert rows[0] == ["1", *best]
     assert rows[1][4] == "+0.052 ± 0.069 tied"
     assert rows[5] == ["6", "copy", "28.7 ± 1.3", "3.356 ± 0.044", "+0.373 ± 0.031", "+0.187 ± 0.012", "0", "kept"]
-    assert original[1:4] == ["the original, in pieces of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
+    assert original[1:4] == ["the base, in pieces of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
 
 
 def test_report_holds_both_stages_of_a_training(pages: dict[str, str]) -> None:
     head, first, second, *_ = cells(pages["trained"])
-    assert first[head.index("perplexity")] == "20.54 ± 0.91"
-    assert first[head.index("untrained")] == "19.75 ± 0.87 best"
-    assert second[head.index("untrained")] == "20.80 ± 0.92 tied"
+    assert first[head.index("perplexity ± 95 %")] == "20.54 ± 0.91"
+    assert first[head.index("untrained ± 95 %")] == "19.75 ± 0.87 best"
+    assert second[head.index("untrained ± 95 %")] == "20.80 ± 0.92 tied"
     assert "200 steps of the position table, by sequences over 512 positions" in pages["trained"]
 
 
 def test_report_shows_what_encoders_find(pages: dict[str, str]) -> None:
     page = pages["encoder"]
     head, first, *_ = cells(page)
-    assert head[2:5] == ["reciprocal rank", "recall@1, %", "behind the best"]
+    assert head[2:5] == [f"{score} ± 95 %" for score in ("reciprocal rank", "recall@1, %", "behind the best")]
     assert first[2:5] == ["0.620 ± 0.061", "52.0 ± 7.0", "best"]
     assert "perplexity" not in page
-    assert "Loss of" not in page
-    assert "original, chunks" in page
+    assert "Loss by" not in page
+    assert "base, chunks" in page
 
 
 def test_report_has_every_loss_recipe_and_note(tmp_path: Path) -> None:
@@ -173,7 +186,7 @@ def test_report_names_every_picture_and_draws_it_in_colours_of_its_own(pages: di
     page = pages["plain"]
     labels = [str(seen["aria-label"]) for _, seen in Reader(page).found if seen.get("role") == "img"]
     assert "Passkeys: copy" in labels
-    assert "Loss of tokens by position: Loss of tokens by position. The numbers are in the table below." in labels
+    assert "Loss by position. The numbers are in the table below." in labels
     assert page.count('<section class="panel') == 5
     assert page.count('class="numbers"') == 2  # the others are in the pictures or in the ranking
     by_position = "".join(list(pictures(page))[2].itertext())
@@ -184,6 +197,18 @@ def test_report_names_every_picture_and_draws_it_in_colours_of_its_own(pages: di
     for name in ("c0", "c1", "ink", "soft", "hair", "heat", "paper"):
         assert f"var(--{name})" in drawn
         assert f"--{name}: #" in page
+
+
+def test_report_names_the_best_five_and_draws_the_others_alike_in_grey(tmp_path: Path) -> None:
+    page = page_of(brief(comparison()), tmp_path)
+    (legend, _) = re.findall(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)
+    entries = re.findall(r'class="swatch ([^"]*)".*?</svg> ([^<]*)</li>', legend, re.DOTALL)
+    best = [(f"c{number} d{number}", name) for number, name in enumerate(list(METHODS)[:5])]
+    assert entries == [*best, ("base", "the base, in pieces")]
+    by_position = ElementTree.tostring(list(pictures(page))[2]).decode()
+    assert [by_position.count(f"stroke: var(--c{number});") for number in range(5)] == [1] * 5
+    assert by_position.count("stroke: var(--other);") == len(METHODS) - 5
+    assert page.count('swatch other"') == 2 * (len(METHODS) - 5)  # in the ranking and beside the recipes
 
 
 def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
@@ -200,8 +225,14 @@ def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
 def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     rows = tuple(replace(row, method=HOSTILE, recipe=HOSTILE) for row in found.rows)
-    places: dict[str, Any] = dict.fromkeys(("source", "family", "table", "kind", "trainable", "precision"), HOSTILE)
-    places |= {"rows": rows, "notes": (HOSTILE,), "warnings": (HOSTILE,), "left_out": {HOSTILE: HOSTILE}}
+    places: dict[str, Any] = dict.fromkeys(("family", "table", "kind", "trainable", "precision"), HOSTILE)
+    places |= {
+        "source": HOSTILE.replace("/", ""),
+        "rows": rows,
+        "notes": (HOSTILE,),
+        "warnings": (HOSTILE,),
+        "left_out": {HOSTILE: HOSTILE},
+    }
     page = page_of(replace(found, **places), tmp_path)
     tags = Reader(page).found
     assert [tag for tag, _ in tags].count("script") == 1
@@ -209,6 +240,85 @@ def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
     assert not [key for _, attributes in tags for key in attributes if key.startswith("on")]
     assert list(pictures(page))
     assert page.count("&lt;script&gt;") > 26
+
+
+HOME = "/home/alice/secret"
+SHARED = "minilm was read from /home/alice/secret/minilm/model.safetensors; ~/alice/x, ../alice/y, C:\\alice\\z"
+
+
+@pytest.mark.parametrize("source", [f"{HOME}/minilm", f"{HOME}/minilm/", "../alice/minilm", "alice/minilm", "./minilm"])
+def test_report_names_models_and_files_without_their_folders(source: str, tmp_path: Path) -> None:
+    Path("alice").mkdir()
+    compared = comparison(("linear", "copy"))
+    rows = [replace(row, recipe=f"source: {source}\nresize:\n  to: 512\n") for row in compared.rows]
+    marks: dict[str, Any] = {"source": source, "notes": (SHARED,), "warnings": (f"In {source}: few windows.",)}
+    (table,) = inspect("tiny-gpt2").tables
+    limit = replace(inspect("tiny-gpt2").limits[0], why="too short", fix=f"ctxextend resize {source} --to 512")
+    seen = [replace(inspect("tiny-gpt2"), source=path, limits=(limit,)) for path in (source, f"{HOME}/x/minilm")]
+    found: list[Found] = [
+        replace(compared, **marks, rows=tuple(rows), left_out={"mean": f"{HOME}/minilm has no mean."}),
+        replace(EXTENDED, **marks, base=f"{HOME}/tiny-gpt2"),
+        seen,
+    ]
+    for one in found:
+        page = page_of(one, tmp_path, "ctxextend compare minilm")
+        assert "alice" not in page
+        assert "secret" not in page
+        assert "minilm" in page
+    assert table.name in page
+    assert "ctxextend resize minilm --to 512" in page
+    assert "minilm (2)" in page  # two models of one name stay apart
+
+
+def test_report_says_when_by_what_and_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    page = page_of(EXTENDED, tmp_path, "ctxextend evaluate gpt2-512 --data 'a b.txt'")
+    libraries = [f"{name} {version(name)}" for name in ("ctxextend", "torch", "transformers", "numpy")]
+    python = ".".join(map(str, sys.version_info[:3]))
+    words = Reader(page).words
+    assert " · ".join(["2023-11-14", *libraries, f"Python {python}"]) in words
+    assert "ctxextend evaluate gpt2-512 --data 'a b.txt'" in "".join(words)
+    assert page == page_of(EXTENDED, tmp_path, "ctxextend evaluate gpt2-512 --data 'a b.txt'")
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    assert "2023-11-14" not in page_of(EXTENDED, tmp_path)
+
+
+def test_report_of_an_evaluation_has_its_verdict_and_numbers(tmp_path: Path) -> None:
+    page = page_of(EXTENDED, tmp_path)
+    words = [word.strip() for word in Reader(page).words]
+    assert "Longer context helps: -0.284 ± 0.012 nats/token at 512 vs. 128." in words
+    assert EXTENDED.contexts is not None
+    assert {NUMBERS.estimate(point.loss) for point in EXTENDED.contexts.points} <= set(words)
+    assert "0.571 ± 0.061" in words  # the reciprocal rank
+    assert [head for head in ("Loss by position", "Loss by context length", "Passkey", "Retrieval") if head in words]
+    incomplete = page_of(replace(EXTENDED, complete=False, warnings=("Few windows.",)), tmp_path)
+    assert "Incomplete" in incomplete
+    assert "Few windows." in incomplete
+
+
+def test_report_of_tables_has_the_limits_and_what_stands_out(tmp_path: Path) -> None:
+    resize("tiny-gpt2", 512, output="longer")
+    found = [inspect("tiny-gpt2"), inspect("longer")]
+    words = [word.strip() for word in Reader(page_of(found, tmp_path)).words]
+    findings = [finding for one in found for finding in one.tables[0].findings()]
+    assert len(findings) > 8
+    assert set(findings) <= set(words)
+    assert all(f": {one.verdict}" in " ".join(words) for one in found)
+    assert {limit.file for one in found for limit in one.limits} <= set(words)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "inspect"])
+def test_command_writes_a_report_that_names_it(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
+    resize("tiny-gpt2", 256, output="alice/longer")
+    data = ["--data", Path("book.txt").absolute(), "--measure", "position"] if command == "evaluate" else []
+    typed = [command, Path("alice/longer").absolute(), *data, "--report=alice/page.html"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/ctxextend", *map(str, typed)])
+    assert invoke(*typed).exit_code == 0
+    page = Path("alice/page.html").read_text()
+    measured = " --data book.txt --measure position" * (command == "evaluate")
+    assert f"<code>ctxextend {command} longer{measured} --report=page.html</code>" in page
+    assert "alice" not in page
 
 
 @pytest.mark.parametrize(("mean", "error"), ODD)

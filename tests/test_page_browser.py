@@ -1,4 +1,4 @@
-"""The report of a comparison in a real browser: it fits every window, loads nothing and sorts."""
+"""Reports in a real browser: they fit every window, load nothing, and sort."""
 
 import html
 import json
@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from ctxextend import resize
+from ctxextend.inspection.inspect import inspect
 from ctxextend.report.html import write_report
 from tests.comparisons import METHODS, comparison, encoders
+from tests.evaluations import EXTENDED
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
@@ -81,6 +84,16 @@ def test_page_of_an_encoder_and_long_names_fits_a_narrow_window(run: Run, tmp_pa
     assert run(path.read_text("utf-8"), WIDTH, before=OPEN, width=360) == [360]
 
 
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (360, False)])
+def test_pages_of_evaluate_and_inspect_fit_every_window(width: int, dark: bool, run: Run, tmp_path: Path) -> None:
+    resize("tiny-gpt2", 512, output="longer")
+    found: list[Any] = [EXTENDED, [inspect("tiny-gpt2"), inspect("longer")]]
+    for one in found:
+        write_report(one, tmp_path / "page.html", f"ctxextend evaluate {'m' * 200}")
+        shown = run((tmp_path / "page.html").read_text("utf-8"), WIDTH, TOO_WIDE, before=OPEN, width=width, dark=dark)
+        assert shown == [width, []]
+
+
 def test_page_sorts_its_ranking_by_a_click(page: str, run: Run) -> None:
     state = "[...document.querySelectorAll('[aria-sort]')].map((head) => [head.innerText.trim(), head.ariaSort])"
     by_method, by_perplexity = (f"{HEADS}[{column}].click()" for column in (1, 2))
@@ -95,7 +108,7 @@ def test_page_sorts_its_ranking_by_a_click(page: str, run: Run) -> None:
     assert found == [
         list(METHODS),
         *(sorted(METHODS), [["method", "ascending"]]),
-        *(list(METHODS)[::-1], [["perplexity", "descending"]]),
+        *(list(METHODS)[::-1], [["perplexity ± 95 %", "descending"]]),
         list(METHODS)[-1],
     ]
 

@@ -39,10 +39,7 @@ def compare(
     batch_size: options.StepBatch = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
-    report: Annotated[
-        Path | None,
-        options.files("--report FILE.html", "Write an HTML report.", readable=False),
-    ] = None,
+    report: options.Report = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
     tokenizer: options.Tokenizer = None,
@@ -91,7 +88,7 @@ def show_comparison(
 
     add_comparison(page := Page.of_stdout(), found)
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
-    files = [(report, lambda path: write_report(found, path)), figure] if found.rows else []
+    files = [(report, lambda path: write_report(found, path, options.command_line())), figure] if found.rows else []
     sink.note(*(f"{name} is left out: {reason}" for name, reason in found.left_out.items()))
     sink.measured(command, found, page.lines, files, value)
 

@@ -40,6 +40,7 @@ def evaluate(
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
+    report: options.Report = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
     tokenizer: options.Tokenizer = None,
@@ -65,7 +66,7 @@ def evaluate(
     from ctxextend.recipe import CheckpointRef, Evaluate
 
     sink = Output(as_json, quiet)
-    options.check_files(plot)
+    options.check_files(plot, report)
     ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
     try:
         with sink.progress("Reading", of="tokens") as progress:
@@ -73,10 +74,12 @@ def evaluate(
     except EvaluationInterrupted as stop:
         found = stop.evaluation
     from ctxextend.report.figures import evaluation_figure, write_figure
+    from ctxextend.report.html import write_report
 
     add_evaluation(page := Page.of_stdout(), found)
     figure = (plot, lambda path: write_figure(path, lambda: evaluation_figure(found)))
-    sink.measured("evaluate", found, page.lines, [figure])
+    files = [(report, lambda path: write_report(found, path, options.command_line())), figure]
+    sink.measured("evaluate", found, page.lines, files)
 
 
 def add_evaluation(page: Page, evaluation: "Evaluation") -> None:

@@ -29,6 +29,7 @@ def inspect(
     models: Annotated[list[str], options.model("Folders, weights files, bundled names (tiny-gpt2), or Hub ids.")],
     rows: Annotated[str | None, options.basic("--rows A:B", "Print the figures of rows A to B-1.")] = None,
     check: Annotated[bool, options.basic("--check", "Print the verdict only; exit 3 where limits disagree.")] = False,
+    report: options.Report = None,
     plot: options.Plot = None,
     width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's", min=40)] = None,
     part: options.Part = None,
@@ -62,10 +63,14 @@ def inspect(
 
     sink, page = Output(as_json, quiet), Page.of_stdout(width)
     ends = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
-    options.check_files(plot)
+    options.check_files(plot, report)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     found = [inspect_model(open_model(ref), part) for ref in refs]
     sink.note(*dict.fromkeys(note for inspection in found for note in inspection.notes))
+    if report is not None:
+        from ctxextend.report.html import write_report
+
+        write_report(found, report, options.command_line())
     if plot is not None:
         from ctxextend.report.figures import tables_figure, write_figure
 

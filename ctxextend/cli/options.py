@@ -1,6 +1,8 @@
 """Options that several commands share, each described once, and how they become settings."""
 
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -90,6 +92,7 @@ StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences per step
 # Output
 Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.")]
 Resume = Annotated[bool, files("--resume", "Resume an interrupted training run.")]
+Report = Annotated[Path | None, files("--report FILE.html", "Write an HTML report.", readable=False)]
 Plot = Annotated[Path | None, files("--plot FILE", "Write a figure: .png, .svg or .pdf.", readable=False)]
 DryRun = Annotated[bool, files("--dry-run", "Print the plan and write nothing.")]
 AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
@@ -123,6 +126,14 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
     if start is not None and stop is not None and 0 <= stop <= start:
         raise typer.BadParameter(f"{text} holds no rows: write A:B for rows A to B-1.")
     return start, stop
+
+
+def command_line() -> str:
+    """Return the command as it was typed, with names in place of paths."""
+    from ctxextend.report.figures import public_name
+
+    words = (word.rpartition("=") for word in sys.argv[1:])
+    return shlex.join(["ctxextend", *(f"{flag}{equals}{public_name(value)}" for flag, equals, value in words)])
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Figures, drawn by matplotlib: each panel once, for ``--plot`` of every command and for the report of `compare`."""
+"""Figures, drawn by matplotlib: each panel once, for ``--plot`` and ``--report`` of every command."""
 
 import importlib.util
 import io
 import math
-import textwrap
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, o
 from ctxextend.errors import OutputError, counted, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
+from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.stats import needs_log_scale
 
 if TYPE_CHECKING:
@@ -29,38 +30,40 @@ Look = Mapping[str, Any]  # of a line or a bar, in matplotlib's terms
 Losses = Mapping[tuple[int, ...], Estimate]  # by first position and the one behind the last, or by (context,)
 Bar = tuple[str, Estimate, Look]
 
-DOTS_PER_INCH = 144
-# The height of a line of a title or a legend, in inches, and the characters that an inch of a title holds.
-TITLE_LINE, TITLE_CHARACTERS = 0.2, 11
-# Sizes in inches: of a panel that takes half the page of a report, and of the room of a bar.
-LARGE, BAR = (4.8, 2.8), 0.23
+# In inches: a panel of a page, the width of a column of a paper (8.4 cm), and the room of a bar and of a legend's line.
+LARGE, SQUARE, COLUMN, BAR, LEGEND_LINE = (4.8, 2.8), (4.8, 3.1), 3.3, 0.23, 0.16
+DOTS_PER_INCH = 300
+NUMBERS, EN_DASH = NumberFormat(unicode=True), "\N{EN DASH}"
 # Characters of a name in a legend or beside a bar.
 NAME = 32
 
-# Dark, bright, dark, bright: neighbours differ in grey too. The report swaps all of these for its own in dark mode.
-COLOURS = ("#1f2fc8", "#f0690f", "#13a581", "#ba7cda", "#6a3a0c", "#3a3a5c")
-INK, SOFT, HAIR, HEAT = "#1b1d21", "#5a6069", "#dfe2e6", "#74a9dc"
-THEME = {"ink": INK, "soft": SOFT, "hair": HAIR, "heat": HEAT, "paper": "#ffffff"} | {
+# Told apart by every kind of colour vision, as are those of the page in dark mode.
+COLOURS = ("#2c4387", "#e45908", "#1c9789", "#8f39e2", "#82430a")
+INK, SOFT, OTHER, HAIR, HEAT = "#1b1d21", "#5a6069", "#a9afb8", "#dfe2e6", "#74a9dc"
+THEME = {"ink": INK, "soft": SOFT, "other": OTHER, "hair": HAIR, "heat": HEAT, "paper": "#ffffff"} | {
     f"c{number}": colour for number, colour in enumerate(COLOURS)
 }
-# With six colours, three dashes and seven markers (no common factor), many curves differ before one looks like another.
-DASHES: tuple[Any, ...] = ("-", (0, (4, 1.8)), (0, (1.2, 1.4)))
+# A dash for each colour, so that curves differ in print too; the base has dots.
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (2, 1)), (0, (6, 1.4, 1.2, 1.4)), (0, (6, 1.2, 1.2, 1.2, 1.2, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # Lines: those below are wide, so that curves that are equal over a stretch are both seen.
 WIDE, THIN = 2.4, 1.1
-# Where methods are compared, the original has dots, and no method's colour.
-ORIGINAL_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
+# Where methods are compared, the base has dots, and no method's colour.
+BASE_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
+
+# The folders of a path in a text.
+FOLDERS = re.compile(r"(?<![^\s'\"`(=])(?:~|\.{1,2}|[A-Za-z]:)?[\\/](?:[^\s\\/'\"`<>]+[\\/])*(?=[^\s\\/])")
 
 STYLE: dict[str, Any] = {
-    **{"svg.hashsalt": "ctxextend", "text.parse_math": False, "font.size": 8, "axes.titlesize": 9},
+    **{"svg.hashsalt": "ctxextend", "pdf.fonttype": 42, "text.parse_math": False, "font.size": 8, "axes.titlesize": 8},
     **{"legend.fontsize": 7, "legend.title_fontsize": 7, "legend.frameon": False, "hatch.linewidth": 0.6},
     **{"text.color": INK, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "axes.edgecolor": SOFT},
     **{"axes.grid": True, "grid.color": HAIR, "axes.axisbelow": True, "axes.titlecolor": INK},
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "ytick.major.size": 0},
     **{"ytick.minor.size": 0, "axes.facecolor": "none", "axes.labelpad": 6},
-    **{"axes.prop_cycle": f"cycler(color={list(COLOURS)})"},
+    **{"legend.handlelength": 3, "axes.prop_cycle": f"cycler(color={list(COLOURS)})"},
 }
-# No dates, so that the same figure has the same bytes.
+# Papers take no fonts of type 3. No dates, so that the same figure has the same bytes.
 METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
@@ -115,7 +118,22 @@ def save(path: Path, data: bytes) -> None:
         staged.write_bytes(data)
 
 
-# What figures share
+# What figures and reports share
+
+
+def public_name(reference: str) -> str:
+    """Return what a checkpoint, or another word of a command, is called where others read it: of a path the last part.
+
+    An id of the Hub is whole, as it is no path here.
+    """
+    path = Path(reference)
+    is_path = reference and (len(path.parts) != 2 or path.parent.exists())
+    return path.absolute().name if is_path and not reference.startswith("hf:") else reference
+
+
+def without_folders(text: str) -> str:
+    """Return a text with names in place of the paths in it."""
+    return FOLDERS.sub("", text)
 
 
 def render(make: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:
@@ -129,8 +147,9 @@ def render(make: "Callable[[], Figure]", suffix: str, fonttype: str = "path") ->
     with style.context([STYLE | {"svg.fonttype": fonttype}], after_reset=True), warnings.catch_warnings():
         # A character that the font does not have is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        data = io.BytesIO()
-        make().savefig(data, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=METADATA[suffix])
+        data, figure = io.BytesIO(), make()
+        metadata = METADATA[suffix] | {"Title": figure.get_label()}
+        figure.savefig(data, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=metadata)
     return data.getvalue()
 
 
@@ -141,45 +160,51 @@ def write_figure(path: Path, make: "Callable[[], Figure]") -> None:
 
 
 class Plot(NamedTuple):
-    """One panel."""
+    """One picture."""
 
     title: str
     draw: Callable[["Axes"], None]
-    size: tuple[float, float] = LARGE  # in inches, where it stands alone
+    size: tuple[float, float] = LARGE  # in inches, on a page
     number: int | None = None  # of the method that it is of alone
     is_cut: bool = False  # whether values reach beyond its edge
 
 
-def panel_figure(
-    blocks: Sequence[tuple[str, Sequence[Plot]]], panel: tuple[float, float], columns: int = 2, lines: int = 0
-) -> "Figure":
-    """Return a figure of blocks below each other: a title, and panels in rows of at most so many columns.
+@dataclass(frozen=True)
+class Panel:
+    """Pictures of one kind: one for each method, or one or two of all of them, with the same as a table."""
 
-    `panel` is the width and height of each, in inches; `lines` are those of the legends below a block's panels.
+    key: str  # a name of its own on the page; up to a hyphen, its kind
+    title: str
+    plots: Sequence[Plot]
+    # The same as a table, its head first; none where the pictures or the ranking hold all numbers.
+    rows: Sequence[Sequence[str]] = ()
+
+    @property
+    def is_small(self) -> bool:
+        """Whether each method has a small picture of its own."""
+        return self.plots[0].number is not None
+
+
+def panel_figure(panels: Iterable[Panel], title: str) -> "Figure":
+    """Return a figure of all pictures but small ones, each as wide as a column of a paper, at most two in a row.
+
+    What a caption says is not drawn: `title` goes into the file's metadata, and a picture alone has no title.
     """
     from matplotlib.figure import Figure
 
-    columns = min(max(1, *(len(plots) for _, plots in blocks)), columns)
-    width, rows = columns * panel[0], [-(-len(plots) // columns) or 1 for _, plots in blocks]
-    titles = [
-        "\n".join(textwrap.fill(printable(line), int(width * TITLE_CHARACTERS)) for line in title.split("\n"))
-        for title, _ in blocks
-    ]
-    heights = [
-        count * panel[1] + (title.count("\n") + 1 + lines) * TITLE_LINE
-        for count, title in zip(rows, titles, strict=True)
-    ]
-    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
-    parts = figure.subfigures(len(blocks), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for part, title, count, (_, plots) in zip(parts, titles, rows, blocks, strict=True):
-        part.suptitle(title, fontsize=10)
-        axes = part.subplots(count, columns, squeeze=False).ravel()
-        for plot, ax in zip(plots, axes, strict=False):
+    plots = [plot for panel in panels if not panel.is_small for plot in panel.plots]
+    rows = [plots[first : first + 2] for first in range(0, len(plots), 2)] or [[]]
+    heights = [max((plot.size[1] for plot in row), default=1.0) for row in rows]
+    width = len(rows[0]) or 1
+    figure = Figure(figsize=(width * COLUMN, sum(heights)), layout="constrained", label=printable(title))
+    parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, row in zip(parts, rows, strict=True):
+        axes = part.subplots(1, width, squeeze=False).ravel()
+        for plot, ax in zip(row, axes, strict=False):
             plot.draw(ax)
-            ax.set_title(plot.title)
-        if maps := [ax for ax in axes if ax.images]:
-            part.colorbar(maps[0].images[0], ax=maps, label="cosine similarity", shrink=0.7)
-        for ax in axes[len(plots) :]:
+            if len(plots) > 1:
+                ax.set_title(plot.title, loc="left")
+        for ax in axes[len(row) :]:
             ax.remove()
     return figure
 
@@ -195,7 +220,7 @@ def add_legend(axes: "Axes", title: str = "") -> None:
     """Add the legend below the axes, where it covers nothing."""
     count = len(axes.get_legend_handles_labels()[0])
     if count > 1 or (count and title):
-        axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, -0.18))
+        axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=5)
 
 
 def half_interval(one: Estimate) -> float:
@@ -218,12 +243,13 @@ class LossCurve(NamedTuple):
     name: str
     losses: Losses
     look: Look
+    is_strong: bool = True  # named, not one of the many behind
     is_whole: bool = True  # not cut off by the panel's edge
     shows_errors: bool = True  # the interval on either side
 
 
 def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
-    """Return the losses of one way to read by ``position`` or ``context``, where the original has only `SLIDING`."""
+    """Return the losses of one way to read by ``position`` or ``context``, where the base has only `SLIDING`."""
     if by == "position":
         buckets = evaluation.positions.buckets if evaluation.positions else ()
         return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
@@ -232,10 +258,10 @@ def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...]
     return {(context,): loss for context, loss in found if loss is not None}
 
 
-def loss_plot(
+def loss_panel(
     by: str, kind: str, curves: Sequence[LossCurve], learned: int | None, *, has_legend: bool = False
-) -> Plot:
-    """Return losses of models of a kind by ``position`` as steps, or by ``context`` as points, the last one on top.
+) -> Panel:
+    """Return losses of models of a kind by ``position`` as steps, or by ``context`` as points.
 
     A broken line stands where the learned length ends.
     """
@@ -249,11 +275,12 @@ def loss_plot(
         axes.set(xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
         axes.grid(visible=False, axis="x")
         points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
-        for name, losses, look, _, shows_errors in curves:
+        for name, losses, look, is_strong, _, shows_errors in curves:
             places = np.array([place for places in losses for place in places], np.float64)
             values = [loss for places, loss in losses.items() for _ in places]
             means, errors = finite([loss.mean for loss in values]), np.array([half_interval(loss) for loss in values])
-            (line,) = axes.plot(places, means, label=short_name(name), **{**points, **look})
+            label = short_name(name) * is_strong
+            (line,) = axes.plot(places, means, label=label, zorder=2 + is_strong, **points, **look)
             if shows_errors:
                 band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
                 axes.fill_between(places, means - errors, means + errors, **band)
@@ -264,17 +291,23 @@ def loss_plot(
             axes.set_xticks(ends, [str(place) for place in ends])
             axes.minorticks_off()
         else:
-            axes.set_xticks(range(0, longest + 1, 2 ** max(math.ceil(math.log2(max(longest, 1) / 8)), 0)))
+            axes.set_xticks(range(0, longest + 1, 2 ** max(math.ceil(math.log2(max(longest, 1) / 4)), 0)))
             axes.set_xlim(0, max(longest, 1))
         if limit is not None:
             axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
         if learned is not None and learned <= longest:
             _mark_learned(axes, learned, f"learned: {learned:,}")
         if has_legend:
-            add_legend(axes, "bands: ± 95 %")
+            add_legend(axes, "shaded: ± 95 %")
 
-    title = f"Loss of {'the same ' * (by == 'context')}{'masked ' * (kind == 'masked')}tokens by {by}"
-    return Plot(title, draw, is_cut=limit is not None)
+    title = f"Loss{' of masked tokens' * (kind == 'masked')} by {by}{' length' * (by == 'context')}"
+    height = LARGE[1] + has_legend * LEGEND_LINE * (len(curves) + 1)
+    plot = Plot(title, draw, (LARGE[0], height), is_cut=limit is not None)
+    places = sorted({place for curve in curves for place in curve.losses})
+    spans = [(place[0], place[-1] - 1) if by == "position" else place for place in places]
+    head = ["", *(EN_DASH.join(f"{end:,}" for end in span) for span in spans)]
+    cells = [[one.name, *(NUMBERS.estimate(one.losses.get(place)) for place in places)] for one in curves]
+    return Panel(by, title, [plot], [head, *cells])
 
 
 def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
@@ -300,7 +333,7 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
 
 
 def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
-    """Return bars from left to right, the first on top, with lines of their 95 % intervals.
+    """Return bars from left to right, the first on top, with lines of 95 % intervals.
 
     Those of the last fourth that are far longer than all others are cut off.
     """
@@ -308,7 +341,7 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
     limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
 
     def draw(axes: "Axes") -> None:
-        axes.set(xlabel=label)
+        axes.set_xlabel(label, loc="right")
         axes.grid(visible=False, axis="y")
         for place, (_, one, look) in enumerate(bars):
             if math.isfinite(one.mean):
@@ -324,18 +357,20 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
     return Plot(title, draw, (LARGE[0], len(bars) * BAR + 0.6), is_cut=limit is not None)
 
 
-def retrieval_plots(ways: Sequence[tuple[str, Recall, Look]], asked: str = "") -> list[Plot]:
-    """Return the reciprocal ranks and the recalls of ways to read; `asked` says below what was asked of them."""
+def retrieval_panel(ways: Sequence[tuple[str, Recall, Look]]) -> Panel:
+    """Return the reciprocal ranks and the recalls of ways to read."""
     ranks = [(name, way.reciprocal_rank, look) for name, way, look in ways]
-    recalls = [(name, way.recall, look) for name, way, look in ways]
-    found = (("mean reciprocal rank", ranks), ("recall@1", recalls))
-    return [bar_plot(f"Retrieval: {measure}", f"{measure}{asked}", bars) for measure, bars in found]
+    found = {"mean reciprocal rank": ranks, "recall@1": [(name, way.recall, look) for name, way, look in ways]}
+    plots = [bar_plot(f"Retrieval: {measure}", f"{measure} (± 95 %)", bars) for measure, bars in found.items()]
+    cells = zip(*([NUMBERS.estimate(one) for _, one, _ in bars] for bars in found.values()), strict=True)
+    rows = [[name, *numbers] for (name, *_), numbers in zip(ways, cells, strict=True)]
+    return Panel("retrieval", "Retrieval", plots, [["", *found], *rows])
 
 
 def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None) -> None:
     """Draw the share of numbers that were found as a heat map, in percent: lengths across, depths down.
 
-    Texts longer than the original reads stand right of a broken line.
+    Texts longer than the base reads are right of a dashed line.
     """
     from matplotlib.patches import Rectangle
 
@@ -374,34 +409,34 @@ def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float]
 
 WAYS: Mapping[str, tuple[str, Look]] = {
     MODEL: ("model", {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE}),
-    SLIDING: ("original, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
-    TRUNCATED: ("original, windows back to back", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
+    SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
+    TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
 }
 
 
-def evaluation_figure(evaluation: Evaluation) -> "Figure":
-    """Return a figure of losses by position and by context, passkeys and retrieval, as far as they were measured."""
-    made, learned, plots = "", evaluation.base_max_len, list[Plot]()
-    if evaluation.base is not None:
-        made = f", made of {evaluation.base} ({learned})"
-    text = f"{counted(evaluation.documents, 'document')}, {evaluation.tokens:,} tokens"
-    what = f"{evaluation.source} ({evaluation.family}, {evaluation.kind}, {evaluation.max_len} tokens){made}; on {text}"
+def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
+    """Return losses by position and by context, passkeys and retrieval, as far as they were measured."""
+    learned, panels = evaluation.base_max_len, list[Panel]()
     for by in ("position", "context"):
         found = [LossCurve(name, losses_by(by, evaluation, way), look) for way, (name, look) in WAYS.items()]
         if by == "context":
             found = [one._replace(name=one.name.partition(",")[0]) for one in found]
         if curves := [curve for curve in found if curve.losses]:
-            plots.append(loss_plot(by, evaluation.kind, curves, learned, has_legend=True))
+            panels.append(loss_panel(by, evaluation.kind, curves, learned, has_legend=True))
     if (passkey := evaluation.passkey) is not None and passkey.is_above_chance:
-        label = f"text (tokens)\n{passkey.how}, {passkey.trials} trials a cell, chance {100 * passkey.chance:.3g} %"
-        draw = partial(draw_passkey, passkey=passkey, label=label, learned=learned)
-        plots.append(Plot("Passkey: numbers found again (%)", draw))
+        draw = partial(draw_passkey, passkey=passkey, label="text (tokens)", learned=learned)
+        panels.append(Panel("passkey", "Passkey", [Plot("Passkey: numbers found again (%)", draw)]))
     if (asked := evaluation.retrieval) is not None:
-        label = f"\n{asked.queries} queries of {asked.query_tokens} tokens, {asked.documents} documents\n"
-        label += f"of {asked.length} tokens; {asked.pooling} pooling; lines: ± 95 %"
         look = {"color": COLOURS[0], "alpha": 0.55}
-        plots += retrieval_plots([(name, way, look) for name, way in asked.ways.items()], label)
-    return panel_figure([(what if evaluation.complete else f"{what}; incomplete", plots)], (4.6, 3.6))
+        panels.append(retrieval_panel([(name, way, look) for name, way in asked.ways.items()]))
+    return panels
+
+
+def evaluation_figure(evaluation: Evaluation) -> "Figure":
+    """Return a figure of what was measured."""
+    text = f"{counted(evaluation.documents, 'document')}, {evaluation.tokens:,} tokens"
+    title = f"{public_name(evaluation.source)}, {evaluation.max_len} tokens; on {text}"
+    return panel_figure(evaluation_panels(evaluation), title if evaluation.complete else f"{title}; incomplete")
 
 
 def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
@@ -416,7 +451,7 @@ def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
         axes.set(xlabel="step", ylabel="loss")
         add_legend(axes)
 
-    return panel_figure([(title, [Plot("", draw)])], (6.4, 3.6))
+    return panel_figure([Panel("loss", "Loss", [Plot("", draw)])], title)
 
 
 # The figure of inspect
@@ -436,35 +471,41 @@ BAND = 0.045
 TableCurves = tuple[TableReport, str, Look]
 
 
-def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
-    """Return a figure of every table: norms, neighbour cosines, spectrum, and cosines between all positions.
+def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
+    """Return the norms, the neighbour cosines, the spectrum, and the cosines between all positions, of every table.
 
-    Tables of the same part of several models share their panels and have a heat map each; other parts stand below.
+    Tables of the same part of several models share their pictures but for the last.
     """
-    names, groups, blocks = short_names(inspections), tables_by_part(inspections), list[tuple[str, list[Plot]]]()
-    most = max(map(len, groups))
+    groups, panels = tables_by_part(inspections), list[Panel]()
+    names = {key: public_name(name) for key, name in short_names(inspections).items()}
+    if len(set(names.values())) < len(names):
+        names = {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
     for group in groups:
-        tables, titles = list[TableCurves](), list[str]()
+        tables, part = list[TableCurves](), f" ({group[0][1].part})" * (len(groups) > 1)
         for number, (inspection, table) in enumerate(group):
             look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
             look |= {"markerfacecolor": "white", "linewidth": WIDE if number == 0 and len(group) > 1 else THIN}
-            name = short_name(names[id(inspection)])
-            tables.append((table, name, look))
-            part = f" ({table.part})" if table.part else ""
-            size = f"{table.positions} positions, {table.hidden_size} wide, {table.dtype}"
-            reserved = f"{table.reserved_rows} offset rows + " if table.reserved_rows else ""
-            titles.append(f"{name.strip()}{part}: {printable(table.name)}, {reserved}{size}")
-        plots = [
-            Plot("Norm of each row", partial(_draw_by_position, tables=tables, what="norms")),
-            Plot("Cosine of each position to the next", partial(_draw_by_position, tables=tables, what="cosines")),
-            Plot("Spectrum", partial(_draw_spectra, tables=tables)),
-        ]
-        for table, name, _ in tables:
-            title = f"Cosine between positions{f': {name}' if most > 1 else ''}"
-            plots.append(Plot(title, partial(_draw_map, table=table)))
-        blocks.append(("\n".join(dict.fromkeys(titles)), plots))
-    # The map of a single table stands behind the other panels; those of several below them.
-    return panel_figure(blocks, (3.7, 3.3), 4 if most == 1 else 3, lines=2 + 2 * most)
+            tables.append((table, short_name(names[id(inspection)]), look))
+        drawn: dict[str, tuple[str, Callable[..., None]]] = {
+            "norms": ("Norm of each row", partial(_draw_by_position, what="norms")),
+            "cosines": ("Cosine of each position to the next", partial(_draw_by_position, what="cosines")),
+            "spectrum": ("Spectrum", _draw_spectra),
+        }
+        height = LARGE[1] + LEGEND_LINE * 3 * len(tables)
+        for key, (title, draw) in drawn.items():
+            plot = Plot(f"{title}{part}", partial(draw, tables=tables), (LARGE[0], height))
+            panels.append(Panel(f"{key}-{len(panels)}", plot.title, [plot]))
+        title = f"Cosine between positions{part}"
+        titles = [f"{name}{part}" if len(names) > 1 else title for _, name, _ in tables]
+        draws = [partial(_draw_map, table=table) for table, *_ in tables]
+        maps = [Plot(title, draw, SQUARE) for title, draw in zip(titles, draws, strict=True)]
+        panels.append(Panel(f"map-{len(panels)}", title, maps))
+    return panels
+
+
+def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
+    """Return a figure of every table."""
+    return panel_figure(inspection_panels(inspections), ", ".join(public_name(one.source) for one in inspections))
 
 
 def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal["norms", "cosines"]) -> None:
@@ -494,7 +535,7 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal
             axes.plot(empty, [1.0] * len(empty), **cross)
     if rings:
         ring: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.7}
-        axes.plot(*zip(*rings, strict=True), "o", color="black", label="stands out", **ring)
+        axes.plot(*zip(*rings, strict=True), "o", color=INK, label="stands out", **ring)
     axes.set(xlabel="position", ylabel="Euclidean norm" if what == "norms" else "cosine similarity")
     axes.margins(y=0.05 + BAND * bands)
     add_legend(axes)
@@ -543,6 +584,7 @@ def _draw_map(axes: "Axes", table: TableReport) -> None:
     label = "position" if step == 1 else f"position (1 in {step} drawn)"
     axes.set(xlabel=label, ylabel=label)
     axes.grid(visible=False)
+    axes.figure.colorbar(axes.images[0], cax=axes.inset_axes((1.04, 0, 0.04, 1)), label="cosine similarity")
     # What has no cosine is left out of the map, and shows what is behind it.
     axes.patch.set(facecolor="white", hatch="xxxx")
 

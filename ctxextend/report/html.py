@@ -1,30 +1,31 @@
-"""The report of a comparison: its panels as one figure, or as an HTML page that needs nothing but a browser."""
+"""Reports: what a command found as an HTML page that needs nothing but a browser, and the panels of a comparison."""
 
 import math
+import os
+import platform
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation
+from ctxextend.inspection.table_report import Inspection
 from ctxextend.report import figures
-from ctxextend.report.figures import COLOURS, DASHES, INK, ORIGINAL_LOOK, REPORT, Look, LossCurve, Plot
-from ctxextend.report.numbers import NumberFormat
-from ctxextend.report.verdicts import comparison_verdict
+from ctxextend.report.figures import COLOURS, NUMBERS, Look, LossCurve, Panel, Plot, evaluation_panels, public_name
+from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NUMBERS = NumberFormat(unicode=True)
-EN_DASH = "\N{EN DASH}"
-ORIGINAL = "the original, in pieces"
-# At least and at most so many methods stand in front in panels of all of them.
-LEAST, MOST = 3, 6
+BASE = "the base, in pieces"
 # The share of norms that are shown whole.
 USUAL = 0.98
 # The size of a small panel for one method, in inches.
@@ -43,64 +44,78 @@ SVG_IN_HTML = (
 def comparison_figure(comparison: Comparison) -> "Figure":
     """Return a figure of what each method costs, and its losses by position and context, or what it finds."""
     before, after = comparison.max_len_before, comparison.max_len_after
-    what = f"{comparison.source} ({comparison.family}), {before} -> {after} tokens"
+    what = f"{public_name(comparison.source)} ({comparison.family}), {before} -> {after} tokens"
     text = f"{counted(comparison.documents, 'document')}, {comparison.tokens:,} tokens"
     parts = (what, comparison.after_training, text, "" if comparison.complete else "incomplete")
-    plots = [plot for panel in comparison_panels(comparison) if not panel.is_small for plot in panel.plots]
-    figure = figures.panel_figure([("; ".join(filter(None, parts)), plots)], (4.6, 4.2))
+    figure = figures.panel_figure(comparison_panels(comparison), "; ".join(filter(None, parts)))
     # Bars name their methods themselves; one legend serves all curves.
-    for axes in figure.axes[::-1]:
+    for axes in figure.axes:
         lines, names = axes.get_legend_handles_labels()
         if names:
-            figure.legend(lines[::-1], names[::-1], loc="outside lower center", ncols=min(len(names), 5))
+            figure.legend(lines, names, title="shaded: ± 95 %", loc="outside lower center", ncols=2)
+            figure.set_figheight(figure.get_figheight() + figures.LEGEND_LINE * (len(names) + 5) // 2)
             break
     return figure
 
 
-def write_report(comparison: Comparison, path: Path) -> None:
-    """Write a comparison as one HTML page; the same one gives the same bytes with the same matplotlib.
+def write_report(found: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = "") -> None:
+    """Write what was found as one HTML page, with the command that found it.
 
-    The page needs no other file and asks no network: style, script and pictures are in it. It holds the ranking, losses
-    by position and by context, norms and passkeys of each method, as far as they were measured, and the recipes.
+    The page needs no other file and asks no network: style, script and pictures are in it. It holds names only, no
+    folders. With the same libraries and the date of ``SOURCE_DATE_EPOCH`` the same results give the same bytes.
     """
-    figures.check_file(path, REPORT)
+    figures.check_file(path, figures.REPORT)
     from jinja2 import Environment, PackageLoader
 
-    environment = Environment(
-        loader=PackageLoader("ctxextend.report", ""),
-        autoescape=True,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["change"] = _change
-    page = environment.get_template("report.html").render(
-        comparison=comparison,
-        verdict=comparison_verdict(comparison, NUMBERS).split("`"),
+    if isinstance(found, Comparison):
+        template, panels, verdict = "comparison.html", comparison_panels(found), comparison_verdict(found, NUMBERS)
+        sources = [found.source]
+    elif isinstance(found, Evaluation):
+        template, panels, verdict = "evaluation.html", evaluation_panels(found), evaluation_verdict(found, NUMBERS)
+        sources = [found.source, *filter(None, [found.base])]
+    else:
+        template, panels, sources = "inspection.html", figures.inspection_panels(found), [one.source for one in found]
+        verdict = " ".join(f"`{one.source}`: {one.verdict}" for one in found)
+
+    def shown(value: Any) -> Any:
+        """Return a text without folders, and with what cannot be shown written out, lines kept; markup as it is."""
+        if type(value) is not str:
+            return value
+        for source in sources:
+            value = value.replace(source, public_name(source)) if len(Path(source).parts) > 1 else value
+        return "\n".join(map(printable, figures.without_folders(value).split("\n")))
+
+    loader = PackageLoader("ctxextend.report", "")
+    environment = Environment(loader=loader, autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"change": _change, "name": public_name}
+    page = environment.get_template(template).render(
+        found=found,
+        panels=panels,
+        verdict=verdict.split("`"),
         numbers=NUMBERS,
-        panels=comparison_panels(comparison),
         svg=_svg,
-        line_class=lambda number: "c{} d{}".format(*_line(number)),
-        original=ORIGINAL,
-        lead_count=_lead_count(comparison),
-        version=__version__,
+        line_class=lambda number: f"c{number} d{number}" if number < len(COLOURS) else "other",
+        strong=len(COLOURS),
+        base=BASE,
+        made=[_date(), *_versions()],
+        command=command,
     )
     figures.save(path, page.encode())
 
 
-def _shown(value: Any) -> Any:
-    """Return a value of the template with what cannot be shown written out, lines kept; markup as it is."""
-    return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
+def _date() -> str:
+    """Return today, or the day that ``SOURCE_DATE_EPOCH`` says; see https://reproducible-builds.org."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
+    return f"{datetime.fromtimestamp(int(seconds) if seconds else time.time(), timezone.utc):%Y-%m-%d}"
 
 
-def _line(number: int) -> tuple[int, int]:
-    """Return the numbers of a method's colour and dashes, by its place in the ranking from 0."""
-    return number % len(COLOURS), (number + number // len(COLOURS)) % len(DASHES)
-
-
-def _lead_count(comparison: Comparison) -> int:
-    """Return how many methods stand in front: those tied with the best, where these are neither few nor many."""
-    return min(max(sum(row.final.is_tied for row in comparison.rows), LEAST), MOST)
+def _versions() -> Iterator[str]:
+    """Yield the libraries that results may depend on, each with its version."""
+    yield f"ctxextend {__version__}"
+    for name in ("torch", "transformers", "numpy"):
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"
+    yield f"Python {platform.python_version()}"
 
 
 def _change(difference: Estimate | None) -> str:
@@ -110,23 +125,7 @@ def _change(difference: Estimate | None) -> str:
     return NUMBERS.change(difference) if difference.mean or difference.ci95 else "0"
 
 
-# The panels: pictures, with the same as a table
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Pictures of one kind: one for each method, or one or two of all of them, with the same as a table."""
-
-    key: str  # a name of its own on the page
-    title: str
-    plots: Sequence[Plot]
-    # The same as a table, its head first; none where the pictures or the ranking hold all numbers.
-    rows: Sequence[Sequence[str]] = ()
-
-    @property
-    def is_small(self) -> bool:
-        """Whether each method has a small picture of its own."""
-        return self.plots[0].number is not None
+# The panels of a comparison
 
 
 def comparison_panels(comparison: Comparison) -> list[Panel]:
@@ -142,8 +141,13 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
     return [panel for panel in panels if panel is not None]
 
 
+def _colour(number: int) -> str:
+    """Return a method's colour, by its place in the ranking from 0: the best have one of their own."""
+    return COLOURS[number] if number < len(COLOURS) else figures.OTHER
+
+
 def _bar_look(number: int) -> Look:
-    return {"color": COLOURS[number % len(COLOURS)], "alpha": 0.55}
+    return {"color": _colour(number), "alpha": 0.55}
 
 
 def _costs(comparison: Comparison) -> Panel | None:
@@ -151,59 +155,44 @@ def _costs(comparison: Comparison) -> Panel | None:
     finals = [(row.method, row.final, _bar_look(number)) for number, row in enumerate(comparison.rows)]
     if len(finals) < 2:
         return None
-    unit = "nats per token" if comparison.is_loss else "mean reciprocal rank"
+    unit = "nats/token" if comparison.is_loss else "reciprocal rank"
     behind = [(method, final.behind or Estimate(0.0, None, 0, 0), look) for method, final, look in finals]
-    plots = [figures.bar_plot("Behind the best", f"behind the best ({unit})", behind)]
+    plots = [figures.bar_plot("Behind the best", f"behind the best ({unit}, ± 95 %)", behind)]
     if short := [(method, final.short, look) for method, final, look in finals if final.short]:
-        title = f"Cost for texts of {comparison.max_len_before:,} tokens"
-        plots.append(figures.bar_plot(title, "cost for short texts (nats per token)", short))
+        title = f"Cost on texts of {comparison.max_len_before:,} tokens"
+        plots.append(figures.bar_plot(title, "short texts (nats/token, ± 95 %)", short))
     return Panel("cost", "What each costs" if short else "Behind the best", plots)
 
 
 def _losses(comparison: Comparison, by: str) -> Panel | None:
-    """Losses by position or by context of each method, and of the original."""
+    """Losses by position or by context of each method, and of the base."""
     read = partial(figures.losses_by, by)
     found = [(row.method, read(row.final.evaluation, MODEL)) for row in comparison.rows]
     if not any(losses for _, losses in found):
         return None
-    original = next(filter(None, (read(row.final.evaluation, SLIDING) for row in comparison.rows)), {})
+    base = next(filter(None, (read(row.final.evaluation, SLIDING) for row in comparison.rows)), {})
     # The better half of the methods is shown whole.
-    leads, better, curves = _lead_count(comparison), -(-len(found) // 2), list[LossCurve]()
+    curves, better = list[LossCurve](), -(-len(found) // 2)
     for number, (name, losses) in enumerate(found):
-        width = 2.4 if number == 0 else 1.4 if number < leads else 0.7
-        colour, dash = _line(number)
-        look: Look = {
-            "color": COLOURS[colour],
-            "linestyle": DASHES[dash],
-            "linewidth": width,
-            "alpha": 1.0 if number < leads else 0.5,
-        }
-        curves.append(LossCurve(name, losses, look, is_whole=number < better, shows_errors=number == 0))
-    if original:
-        curves.insert(leads, LossCurve(ORIGINAL, original, ORIGINAL_LOOK, shows_errors=False))
-        found.append((ORIGINAL, original))
-    # What is drawn last is on top: the best, on those that lead, on the original, on the others.
-    plot = figures.loss_plot(by, comparison.kind, curves[::-1], comparison.max_len_before)
-    places = sorted({place for _, losses in found for place in losses})
-    spans = [(place[0], place[-1] - 1) if by == "position" else place for place in places]
-    head = ["method", *(EN_DASH.join(f"{end:,}" for end in span) for span in spans)]
-    cells = [[name, *(NUMBERS.estimate(losses.get(place)) for place in places)] for name, losses in found]
-    return Panel(by, plot.title, [plot], [head, *cells])
+        is_strong = number < len(COLOURS)
+        look: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_strong else "-"}
+        look |= {"linewidth": (2.4 if number == 0 else 1.4) if is_strong else 0.7}
+        curves.append(LossCurve(name, losses, look, is_strong, is_whole=number < better, shows_errors=number == 0))
+    if base:
+        curves.append(LossCurve(BASE, base, figures.BASE_LOOK, shows_errors=False))
+    return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before)
 
 
 def _retrieval(comparison: Comparison) -> Panel | None:
-    """Recall and reciprocal rank of each method and of the original."""
+    """Recall and reciprocal rank of each method and of the base."""
     rows = [(row.method, row.final.evaluation.retrieval) for row in comparison.rows]
     asked = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
     if not asked:
         return None
     ways = [(name, found.ways[MODEL], _bar_look(number)) for number, name, found in asked if MODEL in found.ways]
-    others = [(f"original, {name}", way) for name, way in asked[0][2].ways.items() if name != MODEL]
-    ways += [(name, way, {"color": INK, "alpha": 0.25}) for name, way in others]
-    cells = [["method", "reciprocal rank", "recall@1"]]
-    for name, way, _ in ways:
-        cells.append([name, NUMBERS.estimate(way.reciprocal_rank), NUMBERS.estimate(way.recall)])
-    return Panel("retrieval", "Retrieval", figures.retrieval_plots(ways), cells)
+    others = [(f"base, {name}", way) for name, way in asked[0][2].ways.items() if name != MODEL]
+    ways += [(name, way, {"color": figures.INK, "alpha": 0.25}) for name, way in others]
+    return figures.retrieval_panel(ways)
 
 
 def _norms(comparison: Comparison) -> Panel | None:
@@ -216,8 +205,7 @@ def _norms(comparison: Comparison) -> Panel | None:
     limit = figures.upper_limit([0.0, *norms], [0.0, *norms[: int(USUAL * (len(norms) - 1)) + 1]])
     top, plots = limit or 1.1 * norms[-1] or 1.0, []
     for number, method, after in drawn:
-        colour = COLOURS[number % len(COLOURS)]
-        draw = partial(figures.draw_row_norms, before=comparison.norms, after=after, colour=colour, top=top)
+        draw = partial(figures.draw_row_norms, before=comparison.norms, after=after, colour=_colour(number), top=top)
         plots.append(Plot(method, draw, SMALL, number, is_cut=limit is not None))
     return Panel("norms", "Norms of the table's rows, before and after", plots)
 
