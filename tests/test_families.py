@@ -11,6 +11,7 @@ from ctxextend.families.lookup import FAMILIES_HINT, TableLocation, find_archite
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import PositionScheme
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from tests.trainings import invoke
 
 # Their parts must be given: transformers has no default for them.
 OF_ANY_PARTS = ("rag", "nougat", "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder")
@@ -128,3 +129,31 @@ def test_list_families_shows_every_table() -> None:
     assert listed["led", "encoder"].notes == ("a multiple of attention_window",)
     assert listed["led", "decoder"].notes == ()
     assert listed["bros", ""].notes == ("embeddings.position_ids made anew",)
+
+
+def test_list_families_takes_a_type_or_a_part_of_its_name() -> None:
+    assert {table.model_type for table in list_families(["bert"])} == {"bert"}
+    assert {table.model_type for table in list_families(["rober", "led"])} == {
+        *(name for name in FAMILIES if "rober" in name),
+        "led",
+    }
+    with pytest.raises(UnsupportedModelError, match="'rberta' is not in ctxextend's registry") as caught:
+        list_families(["rberta"])
+    assert (caught.value.hint or "").startswith("Did you mean roberta?")
+    with pytest.raises(UnsupportedModelError, match="This t5 model has no learned position table"):  # not those of "t5"
+        list_families(["t5"])
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_families_screen_groups_every_type_within_the_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = invoke("families").stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 45 + 2400 // width
+    names = re.findall(r"[\w-]+", " ".join(line for line in lines if line.startswith("  ")))
+    assert sorted(names) == sorted(FAMILIES)
+    shown = invoke("families", "bart", "lm")
+    text = " ".join(shown.stdout.split())
+    assert max(map(len, shown.stdout.splitlines())) <= width
+    assert "encoder: encoder.embed_positions.weight, as long as max_position_embeddings reserved rows: 2 on top" in text
+    assert "layoutlmv2, layoutxlm embeddings" in text

@@ -1,5 +1,8 @@
 """`ctxextend families`."""
 
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 
 import typer
@@ -9,9 +12,6 @@ from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.json_output import to_json
 
-FIELDS = ("model_type", "part", "reserved_rows", "config_key", "table")
-HEADER = ("model type", "part", "offset rows", "config key", "table", "notes")
-
 
 def families(
     model_types: Annotated[
@@ -20,23 +20,38 @@ def families(
             metavar="TYPE",
             autocompletion=options.complete_model_type,
             show_default="all",
-            help="Show these alone, or say why one has none.",
+            help="Model type, or a part of its name.",
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the model types that can be resized, and their tables.
+    """List the model types that can be resized; with TYPE, also their tables, or why there is none.
 
     Examples:
         ctxextend families
         ctxextend families bart led
         ctxextend families --json
 
-    A table's name is given as a base model has it; a head model writes its own prefix in front of it.
+    A table is named as in a base model; a model with a head puts its own prefix in front of it.
     """
-    from ctxextend.families.lookup import list_families
+    from ctxextend.families.lookup import FamilyTable, list_families
 
-    sink, page, found = Output(as_json), Page(), list_families(model_types)
-    page.table(HEADER, [(*(getattr(one, name) for name in FIELDS), "; ".join(one.notes)) for one in found], range(6))
+    sink, page, found = Output(as_json), Page.of_stdout(), list_families(model_types)
+    unseen = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
+    groups: dict[tuple[FamilyTable, ...], list[str]] = {}
+    for name, tables in groupby(found, attrgetter("model_type")):
+        groups.setdefault(tuple(replace(table, **unseen) for table in tables), []).append(name)
+    for layout, names in groups.items():
+        if model_types:
+            page.text(", ".join(names), "title")
+        for one in layout if model_types else ():
+            page.text(f"{one.part}: " * bool(one.part) + f"{one.table}, as long as {one.config_key}", indent="  ")
+            more = [f"reserved rows: {one.reserved_rows}"] * (one.reserved_rows != "0") + [*one.notes]
+            page.text("; ".join(more), indent="    ")
+        if not model_types:
+            reserved = " or ".join(dict.fromkeys(one.reserved_rows for one in layout if one.reserved_rows != "0"))
+            parts = ", ".join(one.part for one in layout if one.part) or "one table"
+            page.text(f"{parts}; reserved rows: {reserved or 'none'}", "title")
+            page.text(", ".join(names), indent="  ")
     sink.screen(page.lines)
     sink.result("families", {"families": to_json(found)})

@@ -266,13 +266,13 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
     """Return the tables of model types, sorted by model type.
 
     Args:
-        model_types: As in config.json; None or none is every type in the registry.
+        model_types: As in config.json, or parts of such names; None or none is every type in the registry.
 
     Raises:
         UnsupportedModelError: One of them has no learned position table, or is not known.
     """
     listed = list[FamilyTable]()
-    for name in sorted(set(model_types or FAMILIES)):
+    for name in sorted({name for text in model_types or FAMILIES for name in _matching(text)}):
         for found in find_architecture({"model_type": name}).locations:
             rule = found.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
@@ -280,6 +280,12 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             notes, usual_name = tuple(_notes(FAMILIES[name], found)), found.usual_prefix + found.table.name
             listed.append(FamilyTable(name, found.part, usual_name, found.config_key, reserved, notes))
     return listed
+
+
+def _matching(text: str) -> list[str]:
+    """Return the type that a text names, else those in whose names it stands, and itself where there are none."""
+    is_type = text in FAMILIES or text in POSITION_SCHEMES
+    return [name for name in FAMILIES if text in name and not is_type] or [text]
 
 
 def _notes(outer: Family, found: TableLocation) -> Iterator[str]:
