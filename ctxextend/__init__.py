@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from ctxextend.plan.edits import TablePlan
     from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_resize, resize
     from ctxextend.tables.method_facts import Method
-    from ctxextend.tables.methods import list_methods
+    from ctxextend.tables.methods import list_methods, register_method
     from ctxextend.training.train import train
     from ctxextend.training.training_run import TrainingInterrupted, TrainResult
     from ctxextend.verification.checks import Check
     from ctxextend.verification.verify import Verification, verify
 
 __all__ = ["__version__", "calibrate", "compare", "evaluate", "extend_model", "inspect", "list_families"]
-__all__ += ["list_methods", "plan_resize", "resize", "run", "train", "verify"]
+__all__ += ["list_methods", "plan_resize", "register_method", "resize", "run", "train", "verify"]
 # What they return.
 __all__ += ["Calibration", "Check", "ClientLimit", "Comparison", "Evaluation", "FamilyTable", "Inspection"]
 __all__ += ["Limit", "Method", "ResizePlan", "ResizeResult", "RunResult", "TablePlan", "TableReport"]
@@ -72,7 +72,7 @@ _MODULES = {
     "plan.edits": "TablePlan",
     "plan.plan": "ResizePlan ResizeResult plan_resize resize",
     "tables.method_facts": "Method",
-    "tables.methods": "list_methods",
+    "tables.methods": "list_methods register_method",
     "training.train": "train",
     "training.training_run": "TrainResult TrainingInterrupted",
     "verification.checks": "Check",

@@ -26,6 +26,8 @@ SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Eva
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 # Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
 PATH_KEYS = {"source": True, "base": True, "data": False, "eval_data": False, "output": False}
+# Stands in for a method that is not known here: one that promises nothing of learned rows.
+STAND_IN = "linear"
 # What a value is called, by its type.
 KINDS: dict[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false"},
@@ -339,6 +341,8 @@ class Provenance:
     # What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
     trainable: str | None = None
     method: str | None = None  # that made the rows; None where it names none that there is
+    # The method where there is none of that name; `settings` then have another, and the rows cannot be made again.
+    unregistered: str | None = None
     methods: Mapping[str, str] = field(default_factory=dict)  # that made each table's rows, where they differ
     # The rows that each table had before and had then, as far as the recipe says so.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -393,8 +397,14 @@ def find_base(
 
 def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int = 1) -> Provenance:
     """Read the text of a recipe that lies in an output's folder; see `parse_recipe`. Anybody may have written it."""
+    unregistered = None
     try:
-        written = parse_recipe(text, name, folder=folder)
+        try:
+            written = parse_recipe(text, name, folder=folder)
+        except RecipeError:  # perhaps of its method alone
+            unregistered = str(dict(_read(text, name))["resize.method"].value)
+            written = parse_recipe(text, name, [f"resize.method={STAND_IN}"], folder=folder)
+            written.values["resize"]["method"] = unregistered
         asked, facts = written.recipe, written.provenance
         method, before = str(facts.get("method")).partition(":")[0], facts.get("source_recipe")
         if runs > MOST_RUNS:
@@ -406,7 +416,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
             base=asked.checkpoint,
             settings=asked.resize or Resize(facts["max_len"]),  # what was only trained has the length that it had
             trainable=asked.train.trainable if asked.train else None,
-            method=method if method in (*METHODS, TRUNCATE) else None,
+            method=method if method in (*METHODS, TRUNCATE) else unregistered,
+            unregistered=unregistered,
             methods=table_methods(written),
             rows={
                 key: counts
@@ -447,7 +458,8 @@ def table_methods(written: RecipeFile) -> dict[str, str]:
     resize, facts = written.recipe.resize, written.provenance
     if resize is None or resize.method != facts.get("method"):
         return {}
-    return {name: str(table["method"]) for name, table in _tables(facts).items() if "method" in table}
+    methods = {name: str(table["method"]) for name, table in _tables(facts).items() if "method" in table}
+    return {name: replace(resize, method=method).full_method for name, method in methods.items()}
 
 
 def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
@@ -457,7 +469,11 @@ def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, 
     """
     oldest_first = chain[::-1]
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
-    if not rows or not all(reserved_rows < count <= most for counts in rows for count in counts):
+    if (
+        any(one.unregistered for one in chain)
+        or not rows
+        or not all(reserved_rows < count <= most for counts in rows for count in counts)
+    ):
         return None
     try:
         steps = [

@@ -5,7 +5,10 @@ and ``--drop-last`` leave out, and returns as many rows as it is asked for, shap
 keep learned rows return them first, exactly. `bands` and `auto` have a module of their own.
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,7 @@ from ctxextend.tables.method_facts import (
     CLOSER,
     LAPACK_TOLERANCE,
     MOVED,
+    TRUNCATE,
     UNCHANGED,
     UNTRAINED,
     Method,
@@ -390,17 +394,72 @@ def _interpolated(
     return result
 
 
-METHODS: Mapping[str, Method] = described_methods()
+METHODS: dict[str, Method] = described_methods()
 
 
 def find_method(name: str) -> Method:
     """Return the method of a name; raise ResizeError where there is none, and say which is nearest."""
     if name in METHODS:
         return METHODS[name]
-    hint = did_you_mean(name, METHODS) or f"Methods: {', '.join(METHODS)}."
+    hint = did_you_mean(name, METHODS) or f"Methods: {', '.join(METHODS)}; your own by ctxextend.register_method."
     raise ResizeError(f"There is no method {name!r:.60}.", hint)
 
 
 def list_methods() -> list[Method]:
     """Return every method, the default first."""
     return list(METHODS.values())
+
+
+def register_method(name: str, function: Callable[..., Any]) -> None:
+    """Register a function as a method that `resize`, `extend_model` and `compare` take by its name.
+
+        def fade(rows, length, *, power=1.0):
+            new = np.arange(len(rows), length)[:, None] / len(rows)
+            return np.vstack([rows, rows.mean(axis=0) + (rows[-1] - rows.mean(axis=0)) / new**power])
+
+        ctxextend.register_method("fade", fade)
+        ctxextend.resize("gpt2", 4096, "fade:power=2")
+
+    It holds in this process. Recipes name the method and never hold its code: register it again to run or verify them.
+
+    Args:
+        name: Lower-case letters, digits, ``-`` and ``_``, a letter first; of no other method.
+        function: Called with the learned rows, shape (n, d), float64, a copy, without reserved rows and those that
+            ``keep_first`` and ``drop_last`` leave out, and with the number of rows wanted, m > n. It returns them all,
+            shape (m, d), finite; they are cast to the table's dtype once. Its keyword-only arguments are its settings,
+            if their defaults are int, float or str.
+
+    Raises:
+        ResizeError: There is a method of that name, or it can be none. Where the method is used: what the function
+            returns has another shape, or is not finite.
+    """
+    if name in (*METHODS, TRUNCATE, "all") or not re.fullmatch("[a-z][a-z0-9_-]*", name):
+        raise ResizeError(f"{name!r} is a method's name already, or can be none.", "Use another, such as my-method.")
+
+    def checked(table: Rows, rows: int, **settings: Any) -> Rows:
+        made = np.asarray(function(table, rows, **settings), np.float64)
+        if made.shape != (rows, table.shape[1]):
+            raise ResizeError(f"Method {name} returned shape {made.shape}, not {(rows, table.shape[1])}.")
+        if not np.isfinite(made).all():
+            raise ResizeError(f"Method {name} returned NaN or infinity.")
+        return made
+
+    kinds = {int: "a whole number", float: "a number", str: "text"}
+    settings = {
+        one.name: Setting("of your function", kinds[type(one.default)], one.default, type(one.default))
+        for one in inspect.signature(function).parameters.values()
+        if one.kind is one.KEYWORD_ONLY and type(one.default) in kinds
+    }
+    METHODS[name] = Method(
+        name=name,
+        summary="a function of your own",
+        keeps_learned_rows=False,
+        settings=settings,
+        when="you try it",
+        source="ctxextend.register_method",
+        convention="a function of the user's own, which no recipe holds",
+        short_inputs="short texts may change too",
+        long_inputs="what it makes of new positions is not known",
+        tolerance=LAPACK_TOLERANCE,
+        function=checked,
+    )

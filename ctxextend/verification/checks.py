@@ -54,6 +54,11 @@ class ExpectedResize:
     notes: tuple[str, ...] = ()
     chain: tuple[Provenance, ...] = ()  # that recipe and those of the base checkpoint, the newest first
 
+    @property
+    def unregistered(self) -> str | None:
+        """The method that its recipe names, where there is none of that name."""
+        return self.chain[0].unregistered if self.chain else None
+
 
 @dataclass(frozen=True)
 class Check:
@@ -164,6 +169,9 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
     for table in expected.plan.tables:
         if misfit := _misfit(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(misfit)
+        elif expected.unregistered and table.is_changed:
+            told = f"{table.name}: there is no method {expected.unregistered!r} here to make its rows again"
+            (found if expected.trainable in ("positions", "all") else wrong).append(told)
         else:
             compared = compare_table(expected.plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)

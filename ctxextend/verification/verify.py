@@ -125,7 +125,7 @@ def verify_resized(
 
         checks += check_loading(expected, resized)
     plan, trainable = expected.plan, expected.trainable
-    method = None if expected.how == NEAREST else plan.method
+    method = None if expected.how == NEAREST else expected.unregistered or plan.method
     notes = (*expected.notes, TRAINED) if trainable else expected.notes
     what = "resized" if plan.is_changed else "mended" if plan.edits else "same"
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)

@@ -1,0 +1,191 @@
+"""Methods of one's own, and methods whose choice is recorded: what recipes say of them, and who can make them again."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner, Result
+
+import ctxextend
+from ctxextend.cli.app import app_of
+from ctxextend.errors import CtxextendError, RecipeError, ResizeError
+from ctxextend.tables.methods import METHODS
+from tests import pico
+from tests.words import write_texts
+
+WPE = "transformer.wpe.weight"
+
+
+def fade(rows: Any, length: int, *, power: float = 1.0) -> Any:
+    """The last row, nearer to the mean from row to row."""
+    new, mean = np.arange(len(rows), length)[:, None] / len(rows), rows.mean(axis=0)
+    return np.vstack([rows, mean + (rows[-1] - mean) / new**power])
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app_of(), [str(one) for one in arguments])
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    ctxextend.register_method("fade", fade)
+    yield
+    METHODS.pop("fade", None)
+
+
+@pytest.mark.usefixtures("registered")
+def test_register_method_is_taken_by_resize_extend_model_and_compare() -> None:
+    from transformers import GPT2LMHeadModel
+
+    out = ctxextend.resize("tiny-gpt2", 256, "fade:power=2", keep_first=1, output="out").output
+    table = load_file(out / "model.safetensors")[WPE]
+    expected = fade(table[1:128].astype(np.float64), 255, power=2.0)
+    assert table[1:].tobytes() == expected.astype(np.float32).tobytes()
+    model = GPT2LMHeadModel.from_pretrained(ctxextend.plan_resize("tiny-gpt2", 256).checkpoint.root)
+    ctxextend.extend_model(model, 256, "fade:power=2", keep_first=1)
+    assert model.transformer.wpe.weight.detach().numpy().tobytes() == table.tobytes()
+    asked: dict[str, Any] = {"methods": ["fade:power=2", "copy"], "tokens": 512, "measure": ["position"]}
+    rows = ctxextend.compare("tiny-gpt2", 256, write_texts(300, 4), **asked).rows
+    assert {row.method for row in rows} == {"fade:power=2", "copy"}
+    assert {yaml.safe_load(row.recipe)["resize"]["method"] for row in rows} == {"fade:power=2", "copy"}
+    assert "fade" in [method.name for method in ctxextend.list_methods()]
+
+
+@pytest.mark.usefixtures("registered")
+def test_register_method_makes_outputs_that_run_and_verify_while_it_is_registered() -> None:
+    out = ctxextend.resize("tiny-gpt2", 256, "fade", output="out").output
+    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    assert recipe["resize"] == {"to": 256, "method": "fade:power=1", "keep_first": 0}
+    assert ctxextend.verify(out).passed
+    again = ctxextend.run(out / "ctxextend.yaml", "again").output
+    assert again is not None
+    assert pico.contents(again) == pico.contents(out)
+    METHODS.pop("fade")
+    with pytest.raises(RecipeError, match=r"line 4: There is no method 'fade'\. .*ctxextend\.register_method"):
+        ctxextend.run(out / "ctxextend.yaml", "again", force=True)
+    done = invoke("verify", out)
+    assert done.exit_code == 3
+    assert f"{WPE}: there is no method 'fade:power=1' here to make its rows again" in " ".join(done.stdout.split())
+    found = {check.name: check.passed for check in ctxextend.verify(out).checks}
+    assert found == {"tensors": True, "table": False, "files": True}
+    assert json.loads(invoke("inspect", out, "--json").stdout)["models"][0]["method"] == "fade:power=1"
+
+
+@pytest.mark.usefixtures("registered")
+def test_evaluate_knows_the_base_of_a_method_that_is_not_registered() -> None:
+    ctxextend.resize("tiny-gpt2", 256, "fade", output="out")
+    METHODS.pop("fade")
+    found = ctxextend.evaluate("out", write_texts(300, 4), tokens=512, measure=["position"])
+    assert found.positions is not None
+    assert "sliding" in found.positions.losses  # which the base gives
+
+
+@pytest.mark.parametrize("name", ["linear", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""])
+def test_register_method_refuses_a_name_that_there_is_or_that_can_be_none(name: str) -> None:
+    with pytest.raises(ResizeError, match="is a method's name already, or can be none"):
+        ctxextend.register_method(name, fade)
+
+
+@pytest.mark.usefixtures("registered")
+def test_register_method_refuses_its_own_name_again() -> None:
+    with pytest.raises(ResizeError, match="'fade' is a method's name already"):
+        ctxextend.register_method("fade", fade)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda rows, length: rows, r"returned shape \(128, \d+\), not \(256, \d+\)"),
+        (lambda rows, length: np.zeros((length, 3)), r"returned shape \(256, 3\), not \(256, \d+\)"),
+        (lambda rows, length: np.full((length, rows.shape[1]), np.nan), "returned NaN or infinity"),
+        (lambda rows, length: np.resize(rows, (length, rows.shape[1])) * np.inf, "returned NaN or infinity"),
+    ],
+)
+def test_resize_refuses_what_a_method_of_ones_own_must_not_return(function: Any, said: str) -> None:
+    ctxextend.register_method("own", function)
+    try:
+        with pytest.raises(ResizeError, match=said):
+            ctxextend.resize("tiny-gpt2", 256, "own", output="out")
+    finally:
+        METHODS.pop("own")
+    assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("method", "said"), [("fade:powr=2", "Did you mean power"), ("fade:power=x", "power must be a number")]
+)
+def test_resize_refuses_settings_that_a_method_of_ones_own_does_not_take(method: str, said: str) -> None:
+    with pytest.raises(ResizeError, match=said):
+        ctxextend.resize("tiny-gpt2", 256, method)
+
+
+# ---- what was chosen is recorded
+
+
+def forget_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every choice by a table fail, as another version may choose otherwise."""
+    for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gain"):
+        monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
+
+
+@pytest.mark.parametrize("method", ["bands", "auto", "bands:sigma=6"])
+def test_run_makes_the_same_again_whatever_would_be_chosen_now(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = ctxextend.resize("tiny-gpt2", 512, method, output="out").output
+    written = yaml.safe_load((out / "ctxextend.yaml").read_text())["resize"]["method"]
+    assert written.startswith("bands:sigma=")
+    assert "gain=" in written
+    forget_choices(monkeypatch)
+    again = ctxextend.run(out / "ctxextend.yaml", "again").output
+    assert again is not None
+    assert pico.contents(again) == pico.contents(out)
+    assert ctxextend.verify(out).passed
+
+
+@pytest.fixture
+def two_tables(tmp_path: Path) -> Path:
+    """A model with two tables of 64 rows: one with a fast part of its own, and one without any."""
+    source = pico.make_led(tmp_path / "led")
+    path = source / "model.safetensors"
+    tensors = load_file(path)
+    encoder, decoder = (name for name in sorted(tensors, reverse=True) if "embed_positions" in name)
+    rows, width = tensors[encoder].shape
+    turns = np.arange(rows)[:, None] * 2 * np.pi / 8 + np.arange(width)
+    tensors[encoder] = (np.sin(turns) + np.linspace(0, 3, rows)[:, None]).astype(np.float32)
+    tensors[decoder] = np.random.default_rng(0).normal(size=tensors[decoder].shape).cumsum(axis=0).astype(np.float32)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return source
+
+
+@pytest.mark.parametrize("method", ["bands", "auto"])
+def test_run_makes_tables_again_for_which_different_settings_were_chosen(
+    method: str, two_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = ctxextend.resize(two_tables, 128, method, output="out")
+    recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
+    stated = {table["name"]: table["method"] for table in recipe["provenance"]["tables"]}
+    assert recipe["resize"]["method"] == method
+    assert len({*stated.values()}) == len(stated) == 2
+    assert result.plan.methods == stated
+    with monkeypatch.context() as without_choice:
+        forget_choices(without_choice)
+        assert ctxextend.verify("out", two_tables).passed
+        again = ctxextend.run("out/ctxextend.yaml", "again").output
+    assert again is not None
+    assert pico.contents(again) == pico.contents(Path("out"))
+    other = ctxextend.run("out/ctxextend.yaml", "other", changes=["resize.method=bands:gain=1.01"]).resize
+    assert other is not None
+    assert all("gain=1.01" in text for text in other.plan.methods.values())
+
+
+def test_run_refuses_a_table_method_that_is_none(two_tables: Path) -> None:
+    ctxextend.resize(two_tables, 128, "bands", output="out")
+    path = Path("out/ctxextend.yaml")
+    path.write_text(path.read_text().replace("method: bands:sigma", "method: bands:sgima"))
+    with pytest.raises(CtxextendError, match="does not take 'sgima'"):
+        ctxextend.run(path, "again")
