@@ -1,20 +1,30 @@
-"""The text of a training: its token ids, the windows held out of it, and what its output's recipe says of both."""
+"""The text of a training: its token ids, the windows held out of it, and what its output's recipe says of both.
+
+A file is known by its content: another file with the same text, as another format of it, is not recognised.
+"""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.recipe_file import NOT_PLAIN
 from ctxextend.text_data import Paths, TextSource, check_paths, read_pieces
 
 Ids = NDArray[np.int64]
 
+# The size and SHA-256 of a file, or the name of a Hub dataset.
+TextKey = tuple[Any, Any]
+
 # Bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen.
 HASHED = 64 << 20
+# Windows that a recipe may hold out, at most: a stranger's may say so many that no memory holds them.
+MOST_WINDOWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -97,3 +107,47 @@ def fingerprint(source: TextSource) -> dict[str, Any]:
     with source.open("rb") as file:
         content = file.read(HASHED)
     return {"name": source.name, "bytes": source.stat().st_size, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def text_key(facts: Mapping[str, Any]) -> TextKey:
+    """Return what tells a text from others, of its `fingerprint`."""
+    return facts.get("bytes"), facts.get("sha256", facts["name"])
+
+
+def shared(paths: Paths, others: Paths) -> list[TextSource]:
+    """Return the files and datasets of the first argument whose content the other names too."""
+    named = {text_key(fingerprint(source)) for source in check_paths(others)}
+    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in named]
+
+
+class TrainedText(NamedTuple):
+    """How a checkpoint was trained on a text."""
+
+    held_out: HeldOut | None  # of the whole text that it is a part of; None is nothing
+    first_token: int  # tokens of the whole text before it
+    text_field: str
+
+
+def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
+    """Return how a checkpoint was trained on each text: ``data``, ``text_field`` and ``held_out`` of each training."""
+    found = defaultdict[TextKey, set[TrainedText]](set)
+    for training in trainings:
+        try:
+            held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
+            if held_out and held_out.tokens // held_out.window // held_out.every not in range(MOST_WINDOWS):
+                continue
+            for file in training["data"]:
+                found[text_key(file)].add(TrainedText(held_out, file["first_token"], training["text_field"]))
+        except NOT_PLAIN:  # a stranger wrote it
+            continue
+    return dict(found)
+
+
+def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> list[Ids]:
+    """Return the documents, and parts of documents, in windows, each of shape (tokens,)."""
+    found = list[Ids]()
+    for window in windows:
+        ends: NDArray[np.intp] = np.flatnonzero(window == (-1 if separator is None else separator))
+        pieces = (piece[piece != separator] for piece in np.split(window, ends))
+        found += [piece.astype(np.int64) for piece in pieces if len(piece)]
+    return found

@@ -370,6 +370,18 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
         return None
 
 
+def trainings(written: Provenance | None) -> list[Mapping[str, Any]]:
+    """Return on which text each training of a checkpoint was, as far as its recipe says so; see `trained_texts`."""
+    found = list[Mapping[str, Any]]()
+    for run in written.chain if written else ():
+        facts, asked = run.values.get("provenance") or {}, run.values.get("train") or {}
+        if isinstance(trained := facts.get("trained"), Mapping):
+            text = {name: trained[name] for name in ("data", "held_out") if name in trained}
+            found.append({"text_field": asked.get("text_field", "text"), **text})
+        found += facts["source_trainings"] if isinstance(facts.get("source_trainings"), list) else []
+    return found
+
+
 @dataclass(frozen=True)
 class BaseCheckpoint:
     """The base checkpoint of what was resized or trained."""

@@ -54,17 +54,6 @@ def check_paths(paths: Paths) -> list[TextSource]:
 
     The files of a folder are sorted by name; checkpoints, training runs and hidden folders in it are left out.
     """
-    return list(_sources(paths).values())
-
-
-def shared(paths: Paths, others: Paths) -> list[TextSource]:
-    """Return the files and datasets that both arguments name."""
-    named = _sources(others)
-    return [source for key, source in _sources(paths).items() if key in named]
-
-
-def _sources(paths: Paths) -> dict[TextSource, TextSource]:
-    """Return the files and datasets that some paths name, by what tells them apart."""
     found: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
         if not name.startswith(HUB):
@@ -81,7 +70,7 @@ def _sources(paths: Paths) -> dict[TextSource, TextSource]:
     for source in found.values():
         if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec("datasets") is None:
             raise DataError(f"{source} needs datasets to be read.", "Install it: pip install 'ctxextend[train]'.")
-    return found
+    return list(found.values())
 
 
 def _files(path: Path) -> list[Path]:

@@ -123,7 +123,7 @@ def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make
     assert (found.kind, found.across_documents) == (CAUSAL, True)
     across, few = found.warnings
     assert "run over their ends" in across
-    assert few.startswith("4 windows of 16")
+    assert few.startswith("Only 4 windows of 16")
     encoder = add_tokenizer(make_pico("bert", base=True).folder, is_framed=True)
     found = ctxextend.evaluate(encoder, text, tokens=64)
     assert (found.kind, found.warnings, found.across_documents) == (ENCODER, (), False)
@@ -181,7 +181,7 @@ def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make) -> None:
     [
         ({"length": [256]}, "reads 128 tokens at once, and a context of 256 .*resize tiny-gpt2 --to 256"),
         ({"length": [4]}, "--length must be at least 8, got 4"),
-        ({"tokens": True}, "--tokens must be .* not True"),
+        ({"tokens": True}, "--tokens must be .* got True"),
         ({"no_base": True, "base": "tiny-gpt2"}, "--no-base leaves out"),
         ({"no_base": True, "measure": ["retrieval"]}, "--no-base leaves out .* --measure retrieval needs"),
         ({"measure": ["speed"]}, "no --measure speed.*position, context"),

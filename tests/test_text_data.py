@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from ctxextend import text_data
 from ctxextend.errors import DataError
-from ctxextend.text_data import PIECE, check_paths, check_texts, cut, empty_files, read_documents, read_pieces, shared
+from ctxextend.text_data import PIECE, check_paths, check_texts, cut, empty_files, read_documents, read_pieces
 from tests.hub_server import serve
 
 
@@ -47,13 +47,10 @@ def test_check_paths_leaves_out_of_a_folder_what_no_user_wrote(tmp_path: Path) -
 
 
 def test_check_paths_takes_each_text_once_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = (written(tmp_path / "texts" / name, name) for name in ("a.txt", "b.txt"))
+    one, _ = (written(tmp_path / "texts" / name, name) for name in ("a.txt", "b.txt"))
     monkeypatch.chdir(tmp_path)
     assert check_paths(["texts/b.txt", tmp_path / "texts", "./texts/../texts/a.txt"]) == [Path("texts/b.txt"), one]
-    assert shared(["texts"], [two]) == [Path("texts/b.txt")]
-    assert shared([one], [two]) == []
     assert check_paths(["hf:a.x/b-y", "hf:a.x/b-y:train"]) == ["hf:a.x/b-y:train"]
-    assert shared(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == ["hf:a/b/c.d:train@refs/pr/1"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
+from ctxextend.held_out import split_documents
 from ctxextend.models.extend import lengthen, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
@@ -84,12 +85,7 @@ class InMemoryTrainer:
         if self.task.settings.eval_data:
             return None
         (tokens, spans), separator = self.task.held_out, self.task.files.tokenizer.separator
-        found = list[NDArray[np.int64]]()
-        for window in (tokens[start:stop] for start, stop in spans):
-            ends: NDArray[np.intp] = np.flatnonzero(window == (-1 if separator is None else separator))
-            pieces = (piece[piece != separator] for piece in np.split(window, ends))
-            found += [piece.astype(np.int64) for piece in pieces if len(piece)]
-        return found
+        return split_documents([tokens[start:stop] for start, stop in spans], separator)
 
     @contextmanager
     def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:

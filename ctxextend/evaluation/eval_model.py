@@ -1,9 +1,9 @@
 """A checkpoint loaded to be measured or trained: the model, its tokenizer, and how many tokens it reads at once."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,13 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.errors import CheckpointError, DataError, UnsupportedModelError, one_line
+from ctxextend.held_out import TextKey, TrainedText, trained_texts
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import SourceHashes, read_provenance
+from ctxextend.recipe_file import SourceHashes, read_provenance, trainings
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +36,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 SENTENCE_MODULES = "modules.json"  # by which sentence-transformers knows a folder of its own
 
 COMPARED = 512  # tokens by which two tokenizers are compared
+
+NAME_BASE = "Name its base checkpoint with --base of evaluate (evaluate.base in a recipe)."
 
 TOKENS_AT_ONCE = 4096  # that a model reads where nothing else is asked for
 
@@ -145,6 +148,8 @@ class EvalModel:
     max_len: int  # tokens that it reads at once, special tokens included
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0  # rows of its table before position 0
+    # How it was trained on each text, as far as its recipe says so.
+    trained_on: Mapping[TextKey, Collection[TrainedText]] = field(default_factory=dict)
 
     @property
     def max_text(self) -> int:
@@ -222,6 +227,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
         max_len=files.max_len,
         notes=notes,
         reserved_rows=files.reserved_rows,
+        trained_on=trained_texts(trainings(read_provenance(checkpoint))),
     )
 
 
@@ -309,5 +315,5 @@ def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
     if not same_special or not np.array_equal(own.encode(text), other.encode(text)):
         raise CheckpointError(
             f"The tokenizers of {model.name} and {base.name} cut the text into different tokens.",
-            "Name what it was made of: --base.",
+            NAME_BASE,
         )

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from ctxextend.evaluation.eval_model import (
     CAUSAL,
     ENCODER,
     MASKED,
+    NAME_BASE,
     EvalModel,
     check_same_tokens,
     check_vocabulary,
@@ -27,11 +29,12 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
+from ctxextend.held_out import fingerprint, held_out_windows, read_ids, split_documents, text_key
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
-from ctxextend.text_data import check_paths, path_names, read_documents
+from ctxextend.text_data import TextSource, check_paths, path_names, read_documents
 
 Ids = NDArray[np.int64]
 
@@ -114,16 +117,16 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
             if base.kind != model.kind:
                 raise CheckpointError(
                     f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}.",
-                    "Name what it was made of: --base.",
+                    NAME_BASE,
                 )
             notes += base.notes
         except CtxextendError as error:
             if settings.base is not None:
                 raise
             base = None
-            warnings.append(f"What it was made of cannot be compared with it: {error.message} Name it with --base.")
+            warnings.append(f"It is not compared with its base checkpoint: {error.message} {NAME_BASE}")
     elif not settings.no_base:
-        notes.append("No recipe says what it was made of: name that with --base to compare with it.")
+        notes.append(f"It is not compared with its base checkpoint: no recipe names that. {NAME_BASE}")
     run = plan_evaluation(model, base, settings, notes=notes)
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens
@@ -238,18 +241,17 @@ def plan_evaluation(
             f"Give it more first: ctxextend resize {model.name} --to {longest}",
         )
     lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
-    if documents is None:
-        most = max(settings.tokens, model.max_len)
-        texts = read_documents(settings.data, settings.text_field, CHARACTERS_PER_TOKEN * most)
-        documents = (_first_tokens(model, text, most) for text in texts)
     size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
+    warnings, notes = list[str](), list(notes)
+    if documents is None:
+        documents, warnings, said = read_unseen(model, settings, size * least)
+        notes += said
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
     text = cut_windows(documents, size, wanted, separator, one_each=one_each, least=least)
     read = np.concatenate(text.documents)
     check_vocabulary(model, read)
     if base is not None:
         check_same_tokens(model, base, text.windows[0])
-    warnings, notes = [], list(notes)
 
     @contextmanager
     def optional() -> Iterator[None]:
@@ -280,6 +282,46 @@ def plan_evaluation(
             passkey = plan_passkey(reader, read, lengths, tokens=settings.tokens, seed=settings.seed)
             notes += passkey.notes
     return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
+
+
+def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Iterator[Ids], list[str], list[str]]:
+    """Return the documents of a text, warnings and notes; of a file that the model was trained on, what was held out.
+
+    Where that is not known, or fewer than `least` tokens were held out in all, the whole file is read, with a warning.
+    """
+    most, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
+    held_out, seen = dict[TextSource, list[Ids]](), defaultdict[str, list[TextSource]](list)
+    for source in sources if model.trained_on else ():
+        if not (runs := [*model.trained_on.get(text_key(fingerprint(source)), ())]):
+            continue
+        rule, first, text_field = runs[0]
+        if rule is None or any(run.held_out is None for run in runs):
+            seen["nothing of that was held out"].append(source)
+        elif len(runs) > 1 or text_field != settings.text_field:
+            seen["what all its trainings held out of that is not known"].append(source)
+        else:
+            count = min(rule.tokens - first, (2 * max(most, least) + rule.window) * rule.every)
+            pieces = read_ids([str(source)], text_field, tokenizer.encode, tokenizer.separator, count)
+            windows = held_out_windows(np.concatenate([np.empty(0, np.int64), *pieces]), rule, first)
+            held_out[source] = split_documents(windows, tokenizer.separator)
+    tokens = sum(len(piece) for pieces in held_out.values() for piece in pieces)
+    if tokens < least and len(held_out) == len(sources):
+        seen[f"no more than {tokens:,} tokens of that were held out"] += held_out
+        held_out.clear()
+
+    def documents() -> Iterator[Ids]:
+        for source in sources:
+            texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * most)
+            yield from held_out[source] if source in held_out else (_first_tokens(model, text, most) for text in texts)
+
+    def said(names: Iterable[TextSource], then: str) -> str:
+        first, others = [*map(str, names)][:3], " and others" * (len([*names]) > 3)
+        return f"{model.name} was trained on {', '.join(first)}{others}{then}"
+
+    too_low = "it is measured on text that it has seen, and its losses are too low. Name other text with --data."
+    warnings = [said(names, f", and {why}: {too_low}") for why, names in seen.items()]
+    note = said(held_out, f": it is measured on what was held out of that, {tokens:,} tokens.")
+    return documents(), warnings, [note] * bool(held_out)
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, split_ref, takes
-from ctxextend.recipe_file import recipe_text, recipe_values
+from ctxextend.recipe_file import read_provenance, recipe_text, recipe_values, trainings
 from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, UNCHANGED
 from ctxextend.tables.stats import describe_rows
@@ -290,6 +290,7 @@ class ResizePlan:
                 for number, table in enumerate(self.tables)
             ],
             "versions": versions,
+            **({"source_trainings": known} if (known := trainings(read_provenance(self.checkpoint))) else {}),
         }
         return recipe_text(recipe_values(Recipe(ref, stated)) | {"provenance": provenance}, folder)
 

@@ -21,6 +21,7 @@ from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read
 from ctxextend.errors import TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
+from ctxextend.held_out import shared
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.output_files import (
@@ -39,7 +40,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import HUB, RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values
 from ctxextend.report.figures import training_figure, write_figure
-from ctxextend.text_data import check_texts, empty_files, path_names, shared
+from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
 from ctxextend.training.setup import (
     Trainable,

@@ -1,0 +1,127 @@
+"""Text that a model was trained on is not measured on, or with a warning: `evaluate` and `compare`."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ctxextend
+from ctxextend.evaluation.eval_model import TextTokenizer
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.held_out import HeldOut, held_out_windows, shared
+from tests.trainings import invoke, make_long, train, write_book
+from tests.words import text_of
+
+LOSSES = ("position",)
+
+
+@pytest.fixture(autouse=True)
+def book(_own_folder: None) -> None:
+    write_book()
+    Path("other.txt").write_text(text_of([number * 7 % 27 for number in range(1200)]))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make_long(tmp_path / "source", "gpt2")
+
+
+def evaluated(model: str | Path, *data: str, **settings: Any) -> Evaluation:
+    return ctxextend.evaluate(model, data, no_base=True, measure=LOSSES, **settings)
+
+
+def loss(found: Evaluation) -> float:
+    assert found.positions is not None
+    return found.positions.losses["model"].mean
+
+
+def test_evaluate_measures_on_what_training_held_out_whatever_the_file_is_called(source: Path) -> None:
+    train(source, "trained")
+    shutil.copy("book.txt", "renamed.txt")
+    found = evaluated("trained", "renamed.txt")
+    note = "trained was trained on renamed.txt: it is measured on what was held out of that, 128 tokens."
+    assert note in found.notes
+    assert not any("trained on" in warning for warning in found.warnings)
+    tokenizer = TextTokenizer.open(source)
+    said = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())["provenance"]["trained"]["held_out"]
+    windows = held_out_windows(tokenizer.encode(Path("book.txt").read_text()), HeldOut(**said))
+    Path("held-out.jsonl").write_text(
+        "\n".join(json.dumps({"text": tokenizer.tokenizer.decode(window)}) for window in windows)
+    )
+    assert (found.tokens, found.documents) == (4 * 32, 4)
+    assert loss(found) == loss(evaluated("trained", "held-out.jsonl"))
+    assert not [text for text in (*evaluated("trained", "other.txt").notes, *found.warnings) if "trained on" in text]
+
+
+def test_evaluate_reads_files_between_held_out_windows_whole(source: Path) -> None:
+    train(source, "trained")
+    found = evaluated("trained", "other.txt", "book.txt", tokens=10_000)
+    assert found.tokens == (1200 + 128) // 32 * 32
+    assert any("was trained on book.txt: " in note for note in found.notes)
+
+
+def test_evaluate_warns_of_text_that_was_trained_on_where_nothing_was_held_out(source: Path) -> None:
+    train(source, "trained", "--eval-data", "other.txt")
+    done = invoke("evaluate", "trained", "--data", "book.txt", "--measure", "position", "--json")
+    (warning,) = (one for one in json.loads(done.stdout)["warnings"] if "trained on" in one)
+    assert warning.startswith(
+        "trained was trained on book.txt, and nothing of that was held out: it is measured on text"
+    )
+    assert f"Warning: {warning}" in done.stderr
+    assert not any("trained on" in warning for warning in evaluated("trained", "other.txt").warnings)
+
+
+def test_evaluate_knows_of_trainings_before_a_resize_and_before_another_training(source: Path) -> None:
+    train(source, "first")
+    train("first", "second")
+    ctxextend.resize("second", to=64, output="longer")
+    assert any("128 tokens" in note for note in evaluated("second", "book.txt").notes)
+    assert any("128 tokens" in note for note in evaluated("longer", "book.txt").notes)
+    ctxextend.resize("second", to=256, output="longest")
+    (warning,) = (one for one in evaluated("longest", "book.txt").warnings if "trained on" in one)
+    assert "no more than 128 tokens of that were held out" in warning
+    train("first", "differently", "--seq-len", 16)
+    (warning,) = (one for one in evaluated("differently", "book.txt").warnings if "trained on" in one)
+    assert "what all its trainings held out of that is not known" in warning
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"held_out": {"window": 0, "every": 1, "tokens": 5}},
+        {"held_out": {"window": 1, "every": 1, "tokens": 10**30}},
+        {"held_out": {"window": "x", "every": None}},
+        {"held_out": [1]},
+        {"data": 3},
+        {"data": [{}]},
+        {"data": [{"name": []}]},
+    ],
+)
+def test_evaluate_survives_what_a_stranger_says_of_a_training(said: dict[str, Any], source: Path) -> None:
+    train(source, "trained")
+    recipe = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())
+    recipe["provenance"]["trained"] |= said
+    Path("trained/ctxextend.yaml").write_text(yaml.safe_dump(recipe))
+    assert evaluated("trained", "book.txt", tokens=64).tokens == 64
+
+
+def test_compare_measures_on_what_training_held_out(source: Path) -> None:
+    train(source, "trained")
+    settings: dict[str, Any] = {"methods": ["copy"], "measure": LOSSES}
+    found = ctxextend.compare("trained", 64, "book.txt", **settings)
+    assert any("128 tokens" in note for note in found.notes)
+    steps: dict[str, Any] = {"steps": 1, "batch_size": 1, **settings}
+    same = ctxextend.compare("trained", 64, "book.txt", seq_len=32, **steps)
+    assert not any("trained on" in warning for warning in same.warnings)
+    other = ctxextend.compare("trained", 64, "book.txt", **steps)
+    assert any("was trained on --data before, and other windows" in warning for warning in other.warnings)
+
+
+def test_shared_texts_are_found_by_their_content() -> None:
+    shutil.copy("book.txt", "renamed.txt")
+    assert shared(["renamed.txt", "other.txt"], ["book.txt"]) == [Path("renamed.txt")]
+    assert shared(["other.txt"], ["book.txt"]) == []
+    assert shared(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == ["hf:a/b/c.d:train@refs/pr/1"]
