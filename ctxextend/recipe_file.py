@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.source import HUB_ID
-from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, one_line
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe import HUB, RECIPE_FILE, TRAINABLE, CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.tables.apply import still_learned
 from ctxextend.tables.method_facts import TRUNCATE
@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Eva
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 # Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
-PATH_KEYS = {"source": True, "base": True, "data": False, "eval_data": False, "output": False}
+PATH_KEYS = {"source": True, "tokenizer": True, "base": True, "data": False, "eval_data": False, "output": False}
 # Stands in for a method that is not known here: one that promises nothing of learned rows.
 STAND_IN = "linear"
 # What a value is called, by its type.
@@ -105,14 +105,25 @@ class Entry(NamedTuple):
 
 
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
-    """Read a recipe file, whose paths count from its folder; see `parse_recipe`."""
+    """Read a recipe file, whose paths count from its folder, or a shipped recipe by name; see `parse_recipe`."""
+    shipped = shipped_recipes()
     try:
         file = Path(path).expanduser()
-        text = file.read_text(encoding="utf-8-sig")
+        is_name = not file.is_file() and str(path) in shipped
+        text = (shipped[str(path)] if is_name else file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError, RuntimeError) as error:
         why = "it is not UTF-8" if isinstance(error, ValueError) else getattr(error, "strerror", None) or error
-        raise RecipeError(f"The recipe {path} cannot be read: {why}.", "Name a YAML file that is there.") from None
-    return parse_recipe(text, str(path), changes, file.parent)
+        hint = did_you_mean(str(path), shipped) or "Name a YAML file, or one of `ctxextend recipes`."
+        raise RecipeError(f"The recipe {path} cannot be read: {why}.", hint) from None
+    return parse_recipe(text, str(path), changes, None if is_name else file.parent)
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the files of the recipes that ship with the package, by name."""
+    here = Path(__file__).resolve().parent
+    folder = here / "recipes"  # in a wheel; a checkout has it beside the package
+    folder = folder if folder.is_dir() else here.parent / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path | None = None) -> RecipeFile:

@@ -39,6 +39,8 @@ TYPED = [
     "run tiny-gpt2-256/ctxextend.yaml --output again",
     "run tiny-gpt2-256/ctxextend.yaml --dry-run",
     "run evaluate.yaml",
+    "recipes",
+    "recipes gpt2-4096 -o copied.yaml",
     "families",
     "families bart roberta",
     "methods",
@@ -51,6 +53,9 @@ REFUSED = {
     "verify nothing-here --base tiny-gpt2": 1,
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
+    "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
+    "recipes no-such": 1,
+    "recipes --output copied.yaml": 2,
     "families llama": 1,
 }
 

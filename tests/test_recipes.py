@@ -21,7 +21,7 @@ import mini_bert
 import tiny_gpt2
 from ctxextend import list_families, resize
 from ctxextend.cli.app import app_of
-from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe_file import read_recipe, shipped_recipes
 from tests import pico
 from tests.trainings import make_encoder, make_source
 from tests.words import add_tokenizer, text_of
@@ -69,8 +69,35 @@ CASES = {
 }
 
 
-def test_every_recipe_is_run() -> None:
-    assert set(CASES) == set(RECIPES)
+def test_every_recipe_is_run_and_shipped() -> None:
+    assert set(CASES) == set(RECIPES) == set(shipped_recipes())
+    packed = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert all(f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES)
+
+
+def test_recipes_lists_each_in_a_line_and_copies_one(tmp_path: Path) -> None:
+    listed = CliRunner().invoke(app_of(), ["recipes"], env={"COLUMNS": "120"}).stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(RECIPES)
+    copied = ["recipes", "gpt2-4096", "--output", str(tmp_path / "mine.yaml")]
+    assert CliRunner().invoke(app_of(), copied).stdout == f"{tmp_path}/mine.yaml\n"
+    assert (tmp_path / "mine.yaml").read_bytes() == RECIPES["gpt2-4096"].read_bytes()
+    assert CliRunner().invoke(app_of(), ["recipes", "gpt2-4096"]).stdout == RECIPES["gpt2-4096"].read_text()
+    again = CliRunner().invoke(app_of(), copied)
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "mine.yaml cannot be written: File exists." in again.stderr
+
+
+def test_run_finds_a_shipped_recipe_by_name_unless_a_file_is_there(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    typed = ["run", "gpt2-4096", "--set", f"source={source}", "--set", "train=null", "--set", "evaluate=null"]
+    typed += ["--set", "resize.to=32"]
+    assert CliRunner().invoke(app_of(), typed).stdout == "gpt2-4096\n"
+    assert Path("gpt2-4096", "config.json").is_file()
+    Path("gpt2-4096").rename("moved")
+    Path("gpt2-4096").write_text("source: tiny-gpt2\nresize: {to: 160}\noutput: by-file")
+    assert CliRunner().invoke(app_of(), ["run", "gpt2-4096"]).stdout == "by-file\n"
+    wrong = CliRunner().invoke(app_of(), ["run", "gpt2-4906"])
+    assert (wrong.exit_code, "Did you mean gpt2-4096?" in wrong.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -101,7 +128,7 @@ def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, bo
     case, asked = CASES[name], yaml.safe_load(RECIPES[name].read_text())
     source, output = case.make(tmp_path / "source"), tmp_path / "output"
     changes = [f"source={source}", "evaluate=null", *case.changes]
-    changes += [f"train.data={book}", "train.steps=2"] if "train" in asked else []
+    changes += [f"train.data={book}", "train.steps=2", "train.save=last"] if "train" in asked else []
     set_flags = [word for change in changes for word in ("--set", change)]
     done = CliRunner().invoke(app_of(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"])
     assert done.exit_code == 0, done.output

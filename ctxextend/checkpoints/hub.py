@@ -2,11 +2,12 @@
 
 import glob
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ctxextend.errors import CtxextendError, SourceError
+from ctxextend.errors import CtxextendError, OutputError, SourceError
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 AGAIN = "Run the same command again (files that were fetched whole are kept)"
@@ -72,7 +73,7 @@ def fetch(
         disable_progress_bars()
     try:
         try:
-            siblings = HfApi().model_info(hub_id, revision=revision).siblings or []
+            siblings = HfApi().model_info(hub_id, revision=revision).siblings
         except (RepositoryNotFoundError, RevisionNotFoundError):
             raise
         except Exception as error:
@@ -80,7 +81,9 @@ def fetch(
                 kept = snapshot_download(hub_id, revision=revision, allow_patterns=config, local_files_only=True)
                 return Path(kept), []
             raise error
-        files = [sibling.rfilename for sibling in siblings]
+        files = [sibling.rfilename for sibling in siblings or []]
+        if siblings is not None and all(name.startswith(".git") for name in files):
+            raise SourceError(f"The repository {hub_id} on the Hub is empty.", "Check its page for other branches.")
         if config in files:
             check(Path(snapshot_download(hub_id, revision=revision, allow_patterns=glob.escape(config))) / config)
         chosen = [glob.escape(name) for name in choose(files)]
@@ -94,16 +97,50 @@ def fetch(
             enable_progress_bars()
 
 
-def _source_error(hub_id: str, revision: str | None, error: Exception) -> SourceError:
-    """Return the error that says what went wrong with a download, and what to do next."""
+def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
+    """Upload a folder to a model repository in one commit; `texts` take the place of its files. Return the URL.
+
+    The repository is created if it does not exist.
+
+    Raises:
+        OutputError: It was not uploaded.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    added = [CommitOperationAdd(name, texts.get(name, folder / name)) for name in names]
+    try:
+        repo = HfApi().create_repo(repo_id, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a card needs no metadata
+            HfApi().create_commit(repo.repo_id, added, commit_message="Upload a checkpoint made by ctxextend")
+    except Exception as error:  # as in `fetch`
+        kinds, said = _reasons(error)
+        refused = "the token may not write there: " if kinds & {"HTTP 401", "HTTP 403"} else ""
+        hint = f"Check the connection and HF_ENDPOINT, and {LOGIN}. {folder} is complete and stays."
+        raise OutputError(f"{repo_id} could not be pushed to the Hub: {refused}{said}.", hint) from error
+    return str(repo)
+
+
+def _reasons(error: Exception) -> tuple[set[str], str]:
+    """Return the kinds of an error and of its causes, which the client wraps, and what the first cause says."""
     kinds = set[str]()
     cause: BaseException | None = error
-    while cause is not None:  # the client wraps what it meets
+    while cause is not None:
         kinds |= {kind.__name__ for kind in type(cause).__mro__}
         said = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:400].rstrip(".")
         if (response := getattr(cause, "response", None)) is not None:
             kinds |= {f"HTTP {response.status_code}", f"HTTP {response.status_code // 100}xx"}
         cause = cause.__cause__
+    return kinds, said
+
+
+def _source_error(hub_id: str, revision: str | None, error: Exception) -> SourceError:
+    """Return the error that says what went wrong with a download, and what to do next."""
+    kinds, said = _reasons(error)
     for name, (message, hint) in EXPLAINED.items():
         if name in kinds:
             return SourceError(message.format(id=hub_id, revision=revision, said=said), hint)

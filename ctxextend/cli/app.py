@@ -25,7 +25,10 @@ from ctxextend.errors import SAY_WHICH, CtxextendError, VerificationError, did_y
 from ctxextend.version import __version__
 
 # In the order of the help; each is the function of that name in the module of that name.
-COMMANDS = ("resize", "train", "inspect", "verify", "evaluate", "compare", "run", "families", "methods", "demo")
+COMMANDS = (
+    *("resize", "train", "inspect", "verify", "evaluate", "compare"),
+    *("run", "recipes", "families", "methods", "demo"),
+)
 # Typer puts a default that is given in words into parentheses, and shows the range of a number.
 WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
 FLAG = re.compile(r"--[a-z][a-z-]+")

@@ -58,6 +58,7 @@ def resize(
     variant: options.Variant = None,
     copy_code: options.CopyCode = False,
     force: options.Force = False,
+    push_to_hub: options.PushToHub = None,
     verify: Annotated[bool, files("--verify", "Verify the output before moving it into place.")] = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
@@ -104,7 +105,7 @@ def resize(
         also |= {"train": shown["train"]} if training else {}
         sink.result("resize", shown["resize"] | also, warnings)
     elif training is not None:
-        from ctxextend.cli.train import execute
+        from ctxextend.cli.train import execute, push
 
         recipe = replace(recipe, resize=plan.settings)
         again = "Resume with the same command; --force starts over."
@@ -112,6 +113,7 @@ def resize(
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
+        also |= push(sink, result.output, push_to_hub)
         sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, trained.warnings)
     else:
         checked: dict[str, Any] = {}
@@ -122,6 +124,10 @@ def resize(
         with sink.progress("Writing") as progress:
             result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=verify)
         _show_result(sink, result)
+        if push_to_hub:
+            from ctxextend.cli.train import push
+
+            also |= push(sink, result.output, push_to_hub)
         sink.result("resize", to_json(result) | also, result.warnings)
         sink.note(_next_steps(result))
 

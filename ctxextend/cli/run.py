@@ -10,16 +10,13 @@ from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.output import Output
 from ctxextend.cli.resize import show_plan
 from ctxextend.cli.tables import Page
-from ctxextend.cli.train import execute
+from ctxextend.cli.train import execute, push
 from ctxextend.json_output import to_json
 
 
 def run(
     recipe: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RECIPE", readable=False, help="A recipe file, such as the ctxextend.yaml in any output."
-        ),
+        Path, typer.Argument(metavar="RECIPE", readable=False, help="A recipe file, or a name that `recipes` lists.")
     ],
     changes: Annotated[
         list[str] | None,
@@ -28,6 +25,7 @@ def run(
     output: Annotated[Path | None, options.output_folder("what the recipe says")] = None,
     force: options.Force = False,
     resume: options.Resume = False,
+    push_to_hub: options.PushToHub = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -35,7 +33,7 @@ def run(
     """Resize, train and evaluate as a recipe file says.
 
     Examples:
-        ctxextend run recipes/gpt2-4096.yaml
+        ctxextend run gpt2-4096 --set train.steps=500
         ctxextend run tiny-gpt2-512/ctxextend.yaml --output again
         ctxextend run recipe.yaml --set train.steps=100 --set evaluate=null --dry-run
 
@@ -58,6 +56,8 @@ def run(
         return
     result = execute(sink, asked, plan, output, force=force, resume=resume)
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
+    if result.evaluation is None or result.evaluation.complete:
+        values |= push(sink, result.output, push_to_hub)
     if result.evaluation is None:
         sink.result("run", values)
     else:

@@ -11,6 +11,7 @@ from ctxextend.cli import options
 from ctxextend.cli.options import files, learning
 from ctxextend.cli.output import Output, ignore_ctrl_c
 from ctxextend.errors import counted
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
@@ -53,6 +54,7 @@ def train(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
+    push_to_hub: options.PushToHub = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -74,7 +76,24 @@ def train(
     sink = Output(as_json, quiet)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
     result = execute(sink, recipe, None, output, force=force, resume=resume)
-    sink.result("train", result.training, result.warnings)
+    sink.result("train", to_json(result.training) | push(sink, result.output, push_to_hub), result.warnings)
+
+
+def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
+    """Upload an output, where a repository was named, with names in the place of local paths; return its URL."""
+    if repo is None or folder is None or sink.silent:
+        return {}
+    from ctxextend.checkpoints.hub import push_folder
+    from ctxextend.recipe import RECIPE_FILE
+    from ctxextend.recipe_file import without_folders
+
+    text = (folder / RECIPE_FILE).read_text("utf-8")
+    shared = without_folders(text)
+    if shared != text:
+        sink.note(f"{RECIPE_FILE} is uploaded with names in place of local paths; its fingerprints stay.")
+    url = push_folder(folder, repo, {RECIPE_FILE: shared.encode()})
+    sink.note(f"pushed to {url}")
+    return {"pushed_to": url}
 
 
 def execute(

@@ -5,14 +5,16 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from huggingface_hub import close_session
 
 from ctxextend import SourceError
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import without_tokens
-from tests import pico
+from tests import pico, trainings
 from tests.hub_server import Fault, Hub, Repo, ask_from_here
 from tests.trainings import invoke
+from tests.words import text_of
 
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 WEIGHTS = "model.safetensors"
@@ -118,6 +120,74 @@ def test_resolve_source_says_that_an_answer_is_not_the_hubs(hub: Hub, repo: Repo
     refused("owner/model could not be fetched from the Hub: ", "login page")
 
 
+# ---- uploads
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("command", ["resize", "train", "run"])
+def test_push_to_hub_uploads_the_output_without_local_paths(
+    command: str, is_there: bool, hub: Hub, folder: Path, tmp_path: Path
+) -> None:
+    source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), tmp_path / "alice" / "book.txt"
+    book.write_text(text_of([(7 * i * i + i // 5) % 27 for i in range(2_000)]))
+    Path("recipe.yaml").write_text(f"source: {source}\nresize: {{to: 24}}\n")
+    if is_there:
+        hub.add("owner/long", folder)
+    commands: dict[str, list[object]] = {
+        "resize": ["resize", source, "--to", 24, "--train", book, "--steps", 1],
+        "train": ["train", source, "--data", book, "--steps", 1],
+        "run": ["run", "recipe.yaml"],
+    }
+    done = invoke(*commands[command], "-o", "out", "--push-to-hub", "owner/long")
+    assert (done.exit_code, done.stdout) == (0, "out\n"), done.stderr
+    assert f"pushed to {hub.endpoint}/owner/long\n" in done.stderr
+    assert "ctxextend.yaml is uploaded with names in place of local paths; its fingerprints stay." in done.stderr
+    here, there = pico.contents(Path("out")), hub.repos["owner/long"].files
+    assert {name for name in here if here[name] != there[name]} == {"ctxextend.yaml"}
+    assert not any(b"alice" in data for name, data in there.items() if name.endswith((".yaml", ".md", ".json", "l")))
+    written, pushed = (yaml.safe_load(files["ctxextend.yaml"]) for files in (here, there))
+    assert pushed["source"] == "./source"
+    assert pushed["provenance"] == written["provenance"]
+    assert "train" not in pushed or pushed["train"]["data"] == ["./book.txt"]
+    assert hub.tokens[-1] == f"Bearer {TOKEN}"
+
+
+def test_push_to_hub_says_the_url_in_json_and_leaves_a_recipe_without_paths_as_it_is(hub: Hub) -> None:
+    done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "long", "--json")
+    assert json.loads(done.stdout)["pushed_to"] == f"{hub.endpoint}/me/long"
+    assert "local paths" not in done.stderr
+    assert hub.repos["me/long"].files == pico.contents(Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ("POST .*repos/create", 401, "the token may not write there: Client error '401"),
+        ("POST .*commit/main", 403, "the token may not write there: Client error '403"),
+        ("POST .*commit/main", 500, "Server error '500"),
+    ],
+)
+def test_push_to_hub_that_fails_leaves_the_folder(hub: Hub, asked: str, status: int, said: str) -> None:
+    hub.faults.append(Fault(asked, status, ECHO))
+    done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long")
+    assert (done.exit_code, done.stdout) == (1, "out\n")
+    assert "Error: owner/long could not be pushed to the Hub: " in done.stderr
+    assert said in done.stderr
+    assert "out is complete and stays." in done.stderr
+    assert TOKEN not in done.stderr
+    assert resolve_source("./out").folder.is_dir()
+
+
+def test_push_to_hub_says_that_nothing_can_be_reached(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_from_here("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
+    done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["error"]["type"] == "OutputError"
+    assert Path("out/config.json").is_file()
+
+
 # ---- what cannot be reached
 
 
@@ -177,7 +247,9 @@ def test_resolve_source_of_an_empty_repository(repo: Repo) -> None:
     repo.files.clear()
     done = invoke("resize", "owner/model", "--to", 40)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: ")
+    assert done.stderr.startswith("Error: The repository owner/model on the Hub is empty.")
+    repo.files[".gitattributes"] = b"*.bin filter=lfs"
+    assert "owner/model on the Hub is empty." in invoke("inspect", "owner/model").stderr
 
 
 # ---- tokens
