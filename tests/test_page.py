@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from ctxextend import resize
 from ctxextend.comparison.comparison_result import Comparison, Outcome
@@ -224,7 +225,7 @@ def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
 
 def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
-    rows = tuple(replace(row, method=HOSTILE, recipe=HOSTILE) for row in found.rows)
+    rows = tuple(replace(row, method=HOSTILE, recipe=yaml.safe_dump({"to": HOSTILE})) for row in found.rows)
     places: dict[str, Any] = dict.fromkeys(("family", "table", "kind", "trainable", "precision"), HOSTILE)
     places |= {
         "source": HOSTILE.replace("/", ""),
@@ -243,14 +244,16 @@ def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
 
 
 HOME = "/home/alice/secret"
-SHARED = "minilm was read from /home/alice/secret/minilm/model.safetensors; ~/alice/x, ../alice/y, C:\\alice\\z"
+SHARED = (
+    "minilm is /home/alice/secret/minilm/model.bin; ~/alice/x, ../alice/y, C:\\alice\\z, alice/b.txt; </s>, a/b, 1 / 2"
+)
 
 
 @pytest.mark.parametrize("source", [f"{HOME}/minilm", f"{HOME}/minilm/", "../alice/minilm", "alice/minilm", "./minilm"])
 def test_report_names_models_and_files_without_their_folders(source: str, tmp_path: Path) -> None:
     Path("alice").mkdir()
     compared = comparison(("linear", "copy"))
-    rows = [replace(row, recipe=f"source: {source}\nresize:\n  to: 512\n") for row in compared.rows]
+    rows = [replace(row, recipe=f"source: {source}\ntrain:\n  data: [alice/b.txt]\n") for row in compared.rows]
     marks: dict[str, Any] = {"source": source, "notes": (SHARED,), "warnings": (f"In {source}: few windows.",)}
     (table,) = inspect("tiny-gpt2").tables
     limit = replace(inspect("tiny-gpt2").limits[0], why="too short", fix=f"ctxextend resize {source} --to 512")
@@ -265,6 +268,7 @@ def test_report_names_models_and_files_without_their_folders(source: str, tmp_pa
         assert "alice" not in page
         assert "secret" not in page
         assert "minilm" in page
+        assert ("&lt;/s&gt;, a/b, 1 / 2" in page) == hasattr(one, "notes")
     assert table.name in page
     assert "ctxextend resize minilm --to 512" in page
     assert "minilm (2)" in page  # two models of one name stay apart

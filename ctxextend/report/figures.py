@@ -51,8 +51,8 @@ WIDE, THIN = 2.4, 1.1
 # Where methods are compared, the base has dots, and no method's colour.
 BASE_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
 
-# The folders of a path in a text.
-FOLDERS = re.compile(r"(?<![^\s'\"`(=])(?:~|\.{1,2}|[A-Za-z]:)?[\\/](?:[^\s\\/'\"`<>]+[\\/])*(?=[^\s\\/])")
+# A path in a text, in one word; of ``</s>`` nothing.
+PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 
 STYLE: dict[str, Any] = {
     **{"svg.hashsalt": "ctxextend", "pdf.fonttype": 42, "text.parse_math": False, "font.size": 8, "axes.titlesize": 8},
@@ -122,18 +122,18 @@ def save(path: Path, data: bytes) -> None:
 
 
 def public_name(reference: str) -> str:
-    """Return what a checkpoint, or another word of a command, is called where others read it: of a path the last part.
+    """Return what a checkpoint, a file or a flag's value is called where others read it: of a path the last part.
 
-    An id of the Hub is whole, as it is no path here.
+    An id of the Hub, as it is no path here, is whole.
     """
-    path = Path(reference)
-    is_path = reference and (len(path.parts) != 2 or path.parent.exists())
-    return path.absolute().name if is_path and not reference.startswith("hf:") else reference
+    path = Path(reference.replace("\\", "/"))
+    is_id = reference.startswith("hf:") or "://" in reference or (len(path.parts) == 2 and not path.parent.exists())
+    return reference if is_id or not reference else path.absolute().name or reference
 
 
-def without_folders(text: str) -> str:
+def hide_folders(text: str) -> str:
     """Return a text with names in place of the paths in it."""
-    return FOLDERS.sub("", text)
+    return PATH.sub(lambda found: public_name(found[0]), text)
 
 
 def render(make: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:
@@ -462,7 +462,7 @@ MAP_POSITIONS, SPECTRUM = 512, 32
 LEAST_SHARE = 1e-6
 # The share of a component's variance that a sinusoid must explain for its period to be named.
 FITTING = 0.5
-PERIODS = "behind names: periods of components 1 to 4\n(-: no sinusoid explains half; *: longer than the table)"
+PERIODS = "after names: periods of components 1 to 4\n(-: no sinusoid fits; *: longer than the table)"
 # The share of a panel's height that the band of a table's new rows takes.
 BAND = 0.045
 

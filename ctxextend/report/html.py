@@ -17,6 +17,7 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation
 from ctxextend.inspection.table_report import Inspection
+from ctxextend.recipe_file import without_folders
 from ctxextend.report import figures
 from ctxextend.report.figures import COLOURS, NUMBERS, Look, LossCurve, Panel, Plot, evaluation_panels, public_name
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
@@ -35,6 +36,7 @@ SVG_IN_HTML = (
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
     (r' (width|height)="[\d.]+pt"| transform="rotate\(-0 [^"]*"| xmlns(:xlink)?="[^"]*"| version="1.1"', ""),
     (r" ?font-family: [^;]*;", ""),
+    (r'<g id="legend[^"]*"', '<g class="key"'),
     (r'<g id="[^"]*"', "<g"),
     (r"(\d\.\d\d)\d+(?=[^<>]*>)", r"\1"),
     (r"\s*\n\s*", "\n"),
@@ -83,11 +85,11 @@ def write_report(found: Comparison | Evaluation | Sequence[Inspection], path: Pa
             return value
         for source in sources:
             value = value.replace(source, public_name(source)) if len(Path(source).parts) > 1 else value
-        return "\n".join(map(printable, figures.without_folders(value).split("\n")))
+        return "\n".join(map(printable, figures.hide_folders(value).split("\n")))
 
     loader = PackageLoader("ctxextend.report", "")
     environment = Environment(loader=loader, autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"change": _change, "name": public_name}
+    environment.filters |= {"change": _change, "name": public_name, "without_folders": without_folders}
     page = environment.get_template(template).render(
         found=found,
         panels=panels,
