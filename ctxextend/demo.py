@@ -16,6 +16,7 @@ from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
@@ -49,7 +50,7 @@ class Demo:
     consequences: str  # what the new length is worth before any training
 
 
-def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
+def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int | None = None) -> Demo:
     """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128."""
     from ctxextend.models.load import continue_text, largest_difference, load, read_text
 
@@ -57,23 +58,24 @@ def run_demo(output: str | os.PathLike[str], force: bool = False) -> Demo:
     folders = plan.execute(output, force=force).output, plan.checkpoint.root
     resized, base = (load(folder, plan.checkpoint.model_class).model for folder in folders)
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
-    texts: list[Any] = [read_text(model, table, before) for model in (base, resized)]
-    failure = "it did not fail"
-    try:
-        read_text(base, table, before + 1)
-    except (IndexError, RuntimeError) as error:
-        failure = f"{type(error).__name__}: {error}"
-    within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
+    with running(base, threads):
+        texts: list[Any] = [read_text(model, table, before) for model in (base, resized)]
+        failure = "it did not fail"
+        try:
+            read_text(base, table, before + 1)
+        except (IndexError, RuntimeError) as error:
+            failure = f"{type(error).__name__}: {error}"
+        within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
     is_same = largest_difference(*texts) == 0
     return Demo(DEMO_SOURCE, plan.method, before, after, failure, is_same, tokens, within, beyond, plan.consequences)
 
 
-def compare_demo(progress: Progress = no_progress) -> Comparison:
+def compare_demo(progress: Progress = no_progress, threads: int | None = None) -> Comparison:
     """Compare every method on the bundled checkpoint at 512 positions, on documentation that it was not trained on."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
-        settings = Compare.from_flags(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS)
+        settings = Compare.from_flags(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS, threads=threads)
         return compare_model(_open_demo(), settings, progress)
 
 

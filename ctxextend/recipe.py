@@ -135,11 +135,13 @@ class Evaluate:
     seed: int = 0  # what masks and numbers are drawn with
     measure: tuple[str, ...] = ()  # which measures to take, of `MEASURES`; empty is all that the model allows
     text_field: str = "text"  # the key of a line of JSONL, or the column, that holds the text
+    device: str | None = None  # as torch calls it: ``cpu``, ``cuda:1``, …; None is the accelerator, where there is one
+    threads: int | None = None  # of the CPU; None is as many as help
 
     def __post_init__(self) -> None:
         faults = [
             *_wrong_counts(self, LEAST_LENGTH, "length"),
-            *_wrong_counts(self, 1, "tokens", "batch_size"),
+            *_wrong_counts(self, 1, "tokens", "batch_size", "threads"),
             *_wrong_counts(self, 0, "seed"),
             *_wrong_names("precision", self.precision, PRECISIONS),
             *_wrong_names("measure", self.measure, MEASURES),
@@ -180,11 +182,14 @@ class Train:
     base: str | None = None
     dtype: str | None = None  # the dtype of the weights written: ``fp32``, ``bf16`` or ``fp16``; None is the source's
     copy_code: bool = False  # as in `Resize`
+    device: str | None = None  # as in `Evaluate`, as is the next
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         faults = [
             *_wrong_counts(self, LEAST_LENGTH, "seq_len", "window"),
-            *_wrong_counts(self, 1, "steps", "batch_size", "per_device_batch_size", "eval_every", "save_every"),
+            *_wrong_counts(self, 1, "steps", "batch_size", "per_device_batch_size"),
+            *_wrong_counts(self, 1, "eval_every", "save_every", "threads"),
             *_wrong_counts(self, 0, "seed"),
             *_wrong_names("trainable", self.trainable, TRAINABLE),
             *_wrong_names("precision", self.precision, PRECISIONS),

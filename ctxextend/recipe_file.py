@@ -24,6 +24,8 @@ from ctxextend.tables.methods import METHODS
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
+# Keys that belong to the machine of a run: no recipe that is written has them.
+MACHINE_KEYS = ("device", "threads")
 # Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
 PATH_KEYS = {"source": True, "tokenizer": True, "base": True, "data": False, "eval_data": False, "output": False}
 # Stands in for a method that is not known here: one that promises nothing of learned rows.
@@ -327,8 +329,9 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _given(settings: Any) -> dict[str, Any]:
-    """Return the fields of a settings class that are not their default's."""
-    values = {known.name: (getattr(settings, known.name), known.default) for known in fields(settings)}
+    """Return the fields of a settings class that are not their default's, nor the machine's own."""
+    own = [known for known in fields(settings) if known.name not in MACHINE_KEYS]
+    values = {known.name: (getattr(settings, known.name), known.default) for known in own}
     given = {name: value for name, (value, default) in values.items() if default is MISSING or value != default}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 

@@ -4,6 +4,7 @@ Help is plain, examples first: Typer's own draws boxes, which double the time th
 """
 
 import inspect
+import os
 import re
 import shlex
 import signal
@@ -106,6 +107,12 @@ class App(TyperGroup):
         except CtxextendError as error:
             sink.failure(type(error).__name__, error.message, _hint_for(error.hint, ctx, words))
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
+        except ModuleNotFoundError as error:
+            if not error.name or error.name.startswith("ctxextend"):
+                raise
+            library = error.name.partition(".")[0]
+            sink.failure("ModuleNotFoundError", f"This needs {library}: pip install {library}", None)
+            raise typer.Exit(1) from error
         except typer.TyperException as error:
             message, hint = explain_usage(error)
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
@@ -188,6 +195,10 @@ def main() -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _stop)
+    # Tables are small: more threads of numpy cost more time to start than they save, and each takes memory of its own.
+    # Threads of torch that spin while they wait would keep others from work on a busy machine.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # A daemon may have closed them; then print would write to the wrong one, or fail.
     sys.stdout, sys.stderr = (stream or nowhere() for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):

@@ -39,6 +39,8 @@ def compare(
     batch_size: options.StepBatch = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
+    device: options.Device = None,
+    threads: options.Threads = None,
     report: options.Report = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
@@ -73,7 +75,7 @@ def compare(
         settings = Compare.from_flags(methods=method or (), **options.given_flags(flags, Evaluate, Train), to=to)
     try:
         with sink.progress("Comparing", of="tokens") as progress:
-            found = compare_model(open_model(ref), settings, progress)
+            found = compare_model(open_model(ref), settings, progress, sink.note)
     except ComparisonInterrupted as stop:
         found = stop.comparison
     show_comparison(sink, "compare", found, report, plot)

@@ -17,6 +17,7 @@ def demo(
     report: Annotated[
         Path | None, options.files("--report FILE.html", "Write the HTML report here.", REPORT, readable=False)
     ] = None,
+    threads: options.Threads = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -37,7 +38,7 @@ def demo(
         page = (output.parent if output else Path()) / REPORT
     options.check_files(report=page)
     with TemporaryDirectory() as temporary:
-        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force)
+        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force, threads)
     before, after = shown.max_len_before, shown.max_len_after
     same = "are equal to the last bit" if shown.same_outputs else "DIFFER"
     sink.data(
@@ -49,7 +50,7 @@ def demo(
     sink.note("Comparing all methods on Python's own documentation, for about a minute ...")
     try:
         with sink.progress("Comparing", of="tokens") as progress:
-            found = compare_demo(progress)
+            found = compare_demo(progress, threads)
     except ComparisonInterrupted as stop:
         found = stop.comparison
     values = to_json(shown) | {"output": str(output) if output else None, "comparison": to_json(found)}

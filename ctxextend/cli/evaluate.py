@@ -40,6 +40,8 @@ def evaluate(
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
+    device: options.Device = None,
+    threads: options.Threads = None,
     report: options.Report = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
@@ -70,7 +72,7 @@ def evaluate(
     ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
     try:
         with sink.progress("Reading", of="tokens") as progress:
-            found = evaluate_checkpoint(ref, settings, progress)
+            found = evaluate_checkpoint(ref, settings, progress, sink.note)
     except EvaluationInterrupted as stop:
         found = stop.evaluation
     from ctxextend.report.figures import evaluation_figure, write_figure

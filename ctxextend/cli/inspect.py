@@ -1,6 +1,5 @@
 """`ctxextend inspect`."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,8 +53,6 @@ def inspect(
     The verdict comes first; of a table: row norms, neighbours, spectrum and rows that stand out.
     """
     flags = locals()
-    # Tables are small: more threads cost more time to start than they save, and each takes memory of its own.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ctxextend.inspection.inspect import inspect_model
     from ctxextend.json_output import to_json
     from ctxextend.plan.find_tables import open_model

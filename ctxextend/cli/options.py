@@ -103,6 +103,8 @@ Quiet = Annotated[bool, files("--quiet -q", "Print only errors on stderr.")]
 
 # Advanced
 Precision = Annotated[Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "auto, fp32, bf16 or fp16.")]
+Device = Annotated[str | None, advanced("--device NAME", "cpu, cuda, cuda:1 or mps.", "accelerator, else cpu")]
+Threads = Annotated[int | None, advanced("--threads N", "CPU threads.", "as many as help")]
 Seed = Annotated[int, advanced("--seed S", "Random seed.")]
 ModelType = Annotated[
     str | None,

@@ -37,6 +37,8 @@ def train(
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
+    device: options.Device = None,
+    threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
     save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last step.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,

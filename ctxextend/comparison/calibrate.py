@@ -15,6 +15,7 @@ from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_loss
+from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
@@ -111,7 +112,7 @@ def calibrate_model(
             "rows to calibrate.",
             "Leave the text out, or give a greater --to.",
         )
-    base = load_eval_model(files, text.precision)
+    base = load_eval_model(files, text.precision, text.device)
     resized = open_resized(base, plan)
     run = _open_run(resized.model, base, text)
     metric = METRICS[base.kind]
@@ -131,7 +132,8 @@ def calibrate_model(
     rows = resized.learned[table.name][table.reserved_rows :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
-    best = search.run()
+    with running(base.model, text.threads):
+        best = search.run()
     tried = {one: Trial(one.settings, mean(scores)) for one, scores in search.found.items()}
     first = next(iter(tried))
     return Calibration(

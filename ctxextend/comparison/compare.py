@@ -20,6 +20,7 @@ from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model
 from ctxextend.evaluation.evaluate import EvaluationRun, fitting_measures, plan_evaluation
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
 from ctxextend.held_out import shared, trained_texts
+from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -44,8 +45,8 @@ ALL = "all"  # every method of the registry with its defaults
 CHOICE = "auto"  # among all methods it would be one of them twice
 
 # Flags of a measurement, and those of them that a training has too.
-MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field")
-COMMON = ("precision", "seed", "text_field")
+MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
+COMMON = ("precision", "seed", "text_field", "device", "threads")
 DEFAULTS = {known.name: known.default for known in fields(Train)}
 
 
@@ -178,12 +179,18 @@ def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
     return tuple(found.values())
 
 
-def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = no_progress) -> Comparison:
-    """Compare methods on a checkpoint; see `compare`."""
+def compare_model(
+    opened: OpenedModel,
+    settings: Compare,
+    progress: Progress = no_progress,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Compare methods on a checkpoint; see `compare`. `tell` is told how long it takes, if that is long."""
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(opened, settings, Path(folder))
         try:
-            run.measure(progress)
+            with running(run.resized.model.model, settings.evaluate.threads, progress, tell) as moved:
+                run.measure(moved)
         except KeyboardInterrupt:
             raise ComparisonInterrupted(run.report(complete=False)) from None
         return run.report(complete=True)
@@ -293,7 +300,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     plans, left_out = _plans(files, settings)
     plan = next(iter(plans.values()))
     # What is trained is held in float32, whatever it is computed in.
-    base = load_eval_model(files, "fp32" if train else settings.evaluate.precision)
+    base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
     evaluate = settings.evaluate_for(base.kind)
     fitting_measures(base, evaluate)
     trains_base = base.kind == ENCODER and train is not None and train.trainable == "all"

@@ -137,7 +137,7 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
     from ctxextend.training.setup import open_task
     from ctxextend.training.training_run import RunFolder
 
-    devices, run_folder = open_devices(), RunFolder(folder, keeps_saves=False)
+    devices, run_folder = open_devices(train.device), RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:
         raise TrainingError(
             "Methods are compared in one process, and torchrun or accelerate started several.",

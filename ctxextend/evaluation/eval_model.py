@@ -17,6 +17,7 @@ from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.errors import CheckpointError, DataError, UnsupportedModelError, one_line
 from ctxextend.held_out import TextKey, TrainedText, trained_texts
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
+from ctxextend.models.devices import open_device
 from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
@@ -183,9 +184,11 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: SourceHashe
         raise CheckpointError(f"{said}: its tables are the same, and other weights changed.")
 
 
-def open_eval_model(ref: CheckpointRef, precision: str = "auto", hashes: SourceHashes | None = None) -> EvalModel:
+def open_eval_model(
+    ref: CheckpointRef, precision: str = "auto", hashes: SourceHashes | None = None, device: str | None = None
+) -> EvalModel:
     """Load a checkpoint with its tokenizer; see `open_files` and `load_eval_model`."""
-    return load_eval_model(open_files(open_model(ref), hashes), precision)
+    return load_eval_model(open_files(open_model(ref), hashes), precision, device)
 
 
 def auto_precision(device: str) -> str:
@@ -196,13 +199,11 @@ def auto_precision(device: str) -> str:
     return "bf16" if has_bfloat else "fp32"
 
 
-def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
+def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | None = None) -> EvalModel:
     """Load the weights of a checkpoint; `auto` is fp32 on a CPU, and bf16 on an accelerator that has it."""
-    import torch
-
     name, checkpoint, family = files.ref.source, files.checkpoint, files.architecture.family.model_type
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    precision = auto_precision(device.type if device else "cpu") if precision == "auto" else precision
+    place = open_device(device)
+    precision = auto_precision(place.type) if precision == "auto" else precision
     kind, loaded = _load(checkpoint, family, DTYPES[precision])
     # No measure uses a pooler.
     wrong = [*loaded.mismatched, *(tensor for tensor in loaded.missing if "pooler." not in tensor)]
@@ -222,7 +223,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto") -> EvalModel:
         root=checkpoint.root,
         family=family,
         kind=kind,
-        model=loaded.model.to(device or torch.device("cpu")),
+        model=loaded.model.to(place),
         tokenizer=files.tokenizer,
         max_len=files.max_len,
         notes=notes,

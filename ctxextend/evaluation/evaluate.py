@@ -30,6 +30,7 @@ from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_loss
 from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
 from ctxextend.held_out import fingerprint, held_out_windows, read_ids, split_documents, text_key
+from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
@@ -103,17 +104,22 @@ def evaluate(
     return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
 
 
-def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
-    """Measure a checkpoint; see `evaluate`."""
+def evaluate_checkpoint(
+    ref: CheckpointRef,
+    settings: Evaluate,
+    progress: Progress = no_progress,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Evaluation:
+    """Measure a checkpoint; see `evaluate`. `tell` is told how long it takes, if that is long."""
     check_paths(settings.data)
     files = open_files(open_model(ref))
-    model = load_eval_model(files, settings.precision)
+    model = load_eval_model(files, settings.precision, settings.device)
     fitting_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)
     known = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
     if known is not None:
         try:
-            base = open_eval_model(known.ref, settings.precision, known.hashes)
+            base = open_eval_model(known.ref, settings.precision, known.hashes, settings.device)
             if base.kind != model.kind:
                 raise CheckpointError(
                     f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}.",
@@ -131,7 +137,8 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens
     try:
-        run.measure(lambda tokens: progress(tokens, total))
+        with running(model.model, settings.threads, progress, tell) as moved:
+            run.measure(lambda tokens: moved(tokens, total))
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None
     return run.report(complete=True)

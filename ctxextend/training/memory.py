@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ctxextend.errors import TrainingError
+from ctxextend.models.devices import open_device
 from ctxextend.recipe import Train
 from ctxextend.training.train_data import IGNORE_INDEX
 
@@ -35,7 +36,7 @@ COMPOSED = (
 )
 
 
-def open_devices() -> PartialState:
+def open_devices(device: str | None = None) -> PartialState:
     """Return the state of this process among those that torchrun or accelerate started to train together."""
     for name, what in SHARDED.items():
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):
@@ -43,7 +44,13 @@ def open_devices() -> PartialState:
                 f"{what} shards a model over devices, and each must hold it whole here.",
                 "Launch with torchrun, or with accelerate's MULTI_GPU or MULTI_CPU.",
             )
-    return PartialState(cpu=not torch.accelerator.is_available())
+    wanted = open_device(device)
+    if wanted.index:  # transformers' Trainer takes the first
+        raise TrainingError(
+            f"--device {device}: training runs on the first device that it sees.",
+            f"Set CUDA_VISIBLE_DEVICES={wanted.index}, and use --device {wanted.type}.",
+        )
+    return PartialState(cpu=wanted.type == "cpu")
 
 
 def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> list[int]:

@@ -22,6 +22,7 @@ from ctxextend.errors import TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.held_out import shared
+from ctxextend.models.devices import running
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.output_files import (
@@ -143,7 +144,7 @@ def train_recipe(
     settings = recipe.train
     if settings is None:
         raise TrainingError("The run asks for no training.", "Say what to train on: --data and --steps.")
-    devices = open_devices()
+    devices = open_devices(settings.device)
     with ExitStack() as stack:
         with devices.main_process_first():
             source = opened = plan.model if plan is not None else open_model(recipe.checkpoint)
@@ -176,9 +177,11 @@ def train_recipe(
             base = find_base(written, settings.base, opened.ref.tokenizer)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, tell)
-        model = load_eval_model(files, "fp32")
+        model = load_eval_model(files, "fp32", settings.device)
         names = match_parameters(model.model, opened.checkpoint, [files.table])
-        teacher = open_eval_model(base.ref, "fp32", base.hashes) if base and model.kind == ENCODER else None
+        teacher = (
+            open_eval_model(base.ref, "fp32", base.hashes, settings.device) if base and model.kind == ENCODER else None
+        )
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
         notes = (*(source.checkpoint.source.notes if plan is None else ()), *empty_files(settings.data))
@@ -188,7 +191,8 @@ def train_recipe(
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
             check_disk_space(existing_above(path), sizes | saves)
-        result = run_training(setup, folder, progress, tell)
+        with running(model.model, settings.threads, progress, tell) as moved:
+            result = run_training(setup, folder, moved, tell)
         begun_for = folder.begun_for if folder.begun_for != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
         warnings += tuple(_warnings(settings, begun_for, result))

@@ -28,13 +28,15 @@ from ctxextend.checkpoints.atomic_output import (
 )
 from ctxextend.errors import TrainingError
 from ctxextend.json_output import not_in_json
+from ctxextend.recipe_file import MACHINE_KEYS
 
 RUN_FILE = "run.json"
 # transformers' name of a save; the step follows.
 SAVE = "checkpoint-"
 # Settings that may change when a run is resumed.
 FREE = tuple(
-    f"train.{name}" for name in ("steps", "per_device_batch_size", "eval_every", "save_every", "report_to", "copy_code")
+    f"train.{name}"
+    for name in ("steps", "per_device_batch_size", "eval_every", "save_every", "report_to", "copy_code", *MACHINE_KEYS)
 )
 # The key of the steps that were asked for first, which gave the learning rates until the interruption.
 BEGUN_FOR = "begun for"

@@ -5,6 +5,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
+from ctxextend.models.devices import running
 from ctxextend.models.load import Loaded, check_loadable, largest_difference, load, read_text
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
@@ -59,7 +60,8 @@ def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs
         name = next((name for name in table.location.names if name in parameters), table.name)
         for length in lengths:
             try:
-                found[table.name, length] = read_text(loaded.model, name, length)
+                with running(loaded.model, None):
+                    found[table.name, length] = read_text(loaded.model, name, length)
             except (IndexError, RuntimeError, ValueError) as error:
                 found[table.name, length] = f"{type(error).__name__}: {error}"[:200]
     return found

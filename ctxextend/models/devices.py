@@ -1,0 +1,82 @@
+"""What models run on: a device, and how many threads of the CPU; torch is imported when a function is called."""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctxextend.errors import ResizeError, counted
+from ctxextend.progress import Progress, no_progress, with_estimate
+
+if TYPE_CHECKING:
+    import torch
+
+# Models of fewer parameters run on one thread: a second one gains little on an idle machine, and costs much on a busy
+# one, where every short operation waits for it.
+ONE_THREAD = 1_000_000
+
+
+def available_cpus(root: Path = Path("/")) -> int:
+    """Return how many CPUs this process may use, by its affinity and the quotas of its cgroups, 1 or more."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return math.ceil(min([allowed, *_cpu_quotas(root)]))
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Yield the quotas, in CPUs, of this process's cgroups (v2, or of v1 that of cpu) and of those above them."""
+    with suppress(OSError):  # Linux alone has them
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            # A container may not see its own group's folder; then its quota is at the top.
+            for folder in (top / group.strip("/"), *(top / group.strip("/")).parents):
+                with suppress(OSError, ValueError):  # "max" is no number
+                    quota, period = (int(value) for file in files for value in (folder / file).read_text().split())
+                    if quota > 0:  # -1 is none
+                        yield quota / period
+                if folder == top:
+                    break
+
+
+@contextmanager
+def running(
+    model: Any, threads: int | None, progress: Progress = no_progress, tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Progress]:
+    """Let torch use so many CPU threads while a model runs; None is its own choice, or fewer where those are slower.
+
+    Yields what to report progress to, which lets `tell` know how long the rest takes. ``OMP_NUM_THREADS`` stays.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    if threads is None and {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}.isdisjoint(os.environ):
+        is_tiny = sum(value.numel() for value in model.parameters()) < ONE_THREAD
+        threads = 1 if is_tiny else min(before, available_cpus())
+    torch.set_num_threads(threads or before)
+    on = counted(threads or before, "thread") if model.device.type == "cpu" else model.device
+    try:
+        yield with_estimate(progress, lambda left: tell(f"About {left} left on {on}."))
+    finally:
+        torch.set_num_threads(before)
+
+
+def open_device(name: str | None = None) -> "torch.device":
+    """Return a device by its name; None is the accelerator, if there is one, and else the CPU.
+
+    Raises:
+        ResizeError: There is no such device here.
+    """
+    import torch
+
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name is None:
+        return found or torch.device("cpu")
+    known = ["cpu", *(f"{found.type}:{number}" for number in range(torch.accelerator.device_count()) if found)]
+    if name in known or f"{name}:0" in known:
+        return torch.device(name)
+    raise ResizeError(f"There is no device {name!r} here.", f"Use {' or '.join(known)}.")

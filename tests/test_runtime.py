@@ -1,0 +1,232 @@
+"""What commands run on: threads, devices, the time that they take, and what they need of torch and transformers."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ctxextend import ResizeError, TrainingError, evaluate, progress, resize, train
+from ctxextend.cli.app import app_of
+from ctxextend.models import devices
+from ctxextend.progress import no_progress, with_estimate
+from ctxextend.training.memory import open_devices
+from tests.trainings import write_book
+
+MODEL = torch.nn.Linear(1000, 1000)
+TINY = torch.nn.Linear(10, 10)
+
+
+# ---- threads
+
+
+def cgroups(root: Path, own: str, **files: str) -> Path:
+    """A tree as Linux shows it, with the cgroup files of some folders, ``_`` for ``/`` and ``__`` for a dot."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(own)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", ".").replace("_", "/").replace("+", "_")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+V1 = "5:memory:/a\n4:cpu,cpuacct:/box/inner\n0::/\n"
+QUOTAS: list[tuple[str, dict[str, str], int]] = [
+    ("0::/box/inner\n", {"box_inner_cpu__max": "150000 100000"}, 2),
+    ("0::/box/inner\n", {"box_inner_cpu__max": "max 100000", "box_cpu__max": "100000 100000"}, 1),
+    ("0::/box/inner\n", {"box_inner_cpu__max": "400000 100000", "box_cpu__max": "50000 100000"}, 1),
+    ("0::/\n", {"cpu__max": "300000 100000"}, 3),
+    ("0::/not/mounted\n", {"cpu__max": "200000 100000"}, 2),
+    ("0::/box\n", {"box_cpu__max": "max 100000"}, 8),
+    ("0::/box\n", {"box_cpu__max": "900000 100000"}, 8),
+    (V1, {"cpu_box_cpu__cfs+quota+us": "250000", "cpu_box_cpu__cfs+period+us": "100000"}, 3),
+    (V1, {"cpu_cpu__cfs+quota+us": "50000", "cpu_cpu__cfs+period+us": "50000"}, 1),
+    (V1, {"cpu_box_cpu__cfs+quota+us": "-1", "cpu_box_cpu__cfs+period+us": "100000"}, 8),
+]
+
+
+@pytest.mark.parametrize(("own", "files", "expected"), QUOTAS)
+def test_available_cpus_is_the_least_quota_of_a_cgroup_and_those_above(
+    own: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert devices.available_cpus(cgroups(tmp_path, own, **files)) == expected
+
+
+def test_available_cpus_follows_affinity_and_needs_no_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert devices.available_cpus(tmp_path) == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert devices.available_cpus(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "variables", "expected"),
+    [
+        (None, MODEL, (), 3),
+        (None, TINY, (), 1),
+        (2, MODEL, (), 2),
+        (6, TINY, ("OMP_NUM_THREADS",), 6),
+        (None, MODEL, ("OMP_NUM_THREADS",), 5),
+        (None, TINY, ("MKL_NUM_THREADS",), 5),
+    ],
+)
+def test_threads_are_what_is_asked_for_then_the_users_own_then_what_helps(
+    asked: int | None, model: Any, variables: tuple[str, ...], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for name in variables:
+        monkeypatch.setenv(name, "5")
+    monkeypatch.setattr(devices, "available_cpus", lambda: 3)
+    model = SimpleNamespace(parameters=model.parameters, device=torch.device("cpu"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        with devices.running(model, asked):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("typed", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"])
+def test_threads_flag_reaches_torch(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    write_book()
+    few = "--steps 1 --batch-size 1" if typed.startswith("train") else "--tokens 256 --measure position"
+    done = CliRunner().invoke(app_of(), [*typed.split(), "--data", "book.txt", "--threads", "3", *few.split()])
+    assert done.exit_code == 0, done.output
+    assert asked == [3, torch.get_num_threads()]
+
+
+def test_threads_must_be_one_or_more() -> None:
+    with pytest.raises(ResizeError, match="--threads must be a whole number, 1 or more, not 0"):
+        evaluate("tiny-gpt2", "book.txt", threads=0)
+
+
+# ---- devices
+
+
+def test_device_that_is_not_here_is_refused_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_book()
+    for typed in ("evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"):
+        done = CliRunner().invoke(app_of(), [*typed.split(), "--data", "book.txt", "--device", "xpu"])
+        assert (done.exit_code, done.stderr) == (1, "Error: There is no device 'xpu' here.\nUse cpu.\n")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    names = (None, "cpu", "cuda", "cuda:1")
+    assert [str(devices.open_device(name)) for name in names] == ["cuda", "cpu", "cuda", "cuda:1"]
+    with pytest.raises(ResizeError, match="Use cpu or cuda:0 or cuda:1"):
+        devices.open_device("cuda:2")
+    with pytest.raises(TrainingError, match="Set CUDA_VISIBLE_DEVICES=1, and use --device cuda"):
+        open_devices("cuda:1")
+
+
+def test_written_recipe_holds_nothing_of_the_machine() -> None:
+    write_book()
+    resize("tiny-gpt2", 256, output="longer")
+    train("longer", "book.txt", 1, batch_size=1, device="cpu", threads=1, output="trained")
+    text = Path("trained/ctxextend.yaml").read_text()
+    assert "\n  steps: 1\n" in text
+    assert "threads" not in text
+    assert "device:" not in text
+
+
+# ---- the time that is left
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.1, []), (0.2, []), (1.0, ["2 min"]), (8.0, ["13 min"]), (80.0, ["2 h 11 min"])]
+)
+def test_estimate_is_told_once_of_what_takes_more_than_a_minute(
+    seconds: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = [100.0], list[str]()
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    move = with_estimate(no_progress, told.append)
+    now[0] += 500  # the first step warms up
+    for _ in range(100):
+        move(10, 1000)
+        now[0] += seconds
+    assert told == expected
+
+
+def test_estimate_is_printed_in_a_pipe_and_not_under_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "WATCHED", 0.0)
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    write_book()
+    typed = ["evaluate", "tiny-gpt2", "--data", "book.txt", "--tokens", "512", "--threads", "1", "--batch-size", "1"]
+    done = CliRunner().invoke(app_of(), typed)
+    assert done.stderr.count("About 0 min left on 1 thread.\n") == 1
+    assert "min left" not in CliRunner().invoke(app_of(), [*typed, "--quiet"]).stderr
+
+
+# ---- without torch or transformers
+
+BLOCK = """
+import os, sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["BLOCKED"].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Block())
+"""
+
+
+def without(blocked: str, typed: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in an interpreter that cannot import some libraries."""
+    folder = Path("blocked")
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(BLOCK)
+    paths = (str(folder.resolve()), str(Path(__file__).parents[1]))
+    changes = {"BLOCKED": blocked, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "ctxextend", *typed.split()]
+    return subprocess.run(command, env=os.environ | changes, capture_output=True, text=True, check=False)
+
+
+def test_files_are_resized_inspected_and_verified_without_torch() -> None:
+    for typed in (
+        "resize tiny-gpt2 --to 256 --method bands --verify -o longer",
+        "run longer/ctxextend.yaml -o again",
+        "inspect longer",
+        "verify longer",
+        "families bert",
+        "methods",
+        "--help",
+    ):
+        done = without("torch transformers accelerate", typed)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("blocked", "typed"),
+    [
+        ("torch", "evaluate tiny-gpt2 --data book.txt"),
+        ("transformers", "evaluate tiny-gpt2 --data book.txt"),
+        ("torch", "compare tiny-gpt2 --to 256 --data book.txt"),
+        ("torch", "train tiny-gpt2 --data book.txt --steps 1"),
+        ("transformers", "train tiny-gpt2 --data book.txt --steps 1"),
+        ("torch", "resize tiny-gpt2 --to 256 --train book.txt --steps 1"),
+        ("torch", "verify tiny-gpt2 --base tiny-gpt2 --deep"),
+        ("torch", "inspect old.bin"),
+        ("torch", "demo"),
+    ],
+)
+def test_missing_library_is_one_line_that_names_what_to_install(blocked: str, typed: str) -> None:
+    write_book()
+    torch.save({"wpe.weight": torch.zeros(4, 4)}, "old.bin")
+    done = without(blocked, typed)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
