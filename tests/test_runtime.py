@@ -99,7 +99,7 @@ def test_threads_are_what_is_asked_for_then_the_users_own_then_what_helps(
 
 @pytest.mark.parametrize("typed", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"])
 def test_threads_flag_reaches_torch(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     write_book()
     few = "--steps 1 --batch-size 1" if typed.startswith("train") else "--tokens 256 --measure position"
@@ -109,7 +109,7 @@ def test_threads_flag_reaches_torch(typed: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_threads_must_be_one_or_more() -> None:
-    with pytest.raises(ResizeError, match="--threads must be a whole number, 1 or more, not 0"):
+    with pytest.raises(ResizeError, match="--threads must be at least 1, got 0"):
         evaluate("tiny-gpt2", "book.txt", threads=0)
 
 
