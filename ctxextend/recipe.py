@@ -126,7 +126,7 @@ class Evaluate:
 
     data: tuple[str, ...]  # files, folders and data sets of the Hub that hold the text
     base: str | None = None  # what the model was made of; None is what the recipe beside it says
-    no_base: bool = False  # whether the original is left out, wherever it may be
+    no_base: bool = False  # whether the base is left out, wherever it may be
     length: tuple[int, ...] = ()  # contexts to measure; empty is doublings up to the model's length
     tokens: int = 65_536  # tokens of the text to use, at most
     batch_size: int | None = None  # windows that are read at once; None is as many as hold 4,096 tokens
@@ -148,7 +148,7 @@ class Evaluate:
         ]
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
             flag = "--base names" if self.base is not None else "--measure retrieval needs"
-            faults.append(ResizeError(f"--no-base leaves out the original that {flag}.", "Leave one of them out."))
+            faults.append(ResizeError(f"--no-base leaves out the base that {flag}.", "Leave one of them out."))
         refuse(faults)
 
 

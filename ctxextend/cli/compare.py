@@ -109,7 +109,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     items = [
         ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, by {methods}"),
         ("text", f"{comparison.tokens:,} tokens of {read}"),
-        ("run", f"in {comparison.precision}, seed {comparison.seed}"),
+        ("run", f"in {comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"),
     ]
     if comparison.steps:
         what, steps = comparison.trained_part, counted(comparison.steps, "step")

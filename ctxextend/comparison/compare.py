@@ -89,7 +89,7 @@ def compare(
             measures to take beside what methods are ranked by), ``tokens``, ``precision``, ``seed`` and ``text_field``
             as in `evaluate`; with `steps`, ``eval_data`` (the text to measure on; by default 5 % of what
             is read of `data`, which is then not trained on) and the fields of `Train`: ``trainable``, ``lr``, …;
-            ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
+            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -260,6 +260,8 @@ class ComparisonRun:
         model, train, text = self.resized.model, self.settings.train, self.evaluation.text
         rows = rank(self.candidates, METRICS[model.kind])
         found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
+        base: list[Estimate] = [one.positions.losses[SLIDING] for one in found if one.positions]
+        base = base or [one.retrieval.ways[CHUNKS].reciprocal_rank for one in found if one.retrieval]
         return Comparison(
             source=self.files.ref.source,
             family=model.family,
@@ -268,7 +270,7 @@ class ComparisonRun:
             max_len_before=self.files.max_len,
             max_len_after=model.max_len,
             metric=METRICS[model.kind],
-            base=_base_score(found[0]) if found else None,
+            base=next(iter(base), None),
             norms=_norms(self.resized.learned[self.files.table], self.candidates[0].plan),
             rows=rows,
             left_out=self.left_out,
@@ -353,15 +355,6 @@ def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
     rows = table[plan.tables[0].reserved_rows :].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         return tuple(np.linalg.norm(rows, axis=1).tolist())
-
-
-def _base_score(evaluation: Evaluation) -> Estimate | None:
-    """Return what the base gives on the same text, which it reads in pieces."""
-    if evaluation.positions is not None:
-        return evaluation.positions.losses[SLIDING]
-    if evaluation.retrieval is None:
-        return None
-    return evaluation.retrieval.ways[CHUNKS].reciprocal_rank
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
