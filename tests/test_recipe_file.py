@@ -131,7 +131,7 @@ to: 4
         ("to: null", "resize.to is missing"),
         ("to: 64\n  fix_limits: 1", "resize.fix_limits is a whole number, and should be true or false"),
         ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
-        ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be above 0"),
+        ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be between 0 and 1"),
         ("to: 64\n  method: copy:alpha=0.3", "--method copy does not take 'alpha'."),
         ("to: 64\n  method: 5", "resize.method is a whole number, and should be text: put it in quotes"),
         ("to: 64\n  alpha: 0.3", "there is no key resize.alpha"),

@@ -21,7 +21,7 @@ def compare(
         list[str] | None,
         options.measures(
             "--method NAME",
-            "Methods, with flags where needed: stretch:keep-first=5.",
+            "Compare this method, such as stretch:keep-first=5.",
             "all",
             autocompletion=options.completing(lambda: ("all", *METHOD_NAMES)),
         ),
