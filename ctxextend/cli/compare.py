@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def compare(
     source: options.Model,
-    to: Annotated[int, options.basic("--to N", "New context length.")],
+    to: options.To,
     data: options.Data,
     method: Annotated[
         list[str] | None,

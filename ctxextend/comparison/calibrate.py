@@ -46,7 +46,7 @@ MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 @takes(CheckpointRef, Resize, without=TABLE_KEYS)
 def calibrate(
     reference: str | os.PathLike[str],
-    to: int,
+    to: int | str,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     method: str = CALIBRATED,
@@ -104,7 +104,7 @@ def calibrate_model(
         raise ResizeError("Every number is given already: nothing is left for the text.", "Leave one of them out.")
     check_paths(text.data)
     files, plan = open_files(opened), plan_model(opened, settings)
-    table = plan.tables[0]
+    settings, table = plan.settings, plan.tables[0]
     if table.rows_after <= table.rows_before:
         raise ResizeError(
             f"{opened.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new "
