@@ -139,6 +139,9 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     """Return the edits of config.json and of the tokenizers' limits that go with the tables' new lengths."""
     checkpoint = model.checkpoint
     edits = list(_config_edits(checkpoint, model.architecture, tables)) if checkpoint.has_config else []
+    if edits and model.ref.tensor is None and checkpoint.config.get("model_type") is None:
+        model_type = model.architecture.family.model_type
+        edits.append(Edit(checkpoint.config_file, ("model_type",), None, model_type, why="transformers loads by it"))
     # A tokenizer's limits follow the first table that reads its texts.
     first = {location.tokenizer: name for location, name in reversed(model.tables) if location.tokenizer is not None}
     for table in tables:
