@@ -290,27 +290,18 @@ def _written_path(folder: Path, text: str, is_model: bool) -> str:
 
 def without_folders(text: str) -> str:
     """Return a recipe's YAML with the last component alone of every local path."""
-
-    def last(path: str, is_model: bool) -> str:
-        return path if _is_name(path, is_model) else f".{os.sep}{Path(os.path.normpath(path)).name}"
-
-    return yaml_text(map_paths(yaml.safe_load(text), last))
+    values = yaml.safe_load(text)
+    return yaml_text(map_paths(values, lambda path, is_m: path if _is_name(path, is_m) else f"./{Path(path).name}"))
 
 
 def _is_name(text: str, is_model: bool, path: str = "") -> bool:
     """Whether a text names a data set of the Hub, or a checkpoint that is bundled or on the Hub and not at `path`."""
-    if not is_model:
-        return text.startswith(HUB)
-    return HUB_ID.fullmatch(text) is not None and not os.path.lexists(path)
+    return bool(HUB_ID.fullmatch(text)) and not os.path.lexists(path) if is_model else text.startswith(HUB)
 
 
-def recipe_text(values: Mapping[str, Any], folder: Path) -> str:
-    """Return the YAML of the recipe that lies in an output's folder, from which its paths count."""
-    return yaml_text(map_paths(values, partial(_written_path, folder)))
-
-
-def yaml_text(values: Mapping[str, Any]) -> str:
-    """Return plain values as YAML, in their order."""
+def yaml_text(values: Mapping[str, Any], folder: Path | None = None) -> str:
+    """Return a recipe's plain values as YAML, in their order; its paths count from its folder, where one is given."""
+    values = values if folder is None else map_paths(values, partial(_written_path, folder))
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 

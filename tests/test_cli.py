@@ -150,7 +150,7 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'?"),
+        ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'"),
         ("resize m --too 512", "There is no --too. Did you mean --to?"),
         ("resize m --to 0", "--to must be at least 1, got 0."),
         ("resize m --to many", "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many."),

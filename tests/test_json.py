@@ -40,7 +40,7 @@ TYPED = [
     "run tiny-gpt2-256/ctxextend.yaml --dry-run",
     "run evaluate.yaml",
     "recipes",
-    "recipes gpt2-4096 -o copied.yaml",
+    "recipes gpt2-4096",
     "families",
     "families bart roberta",
     "methods",
@@ -55,7 +55,6 @@ REFUSED = {
     "run no-such.yaml": 1,
     "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
     "recipes no-such": 1,
-    "recipes --output copied.yaml": 2,
     "families llama": 1,
 }
 

@@ -15,8 +15,8 @@ from ctxextend.recipe_file import (
     parse_provenance,
     parse_recipe,
     read_recipe,
-    recipe_text,
     recipe_values,
+    yaml_text,
 )
 
 WHOLE = """\
@@ -80,11 +80,11 @@ def test_parse_recipe_reads_every_section() -> None:
     ),
     st.none() | st.builds(Evaluate, st.just(("./null", "./c: d")), length=st.just((8, 9)), no_base=st.booleans()),
 )
-def test_parse_recipe_reads_what_recipe_text_writes(
+def test_parse_recipe_reads_what_yaml_text_writes(
     ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
 ) -> None:
     recipe = Recipe(ref, settings, train, evaluate)
-    text = recipe_text(recipe_values(recipe) | {"provenance": {"method": "stretch"}}, Path())
+    text = yaml_text(recipe_values(recipe) | {"provenance": {"method": "stretch"}}, Path())
     assert parse_recipe(text, "it") == RecipeFile(recipe, {"method": "stretch"}, yaml.safe_load(text))
 
 

@@ -98,13 +98,7 @@ def fetch(
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
-    """Upload a folder to a model repository in one commit; `texts` take the place of its files. Return the URL.
-
-    The repository is created if it does not exist.
-
-    Raises:
-        OutputError: It was not uploaded.
-    """
+    """Upload a folder, with `texts` in place of its files, to a model repository that may be new; return its URL."""
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars
 

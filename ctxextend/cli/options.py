@@ -41,6 +41,13 @@ def completing(names: Callable[[], Iterable[str]]) -> Any:
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
+def hub_id(repo: str | None) -> str | None:
+    """Return the name of a repository; one that the Hub cannot have is a usage error."""
+    if repo is not None and not re.fullmatch(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", repo):
+        raise typer.BadParameter(f"{repo} is not a repository of the Hub: write OWNER/NAME.")
+    return repo
+
+
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
 complete_model_type = completing(lambda: sorted(import_module("ctxextend.families.registry").FAMILIES))
 
@@ -95,9 +102,7 @@ Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.
 Resume = Annotated[bool, files("--resume", "Resume an interrupted training run.")]
 Report = Annotated[Path | None, files("--report FILE.html", "Write an HTML report.", readable=False)]
 Plot = Annotated[Path | None, files("--plot FILE", "Write a figure: .png, .svg or .pdf.", readable=False)]
-PushToHub = Annotated[
-    str | None, files("--push-to-hub REPO", "Upload to this model repository.", callback=lambda repo: _hub_id(repo))
-]
+PushToHub = Annotated[str | None, files("--push-to-hub REPO", "Upload to this model repository.", callback=hub_id)]
 DryRun = Annotated[bool, files("--dry-run", "Print the plan and write nothing.")]
 AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
 Quiet = Annotated[bool, files("--quiet -q", "Print only errors on stderr.")]
@@ -119,12 +124,6 @@ Revision = Annotated[str | None, advanced("--revision REV", "Branch, tag or comm
 Subfolder = Annotated[str | None, advanced("--subfolder DIR", "Folder in MODEL that holds the checkpoint.")]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
 CopyCode = Annotated[bool, advanced("--copy-code", "Also copy code files (*.py, ...); they are never executed.")]
-
-
-def _hub_id(repo: str | None) -> str | None:
-    if repo is not None and not re.fullmatch(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", repo):
-        raise typer.BadParameter(f"{repo} is not a repository of the Hub: write OWNER/NAME.")
-    return repo
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:

@@ -13,6 +13,7 @@ from ctxextend.cli import options
 from ctxextend.cli.options import basic, files
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
+from ctxextend.cli.train import execute, push
 from ctxextend.errors import OutputError
 from ctxextend.json_output import to_json
 from ctxextend.tables.method_facts import METHOD_NAMES
@@ -105,8 +106,6 @@ def resize(
         also |= {"train": shown["train"]} if training else {}
         sink.result("resize", shown["resize"] | also, warnings)
     elif training is not None:
-        from ctxextend.cli.train import execute, push
-
         recipe = replace(recipe, resize=plan.settings)
         again = "Resume with the same command; --force starts over."
         trained = execute(sink, recipe, plan, output, force=force, resume=not force, again=again).training
@@ -124,10 +123,7 @@ def resize(
         with sink.progress("Writing") as progress:
             result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=verify)
         _show_result(sink, result)
-        if push_to_hub:
-            from ctxextend.cli.train import push
-
-            also |= push(sink, result.output, push_to_hub)
+        also |= push(sink, result.output, push_to_hub)
         sink.result("resize", to_json(result) | also, result.warnings)
         sink.note(_next_steps(result))
 

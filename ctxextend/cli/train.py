@@ -90,8 +90,7 @@ def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
     from ctxextend.recipe_file import without_folders
 
     text = (folder / RECIPE_FILE).read_text("utf-8")
-    shared = without_folders(text)
-    if shared != text:
+    if (shared := without_folders(text)) != text:
         sink.note(f"{RECIPE_FILE} is uploaded with names in place of local paths; its fingerprints stay.")
     url = push_folder(folder, repo, {RECIPE_FILE: shared.encode()})
     sink.note(f"pushed to {url}")

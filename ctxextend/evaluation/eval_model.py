@@ -172,10 +172,7 @@ def open_files(opened: OpenedModel, hashes: SourceHashes | None = None) -> Model
 
 
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: SourceHashes, then: str = "then") -> None:
-    """Refuse a checkpoint whose weights are not those that a recipe records, of `then`, in words.
-
-    Its tables are compared whole, all other tensors by samples; see `Checkpoint.weights_fingerprint`.
-    """
+    """Refuse a checkpoint whose weights are not those that a recipe records: tables whole, others by samples."""
     said = f"{ref.source} is no longer what it was {then}"
     for name, known in hashes.tables.items():
         if name not in checkpoint.names or table_hash(read_floats(checkpoint.names[name], name)) != known:

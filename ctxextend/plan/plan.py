@@ -35,7 +35,7 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, split_ref, takes
-from ctxextend.recipe_file import read_provenance, recipe_text, recipe_values, trainings
+from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, UNCHANGED
 from ctxextend.tables.stats import describe_rows
@@ -292,7 +292,7 @@ class ResizePlan:
             "versions": versions,
             **({"source_trainings": known} if (known := trainings(read_provenance(self.checkpoint))) else {}),
         }
-        return recipe_text(recipe_values(Recipe(ref, stated)) | {"provenance": provenance}, folder)
+        return yaml_text(recipe_values(Recipe(ref, stated)) | {"provenance": provenance}, folder)
 
     def _card(self) -> str:
         """Return the model card: the source's own, and a section on the resize."""

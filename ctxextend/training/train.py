@@ -39,7 +39,7 @@ from ctxextend.plan.output_files import (
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import HUB, RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
-from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_text, recipe_values
+from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_values, yaml_text
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
@@ -345,7 +345,7 @@ def _recipe(
         for table in provenance["tables"]:
             table["sha256_after"] = hashes[1] if table["name"] == files.table else table["sha256_after"]
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
-        return recipe_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)
+        return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)
     table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}
     provenance = {
         "family": files.tables[0].location.family.model_type,
@@ -356,7 +356,7 @@ def _recipe(
         "versions": {"ctxextend": __version__},
         **({"source_recipe": before} if before else {}),
     }
-    return recipe_text(values | {"provenance": provenance | {"trained": trained}}, result.output)
+    return yaml_text(values | {"provenance": provenance | {"trained": trained}}, result.output)
 
 
 def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
