@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ Ids = NDArray[np.int64]
 
 # The size and SHA-256 of a file, or the name of a Hub dataset.
 TextKey = tuple[Any, Any]
-# How a text was trained on: what was held out of the whole text that it is a part of (None: nothing), the tokens before
-# it there, and the key or column of its documents.
-TrainedText = tuple["HeldOut | None", int, str]
 
 # Bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen.
 HASHED = 64 << 20
@@ -44,9 +41,9 @@ class HeldOut:
 
     @classmethod
     def of(cls, tokens: int, window: int) -> "HeldOut":
-        """Hold out one window in 20; of a text of fewer than 80 windows up to one in 10, and at least one."""
+        """Hold out one window in 20; of a text of fewer than 80 windows four, or one in 5, but at least one."""
         windows = tokens // window
-        return cls(window, min(20, max(10, windows // 4), windows), tokens)
+        return cls(window, min(20, max(5, windows // 4), windows), tokens)
 
     @property
     def spans(self) -> Ids:
@@ -78,15 +75,13 @@ def read_ids(
     most: int,
     files: list[dict[str, Any]] | None = None,
 ) -> Iterator[Ids]:
-    """Yield the token ids of a text in pieces, each of shape (tokens,), `most` tokens in all.
+    """Yield the token ids of a text in pieces, each of shape (tokens,), at most `most` tokens in all.
 
     The separator follows each document. No more text is read than that takes; `files` gets the `fingerprint` of each
     file that is read, and its ``first_token``: the tokens of the text before it.
     """
     read = 0
     for source in check_paths(paths):
-        if read >= most:
-            return
         if files is not None:
             files.append(fingerprint(source) | {"first_token": read})
         for text, is_end in read_pieces([str(source)], text_field):
@@ -97,7 +92,7 @@ def read_ids(
             read += len(ids)
             yield ids
             if read >= most:
-                break
+                return
 
 
 def fingerprint(source: TextSource) -> dict[str, Any]:
@@ -123,6 +118,14 @@ def shared(paths: Paths, others: Paths) -> list[TextSource]:
     return [source for source in check_paths(paths) if text_key(fingerprint(source)) in named]
 
 
+class TrainedText(NamedTuple):
+    """How a checkpoint was trained on a text."""
+
+    held_out: HeldOut | None  # of the whole text that it is a part of; None is nothing
+    first_token: int  # tokens of the whole text before it
+    text_field: str
+
+
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
     """Return how a checkpoint was trained on each text: ``data``, ``text_field`` and ``held_out`` of each training."""
     found = defaultdict[TextKey, set[TrainedText]](set)
@@ -132,7 +135,7 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
             if held_out and held_out.tokens // held_out.window // held_out.every not in range(MOST_WINDOWS):
                 continue
             for file in training["data"]:
-                found[text_key(file)].add((held_out, file["first_token"], training["text_field"]))
+                found[text_key(file)].add(TrainedText(held_out, file["first_token"], training["text_field"]))
         except NOT_PLAIN:  # a stranger wrote it
             continue
     return dict(found)

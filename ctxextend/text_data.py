@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
-from ctxextend.errors import CtxextendError, DataError, one_line
+from ctxextend.errors import CtxextendError, DataError, counted, one_line
 from ctxextend.recipe import HUB
 
 # What the Hub's text datasets call the column that holds the text.
@@ -89,8 +89,8 @@ def empty_files(paths: Paths) -> Iterator[str]:
     """Yield a note for each folder that holds empty files, which are skipped."""
     for folder in (path for path in map(Path, path_names(paths)) if path.is_dir()):
         if empty := [file.name for file in _user_texts(folder) if not file.stat().st_size]:
-            more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-            yield f"Skipped empty files in {folder}: {', '.join(empty[:3])}{more}."
+            names = ", ".join(empty[:3] + ["..."] * (len(empty) > 3))
+            yield f"Skipped {counted(len(empty), 'empty file')} in {folder}: {names}"
 
 
 def _user_texts(folder: Path) -> list[Path]:

@@ -86,7 +86,7 @@ def test_empty_files_of_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     for name in ("b.rst", "c.md", "d.txt", "e.txt"):
         written(tmp_path / name, "")
     assert check_paths([tmp_path]) == [tmp_path / "a.txt"]
-    note = f"Skipped empty files in {tmp_path}: b.rst, c.md, d.txt and 1 more."
+    note = f"Skipped 4 empty files in {tmp_path}: b.rst, c.md, d.txt, ..."
     assert list(empty_files([tmp_path, tmp_path / "a.txt"])) == [note]
 
 

@@ -18,7 +18,7 @@ from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
 from tests import pico
 from tests.trainings import OLD, invoke, make_encoder, make_source, train
-from tests.words import add_tokenizer
+from tests.words import add_tokenizer, text_of
 
 pytestmark = pytest.mark.usefixtures("book")
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "train.json").read_text())
@@ -45,6 +45,8 @@ TEXTS = {
         ("--data book.txt --trainable new --base nowhere", 1, "are new is not known"),
         ("--data book.txt --precision fp16", 1, "A CPU does not train in fp16"),
         ("--data book.txt --batch-size 4 --per-device-batch-size 3", 2, "is no multiple of --per-device-batch-size 3"),
+        ("--data book.txt --steps 99999999999999999999999", 2, "--steps must be at most 2,147,483,647"),
+        ("--data book.txt --seed 4294967296", 2, "--seed must be at most 2,147,483,647"),
         ("--data book.txt --steps 0", 2, "--steps must be at least 1, got 0."),
         ("--data book.txt --lr -1", 2, "--lr must be positive, got -1."),
         ("--data book.txt --trainable some", 2, "--trainable must be one of new, positions, all, got some."),
@@ -70,6 +72,8 @@ def test_train_new_is_refused_where_nothing_is_new_or_it_is_not_known(gpt2: Path
         (("same",), "has no new rows"),
         ((source, "--base", source), "has no new rows"),
         ((source,), "are new is not known. No recipe lies beside it"),
+        ((gpt2, "--seq-len", OLD), f"--seq-len {OLD} reaches no new row: the first is at position {OLD}."),
+        ((gpt2, "--seq-len", OLD + 1), f"Give a --seq-len above {OLD + 1}"),
     ):
         done = invoke("train", *arguments, "--data", "book.txt", "--steps", 2, "--trainable", "new", "-o", "out")
         assert done.exit_code == 1
@@ -157,17 +161,17 @@ def test_train_says_how_a_name_was_understood_before_it_begins() -> None:
 
 
 def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path) -> None:
-    Path("other.txt").write_text(Path("book.txt").read_text())
+    Path("other.txt").write_text(text_of([number % 27 for number in range(40)]))
     done = train(gpt2, "out", "--eval-data", "./book.txt", "--json", steps=1)
     warning = "book.txt is trained on and measured on: the held-out loss is not one of new text."
     assert json.loads(done.stdout)["warnings"] == [warning]
     assert done.stderr.count(warning) == 1
-    assert "Warning" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
+    assert "measured on" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
 
 
 def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
     Draft202012Validator.check_schema(SCHEMA)
-    assert set(SCHEMA["properties"]) == set(SCHEMA["required"])
+    assert set(SCHEMA["properties"]) == {*SCHEMA["required"], "pushed_to"}
     assert SCHEMA["additionalProperties"] is False
     said = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
     errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(said)]

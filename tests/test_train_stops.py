@@ -15,7 +15,7 @@ from ctxextend.checkpoints.atomic_output import locked
 from ctxextend.training.train import train as train_in_python
 from ctxextend.training.trainer import RunCallback, RunTrainer
 from ctxextend.training.training_run import TrainingInterrupted
-from tests.trainings import invoke, log_of, train, write_book
+from tests.trainings import invoke, log_of, spoilt, train, write_book
 
 pytestmark = pytest.mark.usefixtures("book")
 FLAGS = ("--batch-size", 4, "--lr", 0.01, "--save-every", 1, "--trainable", "new", "--weight-decay", 0.1)
@@ -73,12 +73,14 @@ def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(gpt2: Path, unbro
 
 
 def test_train_that_was_stopped_writes_its_best_step_from_before(gpt2: Path) -> None:
-    flags = ("--lr", 1, "--eval-every", 1, "--json")
-    begin_and_stop(gpt2, *flags)
-    resumed = json.loads(begin(gpt2, "--resume", *flags).stdout)
-    assert 0 < resumed["best_step"] == resumed["saved_step"] <= 3
-    weights, log = Path("out/model.safetensors").read_bytes(), log_of(Path("out"))
-    assert begin(gpt2, "--force", *flags).exit_code == 0
+    flags = ("--lr", 0.1, "--eval-every", 1, "--json", "--trainable", "all")
+    with spoilt(at=3):
+        begin_and_stop(gpt2, *flags)
+        assert Path("out.training/saves/checkpoint-2/best.safetensors").exists()
+        resumed = json.loads(begin(gpt2, "--resume", *flags).stdout)
+        assert 0 < resumed["best_step"] == resumed["saved_step"] < 3
+        weights, log = Path("out/model.safetensors").read_bytes(), log_of(Path("out"))
+        assert begin(gpt2, "--force", *flags).exit_code == 0
     assert (Path("out/model.safetensors").read_bytes(), log_of(Path("out"))) == (weights, log)
 
 

@@ -1,15 +1,19 @@
 """Small checkpoints to train, with text, and ways to look at what became of them."""
 
+import contextlib
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
 from ctxextend import resize
 from ctxextend.cli.app import app_of
+from ctxextend.training.trainer import RunCallback
 from tests import pico
 from tests.words import add_tokenizer, text_of
 
@@ -84,3 +88,19 @@ def make_encoder(folder: Path) -> Path:
     (root / "1_Pooling").mkdir()
     pico.edit_json(root / "1_Pooling" / "config.json", word_embedding_dimension=8, pooling_mode_mean_tokens=True)
     return root
+
+
+@contextlib.contextmanager
+def spoilt(at: int = 3) -> Iterator[None]:
+    """Have trainings grow worse by far at a step."""
+    stepped = RunCallback.on_step_end
+
+    def spoil(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
+        stepped(self, args, state, control, **others)
+        if state.global_step == at:
+            for value in self.setup.trainable.parameters.values():
+                value.detach().mul_(-5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunCallback, "on_step_end", spoil)
+        yield

@@ -68,9 +68,10 @@ def train(
         ctxextend train bert-2048 --data a.jsonl --steps 100 --trainable new
         ctxextend train minilm-2048 --data docs.parquet --steps 300 --resume
 
-    Causal and masked language models learn to tell words; encoders without a head learn to give, on long texts, what
-    the original gives on windows that it can read. A run that is stopped goes on with --resume. Several devices:
-    torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
+    Language models learn to predict tokens; encoders without a head learn to give, on long texts, what the base gives
+    on windows that it can read. One window in 20 of --data is held out; its loss is measured at the start and after
+    each quarter of the steps, and the weights of the best of these are written. Several devices: torchrun
+    --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
     flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train
@@ -128,9 +129,11 @@ def execute(
             gain += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
         measured = f"{counted(trained.held_out_sequences, 'sequence')}, {counted(trained.held_out_tokens, 'token')}"
         peak = f", peak memory {trained.peak_bytes / 1e6:,.0f} MB" if trained.peak_bytes else ""
+        wrote = f"step {trained.saved_step} of {trained.steps}" if trained.saved_step else "the untrained weights"
+        best = ", the best" if trained.saved_step == trained.best_step else f"; step {trained.best_step} was best"
         speed = f"{trained.seconds:.1f} s, {trained.tokens_per_second:,.0f} tokens/s"
         sink.note(
-            f"held-out loss {gain} ({measured}); wrote step {trained.saved_step} of {trained.steps}",
+            f"held-out loss {gain} ({measured}); wrote {wrote}{best}",
             f"trained on {trained.tokens:,} tokens in {speed}{peak}",
         )
     if result.output is not None:

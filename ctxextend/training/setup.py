@@ -57,8 +57,6 @@ ENCODER_RATE = 2e-5
 # Tokens of a sequence above which memory is worth some time.
 LONG = 1024
 
-# What `open_task` notes in the run folder of the text it read.
-TEXTS_FILE = "texts.json"
 # Tokens of held-out text on which the loss is measured, at most.
 EVAL_TOKENS = 32_768
 # Tokens of text that are read at least, where there are as many: one in 20 of them is held out.
@@ -134,7 +132,7 @@ def open_task(
     texts = {"data": (settings.data, max(trained, LEAST_READ) + 2 * span)}
     if settings.eval_data:
         texts["eval_data"] = settings.eval_data, EVAL_TOKENS + text_length
-    noted = folder.path / TEXTS_FILE
+    noted = folder.path / "texts.json"
     if devices.is_main_process and not noted.exists():
         read: dict[str, list[dict[str, Any]]] = {name: [] for name in texts}
         for name, (paths, most) in texts.items():
@@ -271,10 +269,8 @@ class TrainingSetup:
     @property
     def held_out(self) -> SequenceDataset:
         """The held-out sequences that the loss is measured on, whatever the batch size is."""
-        text, length = self.task.held_out, self.task.text_length
-        found = int(((text.spans[:, 1] - text.spans[:, 0]) // length).sum())
-        count = min(found, max(EVAL_TOKENS // self.task.length, 1))
-        return SequenceDataset(text, self.sequences, count, shuffled=False)
+        count = max(EVAL_TOKENS // self.task.length, 1)
+        return SequenceDataset(self.task.held_out, self.sequences, count, shuffled=False)
 
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:

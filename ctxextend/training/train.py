@@ -43,15 +43,7 @@ from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
-from ctxextend.training.setup import (
-    Trainable,
-    TrainingSetup,
-    TrainingTask,
-    find_new_rows,
-    open_task,
-    read_table,
-    set_up,
-)
+from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, read_table, set_up
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
 from ctxextend.version import __version__
@@ -70,7 +62,7 @@ LIBRARIES = ("torch", "transformers", "accelerate")
 OBJECTIVES = {
     "causal": "to tell each next token",
     "masked": "to tell masked tokens",
-    "distilled": "to give, on long texts, the states that the original gives on windows it can read",
+    "distilled": "to give, on long texts, the states that the base gives on windows it can read",
 }
 TRAINED = {"new": "the new rows of its position table", "positions": "its position table", "all": "all of its weights"}
 LOG_FILE = "train_log.jsonl"
@@ -107,7 +99,7 @@ def train(
         resume: Continue from the last save, if there is one.
         progress: Called with the tokens of each step, and its loss.
         settings: The other fields of `Train`, by name: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
+            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -205,7 +197,7 @@ def train_recipe(
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(written.values) if written else {}
             texts = {
-                RECIPE_FILE: _recipe(recipe, before, task, result, hashes, begun_for),
+                RECIPE_FILE: _recipe(recipe, before, setup, result, hashes, begun_for),
                 CARD_FILE: _card(recipe, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -325,18 +317,17 @@ class TrainedWeights:
 def _recipe(
     recipe: Recipe,
     before: dict[str, Any],
-    task: TrainingTask,
+    setup: TrainingSetup,
     result: TrainResult,
     hashes: tuple[str, str],
     begun_for: int | None,
 ) -> str:
     """Return the recipe; the one that lay beside what is trained, as plain values, is kept in it."""
-    files, values = task.files, recipe_values(recipe)
-    trained = {name: getattr(result, name) for name in NOTED}
-    for name, found in task.provenance.items():
-        trained[name] = found[:LISTED] if isinstance(found, list) else found
+    files, values = setup.task.files, recipe_values(recipe)
+    trained = {name: getattr(result, name) for name in NOTED} | dict(setup.task.provenance)
+    for name, found in setup.task.provenance.items():
         if len(found) > LISTED:
-            trained[f"{name}_not_listed"] = len(found) - LISTED
+            trained |= {name: found[:LISTED], f"{name}_not_listed": len(found) - LISTED}
     if begun_for is not None:
         trained["begun_for"] = begun_for
     trained["versions"] = {name: version(name) for name in LIBRARIES}

@@ -149,20 +149,21 @@ class SequenceSettings:
 
 
 class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """`count` sequences cut from the parts of a text, by number; none lies in two parts.
+    """Sequences cut from the parts of a text, by number; none lies in two parts.
 
-    For training, they are shuffled: each epoch cuts each part from another first token and draws the order of all; for
-    evaluation they follow each other from the first token of each part.
+    For training, `count` are shuffled: each epoch cuts each part from another first token and draws the order of all;
+    for evaluation they follow each other from the first token of each part, at most `count`.
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, count: int, *, shuffled: bool) -> None:
-        self.tokens, self.settings, self.count, self.shuffled = text.tokens, settings, count, shuffled
+        self.tokens, self.settings, self.shuffled = text.tokens, settings, shuffled
         length, sizes = settings.text_length, text.spans[:, 1] - text.spans[:, 0]
         self.spans, sizes = text.spans[sizes >= length], sizes[sizes >= length]
         # An epoch leaves out one sequence of each part, so that the first can begin at any of its tokens.
         self.sequences = np.maximum((sizes + 1) // length - 1, 1) if shuffled else sizes // length
-        self.slack = sizes - self.sequences * length if shuffled else np.zeros_like(sizes)
+        self.slack = (sizes - self.sequences * length) * shuffled
         self.epoch = int(self.sequences.sum())
+        self.count = count if shuffled else min(count, self.epoch)
         self._drawn = -1, np.empty((0, 2), np.int64)
 
     def __len__(self) -> int:
@@ -223,9 +224,8 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         """Return the first token of each sequence of an epoch and the end of its part, shape (sequences, 2)."""
         if self._drawn[0] != number:
             draw = self.settings.generator(ORDER, number)
-            firsts = self.spans[:, 0] + (draw.integers(self.slack + 1) if self.shuffled else 0)
-            within = np.concatenate([np.arange(count) for count in self.sequences]) * self.settings.text_length
+            firsts = self.spans[:, 0] + draw.integers(self.slack + 1)
             pairs = np.stack([firsts, self.spans[:, 1]], axis=1).repeat(self.sequences, axis=0)
-            pairs[:, 0] += within
+            pairs[:, 0] += np.concatenate([np.arange(n) for n in self.sequences]) * self.settings.text_length
             self._drawn = number, draw.permutation(pairs) if self.shuffled else pairs
         return self._drawn[1]

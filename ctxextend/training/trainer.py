@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +16,6 @@ from accelerate.utils import gather_object, release_memory
 from accelerate.utils.memory import should_reduce_batch_size
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import distributed
 from torch.utils.data import Sampler, SequentialSampler, default_collate
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -88,8 +87,7 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
     try:
         trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
         step = trainer.state.global_step
-        is_measured = any("eval_loss" in line and line["step"] == step for line in trainer.state.log_history)
-        if step >= setup.task.settings.steps and not is_measured:
+        if step >= setup.task.settings.steps and step not in held_out_losses(trainer.state.log_history):
             trainer.evaluate()
     except NotFiniteError:
         step = trainer.state.global_step
@@ -109,33 +107,37 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
         ) from None
 
 
+def held_out_losses(log: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Return the held-out losses of a log by their steps, the first first."""
+    return {line["step"]: line["eval_loss"] for line in log if "eval_loss" in line}
+
+
 def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_size: int) -> TrainResult:
     """Return the result of a run that finished, written nowhere yet; the model gets the weights to write."""
-    task, settings, log = callback.setup.task, callback.setup.task.settings, tuple(trainer.state.log_history)
-    step, kind, stop = trainer.state.global_step, callback.setup.model.kind, callback.stop.signal
+    setup, task, settings = trainer.setup, trainer.setup.task, trainer.setup.task.settings
+    step, stop, log = trainer.state.global_step, callback.stop.signal, tuple(trainer.state.log_history)
     if stop is not None and step < settings.steps:
         raise TrainingInterrupted(stop, step, trainer.folder.path)
-    measured = [line for line in log if "eval_loss" in line]
-    losses = {int(line["step"]): line["eval_loss"] for line in measured}
+    losses = held_out_losses(log)
     best = min(losses, key=losses.__getitem__)
     if settings.save == "best" and best != step:
-        callback.setup.trainable.load(callback.best)
+        setup.trainable.load(trainer.best)
     return TrainResult(
         output=trainer.folder.path,
         source=task.files.ref.source,
-        objective="distilled" if kind == ENCODER else kind,
+        objective="distilled" if setup.model.kind == ENCODER else setup.model.kind,
         trainable=settings.trainable,
-        parameters=callback.setup.trainable.count,
+        parameters=setup.trainable.count,
         steps=step,
         batch_size=settings.batch_size,
         per_device_batch_size=per_device_batch_size,
         devices=task.devices.num_processes,
         seq_len=task.span,
         window=task.length,
-        lr=callback.setup.lr,
+        lr=setup.lr,
         tokens=step * settings.batch_size * task.length,
-        held_out_sequences=len(callback.setup.held_out),
-        held_out_tokens=int(measured[-1]["eval_tokens"]),
+        held_out_sequences=len(setup.held_out),
+        held_out_tokens=next(int(line["eval_tokens"]) for line in log if "eval_tokens" in line),
         loss_before=losses[0],
         loss_after=losses[step],
         loss_best=losses[best],
@@ -228,32 +230,35 @@ class RunTrainer(Trainer):
 
     def __init__(self, callback: "RunCallback", **arguments: Any) -> None:
         super().__init__(callbacks=[callback], **arguments)
-        self.run_callback, self.trainable, self.folder = callback, callback.setup.trainable, callback.folder
+        self.setup, self.folder = callback.setup, callback.folder
+        self.best: dict[str, torch.Tensor] = {}  # the parameters of the step of least held-out loss, on the CPU
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         """Return the order of the data, which is shuffled already."""
         return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Return the loss of all held-out sequences, weighted by their tokens, of which each process reads its share.
+        """Measure the loss of the held-out sequences, weighted by their tokens, and keep the best parameters.
 
-        Trainer's own reads whole batches alone, and weights those of all sizes alike.
+        Trainer's own weights batches of all sizes alike. Each process reads its share of the sequences.
         """
-        began, setup, devices = time.perf_counter(), self.run_callback.setup, self.accelerator
+        began, setup, size = time.perf_counter(), self.setup, self.args.per_device_train_batch_size
         model: Any = self.model
         data, total, tokens = setup.held_out, 0.0, 0
-        own = range(devices.process_index, len(data), devices.num_processes)
+        own = range(self.accelerator.process_index, len(data), self.accelerator.num_processes)
         model.eval()
-        for start in range(0, len(own), self.args.per_device_train_batch_size):
-            numbers = own[start : start + self.args.per_device_train_batch_size]
-            batch = self._prepare_inputs(default_collate([data[number] for number in numbers]))
+        for start in range(0, len(own), size):
+            batch = self._prepare_inputs(default_collate([data[number] for number in own[start : start + size]]))
             labels = batch.get("labels", batch["input_ids"])[:, int(setup.model.kind == CAUSAL) :]
             count = int((labels != IGNORE_INDEX).sum())
             with torch.no_grad():
                 total += float(model(**batch)["loss"]) * count
             tokens += count
-        shares = gather_object([(total, tokens)])
-        total, tokens = map(sum, zip(*shares, strict=True))
+        total, tokens = map(sum, zip(*gather_object([(total, tokens)]), strict=True))
+        least = min(held_out_losses(self.state.log_history).values(), default=math.inf)
+        if setup.task.settings.save == "best" and total / tokens < least:
+            parameters = setup.trainable.parameters
+            self.best = {name: value.detach().to("cpu", copy=True) for name, value in parameters.items()}
         metrics = {"eval_loss": total / tokens, "eval_tokens": tokens, "eval_runtime": time.perf_counter() - began}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -284,7 +289,7 @@ class RunTrainer(Trainer):
                 raise
             save = self.folder.save
             kept = f"the save before it, {save}, is whole" if save else "there was none before it"
-            _, space = disk_space(saves, {SAVE: self.trainable.save_bytes})
+            _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
             raise OutputError(
                 f"A save in {saves} could not be written ({one_line(error)}); {kept}. A save {space}.",
                 "Free some space, then go on with --resume.",
@@ -295,16 +300,16 @@ class RunTrainer(Trainer):
         """Save the parameters that are trained, and their best values: all others are the checkpoint's own."""
         folder = Path(output_dir or self._get_output_dir(None))
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: value.detach().contiguous() for name, value in self.trainable.parameters.items()}
+        tensors = {name: value.detach().contiguous() for name, value in self.setup.trainable.parameters.items()}
         save_file(tensors, folder / WEIGHTS)
-        if self.run_callback.best:
-            save_file(self.run_callback.best, folder / BEST_WEIGHTS)
+        if self.best:
+            save_file(self.best, folder / BEST_WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load what `_save` saved."""
-        self.trainable.load(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+        self.setup.trainable.load(load_file(Path(resume_from_checkpoint) / WEIGHTS))
         if (best := Path(resume_from_checkpoint) / BEST_WEIGHTS).exists():
-            self.run_callback.best = load_file(best)
+            self.best = load_file(best)
 
 
 class RunCallback(TrainerCallback):
@@ -315,7 +320,6 @@ class RunCallback(TrainerCallback):
         # The last step after which the loss is known to be finite; a save stays until the one after it is.
         self.sound = min(folder.steps, default=0)
         self._began, self._reported = 0.0, 0
-        self.best: dict[str, torch.Tensor] = {}  # the parameters of the step of least held-out loss, on the CPU
 
     @property
     def seconds(self) -> float:
@@ -337,9 +341,7 @@ class RunCallback(TrainerCallback):
         if "loss" in logs:
             tokens = task.settings.batch_size * task.length
             advance, self._reported = (step - self._reported) * tokens, step
-            held_out = next(
-                (line["eval_loss"] for line in reversed(state.log_history) if "eval_loss" in line), math.nan
-            )
+            *_, held_out = held_out_losses(state.log_history).values()
             label = f"step {step}/{task.settings.steps}, loss {logs['loss']:.4f}, held-out loss {held_out:.4f}"
             self.progress(advance, task.settings.steps * tokens, label)
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
@@ -348,13 +350,6 @@ class RunCallback(TrainerCallback):
             self.sound = max(self.sound, step - 1)
             if state.is_world_process_zero:
                 self.folder.remove(self.folder.steps[1:])
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Keep the parameters if their held-out loss is the least so far."""
-        *before, loss = (line["eval_loss"] for line in state.log_history if "eval_loss" in line)
-        if self.setup.task.settings.save == "best" and loss < min(before, default=math.inf):
-            parameters = self.setup.trainable.parameters
-            self.best = {name: value.detach().to("cpu", copy=True) for name, value in parameters.items()}
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop if a signal came while a save was written: another step may take long."""
@@ -397,10 +392,4 @@ class Stop:
 
     def is_wanted(self) -> bool:
         """Whether any process of the run received a signal: all must stop after the same step."""
-        if not distributed.is_initialized():
-            return self.signal is not None
-        wanted = torch.tensor(float(self.signal is not None))
-        if distributed.get_backend() == "nccl":
-            wanted = wanted.cuda()
-        distributed.all_reduce(wanted, distributed.ReduceOp.MAX)
-        return bool(wanted)
+        return any(gather_object([self.signal is not None]))
