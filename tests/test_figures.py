@@ -212,7 +212,7 @@ def test_tables_figure_tells_learned_rows_from_new_ones_and_reserved_ones(make_p
     resize(make_pico("roberta").folder, to=40, output="longer")
     found = inspect("longer")
     norms, cosines, _, heat = panels(tables_figure([found]))
-    reserved = curve(norms, "offset rows of longer")
+    reserved = curve(norms, "reserved rows of longer")
     assert (list(reserved.get_xdata()), list(reserved.get_ydata())) == ([-2, -1], list(found.tables[0].norms[:2]))
     assert len(curve(norms, "longer").get_ydata()) == 40
     assert len(cosines.lines[0].get_ydata()) == 39
@@ -298,7 +298,7 @@ def test_evaluation_figure_has_panels_for_each_part_that_was_measured(
     assert [axes.get_title("left").partition(":")[0] for axes in figure.axes] == titles  # none where it is alone
     assert all(axes.get_xlabel() for axes in figure.axes)
     label = str(figure.get_label())
-    assert label.startswith(f"{evaluation.source}, {evaluation.max_len} tokens; on ")
+    assert label.startswith(f"{evaluation.source}, {evaluation.max_len} tokens")
     assert label.endswith("; incomplete") == (not evaluation.complete)
 
 

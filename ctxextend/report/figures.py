@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, os_errors_as_output_error
-from ctxextend.errors import OutputError, counted, printable
+from ctxextend.errors import OutputError, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import NumberFormat
@@ -245,7 +245,6 @@ class LossCurve(NamedTuple):
     look: Look
     is_strong: bool = True  # named, not one of the many behind
     is_whole: bool = True  # not cut off by the panel's edge
-    shows_errors: bool = True  # the interval on either side
 
 
 def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
@@ -263,7 +262,7 @@ def loss_panel(
 ) -> Panel:
     """Return losses of models of a kind by ``position`` as steps, or by ``context`` as points.
 
-    A broken line stands where the learned length ends.
+    Intervals are drawn of the first curve, and of all where they have a legend; a dashed line is at `learned`.
     """
 
     def means(curves: Iterable[LossCurve]) -> list[float]:
@@ -275,13 +274,13 @@ def loss_panel(
         axes.set(xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
         axes.grid(visible=False, axis="x")
         points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
-        for name, losses, look, is_strong, _, shows_errors in curves:
+        for number, (name, losses, look, is_strong, _) in enumerate(curves):
             places = np.array([place for places in losses for place in places], np.float64)
             values = [loss for places, loss in losses.items() for _ in places]
             means, errors = finite([loss.mean for loss in values]), np.array([half_interval(loss) for loss in values])
             label = short_name(name) * is_strong
             (line,) = axes.plot(places, means, label=label, zorder=2 + is_strong, **points, **look)
-            if shows_errors:
+            if has_legend or number == 0:
                 band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
                 axes.fill_between(places, means - errors, means + errors, **band)
         ends = sorted({place for curve in curves for places in curve.losses for place in places})
@@ -311,7 +310,7 @@ def loss_panel(
 
 
 def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
-    """Draw a broken line where the learned length ends, its text on the side that has room."""
+    """Draw a dashed line where the learned length ends, its text on the side that has room."""
     axes.axvline(place, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
     share, _ = (axes.transData - axes.transAxes).transform((place, axes.get_ylim()[0]))
     side, offset = ("right", -4) if share > 0.6 else ("left", 4)
@@ -434,9 +433,8 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
 
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
     """Return a figure of what was measured."""
-    text = f"{counted(evaluation.documents, 'document')}, {evaluation.tokens:,} tokens"
-    title = f"{public_name(evaluation.source)}, {evaluation.max_len} tokens; on {text}"
-    return panel_figure(evaluation_panels(evaluation), title if evaluation.complete else f"{title}; incomplete")
+    title = f"{public_name(evaluation.source)}, {evaluation.max_len} tokens{'; incomplete' * (not evaluation.complete)}"
+    return panel_figure(evaluation_panels(evaluation), title)
 
 
 def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
@@ -517,7 +515,7 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal
     for number, (table, name, look) in enumerate(tables):
         first, values, colour = table.reserved_rows, finite(getattr(table.stats, what)), {"color": look["color"]}
         if what == "norms" and first:
-            stars: dict[str, Any] = {"label": f"offset rows of {name}", "linestyle": "", "marker": "*", **colour}
+            stars: dict[str, Any] = {"label": f"reserved rows of {name}", "linestyle": "", "marker": "*", **colour}
             axes.plot(range(-first, 0), finite(table.norms[:first]), **stars)
         every = max(len(values) // 8, 1)
         axes.plot(values, label=name, markevery=(every * (number % 4) // 4, every), **look)

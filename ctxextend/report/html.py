@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.errors import counted, printable
+from ctxextend.errors import printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation
 from ctxextend.inspection.table_report import Inspection
 from ctxextend.recipe_file import without_folders
@@ -45,10 +45,8 @@ SVG_IN_HTML = (
 
 def comparison_figure(comparison: Comparison) -> "Figure":
     """Return a figure of what each method costs, and its losses by position and context, or what it finds."""
-    before, after = comparison.max_len_before, comparison.max_len_after
-    what = f"{public_name(comparison.source)} ({comparison.family}), {before} -> {after} tokens"
-    text = f"{counted(comparison.documents, 'document')}, {comparison.tokens:,} tokens"
-    parts = (what, comparison.after_training, text, "" if comparison.complete else "incomplete")
+    what = f"{public_name(comparison.source)}, {comparison.max_len_before} -> {comparison.max_len_after} tokens"
+    parts = (what, comparison.after_training, "" if comparison.complete else "incomplete")
     figure = figures.panel_figure(comparison_panels(comparison), "; ".join(filter(None, parts)))
     # Bars name their methods themselves; one legend serves all curves.
     for axes in figure.axes:
@@ -99,20 +97,16 @@ def write_report(found: Comparison | Evaluation | Sequence[Inspection], path: Pa
         line_class=lambda number: f"c{number} d{number}" if number < len(COLOURS) else "other",
         strong=len(COLOURS),
         base=BASE,
-        made=[_date(), *_versions()],
+        circumstances=_circumstances(),
         command=command,
     )
     figures.save(path, page.encode())
 
 
-def _date() -> str:
-    """Return today, or the day that ``SOURCE_DATE_EPOCH`` says; see https://reproducible-builds.org."""
-    seconds = os.environ.get("SOURCE_DATE_EPOCH")
-    return f"{datetime.fromtimestamp(int(seconds) if seconds else time.time(), timezone.utc):%Y-%m-%d}"
-
-
-def _versions() -> Iterator[str]:
-    """Yield the libraries that results may depend on, each with its version."""
+def _circumstances() -> Iterator[str]:
+    """Yield the date, or ``SOURCE_DATE_EPOCH`` (https://reproducible-builds.org), and what results depend on."""
+    seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    yield f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d}"
     yield f"ctxextend {__version__}"
     for name in ("torch", "transformers", "numpy"):
         with suppress(PackageNotFoundError):
@@ -132,14 +126,8 @@ def _change(difference: Estimate | None) -> str:
 
 def comparison_panels(comparison: Comparison) -> list[Panel]:
     """Return a panel for each part that was measured."""
-    panels = (
-        _costs(comparison),
-        _losses(comparison, "position"),
-        _losses(comparison, "context"),
-        _retrieval(comparison),
-        _norms(comparison),
-        _passkeys(comparison),
-    )
+    panels = [_costs(comparison), _losses(comparison, "position"), _losses(comparison, "context")]
+    panels += [_retrieval(comparison), _norms(comparison), _passkeys(comparison)]
     return [panel for panel in panels if panel is not None]
 
 
@@ -179,9 +167,9 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
         is_strong = number < len(COLOURS)
         look: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_strong else "-"}
         look |= {"linewidth": (2.4 if number == 0 else 1.4) if is_strong else 0.7}
-        curves.append(LossCurve(name, losses, look, is_strong, is_whole=number < better, shows_errors=number == 0))
+        curves.append(LossCurve(name, losses, look, is_strong, is_whole=number < better))
     if base:
-        curves.append(LossCurve(BASE, base, figures.BASE_LOOK, shows_errors=False))
+        curves.append(LossCurve(BASE, base, figures.BASE_LOOK))
     return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before)
 
 
