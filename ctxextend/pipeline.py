@@ -131,7 +131,7 @@ def run(
     weights, which cannot see a change inside a tensor of more than 12 KiB that spares its start, middle and end.
 
     Args:
-        recipe: The file, such as the ``ctxextend.yaml`` beside any output, or a `Recipe`.
+        recipe: The file, such as the ``ctxextend.yaml`` in any output, the name of a shipped one, or a `Recipe`.
         output: The new folder; None is what the recipe says, and else ``<name>-<length>`` in the current folder.
         changes: What to put in place of what the file says, each as ``key=value``: ``train.steps=100``.
         force: Replace an existing checkpoint folder at the last moment.

@@ -244,5 +244,4 @@ def _next_steps(result: "ResizeResult") -> str:
     ]
     if result.load_code is not None:
         steps.append(f"to load: python -c {shlex.quote(result.load_code)}")
-    steps.append(f"to share: hf upload {shlex.quote(result.output.name)} {output}")
     return f"{result.plan.consequences} Next, {'; '.join(steps)}"

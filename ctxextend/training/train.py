@@ -38,9 +38,9 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import HUB, RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_values, yaml_text
-from ctxextend.report.figures import training_figure, write_figure
+from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
 from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, read_table, set_up
@@ -355,8 +355,7 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     checkpoint, card = files.checkpoint, read_card(files.checkpoint)
     if card is not None:
         card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), BEFORE)
-    names = (path if path.startswith(HUB) else Path(path).name for path in (recipe.train.data if recipe.train else ()))
-    data = ", ".join(f"`{printable(name)}`" for name in names)
+    data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
     at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
     section = (
         f"## Trained at {result.seq_len}\n\n"
