@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ Ids = NDArray[np.int64]
 
 # The size and SHA-256 of a file, or the name of a Hub dataset.
 TextKey = tuple[Any, Any]
+# How a text was trained on: what was held out of the whole text that it is a part of (None: nothing), the tokens before
+# it there, and the key or column of its documents.
+TrainedText = tuple["HeldOut | None", int, str]
 
 # Bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen.
 HASHED = 64 << 20
@@ -118,14 +121,6 @@ def shared(paths: Paths, others: Paths) -> list[TextSource]:
     return [source for source in check_paths(paths) if text_key(fingerprint(source)) in named]
 
 
-class TrainedText(NamedTuple):
-    """How a checkpoint was trained on a text."""
-
-    held_out: HeldOut | None  # of the whole text that it is a part of; None is nothing
-    first_token: int  # tokens of the whole text before it
-    text_field: str
-
-
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
     """Return how a checkpoint was trained on each text: ``data``, ``text_field`` and ``held_out`` of each training."""
     found = defaultdict[TextKey, set[TrainedText]](set)
@@ -135,7 +130,7 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
             if held_out and held_out.tokens // held_out.window // held_out.every not in range(MOST_WINDOWS):
                 continue
             for file in training["data"]:
-                found[text_key(file)].add(TrainedText(held_out, file["first_token"], training["text_field"]))
+                found[text_key(file)].add((held_out, file["first_token"], training["text_field"]))
         except NOT_PLAIN:  # a stranger wrote it
             continue
     return dict(found)

@@ -30,6 +30,8 @@ SAVES = ("best", "last")
 TRAINABLE = ("new", "positions", "all")
 # The greatest whole number that a setting takes: libraries hold them in 32 bits.
 MOST = 2**31 - 1
+# How `Resize.to` is typed.
+LENGTH = re.compile(r"([0-9]{1,9})([kx]?)")
 # A window of fewer tokens holds no text to speak of.
 LEAST_LENGTH = 8
 
@@ -72,17 +74,33 @@ class CheckpointRef:
 class Resize(MethodOptions):
     """What to make of a position table: how long, and how its new rows are made."""
 
-    to: int = field(kw_only=False)  # usable token positions wanted, ≥ 1; reserved rows come on top
+    # Usable token positions wanted, ≥ 1; reserved rows come on top. ``4k`` is 4,096, and ``4x`` four times those of the
+    # table, which `ResizePlan.settings` holds as a number.
+    to: int | str = field(kw_only=False)
     # Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
     part: str | None = None
     # Whether all files must state the table's length even where it stays, and whatever they state now.
     fix_limits: bool = False
     copy_code: bool = False  # whether code that lies in the folder is copied, and not left out
 
+    def __post_init__(self) -> None:
+        if isinstance(self.to, str) and (typed := LENGTH.fullmatch(self.to)) and typed[2] != "x":
+            object.__setattr__(self, "to", int(typed[1]) * (1024 if typed[2] else 1))
+        super().__post_init__()
+
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
-        yield from _wrong_counts(self, 1, "to")
+        if not isinstance(self.to, str):
+            yield from _wrong_counts(self, 1, "to")
+        elif not LENGTH.fullmatch(self.to):
+            yield ResizeError(f"--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got {self.to}.")
         yield from super().faults()
+
+    @property
+    def positions(self) -> int:
+        """The positions wanted, where `to` is a number."""
+        assert isinstance(self.to, int)
+        return self.to
 
     @property
     def method_flags(self) -> tuple[str, ...]:
@@ -126,7 +144,7 @@ class Evaluate:
 
     data: tuple[str, ...]  # files, folders and data sets of the Hub that hold the text
     base: str | None = None  # what the model was made of; None is what the recipe beside it says
-    no_base: bool = False  # whether the original is left out, wherever it may be
+    no_base: bool = False  # whether the base is left out, wherever it may be
     length: tuple[int, ...] = ()  # contexts to measure; empty is doublings up to the model's length
     tokens: int = 65_536  # tokens of the text to use, at most
     batch_size: int | None = None  # windows that are read at once; None is as many as hold 4,096 tokens
@@ -148,7 +166,7 @@ class Evaluate:
         ]
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
             flag = "--base names" if self.base is not None else "--measure retrieval needs"
-            faults.append(ResizeError(f"--no-base leaves out the original that {flag}.", "Leave one of them out."))
+            faults.append(ResizeError(f"--no-base leaves out the base that {flag}.", "Leave one of them out."))
         refuse(faults)
 
 

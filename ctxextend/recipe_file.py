@@ -33,7 +33,7 @@ STAND_IN = "linear"
 # What a value is called, by its type.
 KINDS: dict[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false"},
-    **{dict: "a mapping", list: "a list"},
+    **{dict: "a mapping", list: "a list", int | str: "a length, such as 4096, 4k or 4x"},
     **{tuple[str, ...]: "a text or a list of texts", tuple[int, ...]: "a whole number or a list of such"},
 }
 # How a message names a key.
@@ -42,7 +42,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 # No recipe needs more; a stranger's may hold so much that reading it takes minutes.
 MAX_CHARACTERS = 200_000
 # In the place of values that are wrong or missing, so that faults of the others are found too.
-STAND_INS: dict[Any, Any] = {int: 8, str: "-", tuple[str, ...]: ("-",)}
+STAND_INS: dict[Any, Any] = {int: 8, int | str: 8, str: "-", tuple[str, ...]: ("-",)}
 # No output came about by more runs, one after the other.
 MOST_RUNS = 16
 # What PyYAML raises on a value that is not what its tag says, or too large.
@@ -64,7 +64,7 @@ def _keys() -> Iterator[tuple[str, Key]]:
     for kind, section in ((CheckpointRef, ""), *((kind, section) for section, kind in SECTIONS.items())):
         for known in fields(kind):
             types = [one for one in get_args(known.type) if one is not type(None)]
-            wanted = known.type if get_origin(known.type) is tuple or not types else types[0]
+            wanted = types[0] if len(types) == 1 else known.type
             within = section or ("resize" if known.name in TABLE_KEYS else "")
             path = f"{within}.{known.name}" if within else known.name
             yield path, Key(kind, known.name, wanted, known.default is MISSING)
@@ -236,7 +236,7 @@ def _converted(value: Any, wanted: Any) -> Any:
         return tuple(_converted(one, get_args(wanted)[0]) for one in (value if isinstance(value, list) else [value]))
     if wanted is float and type(value) in (int, float, str):
         return float(value)  # PyYAML reads 1e-4 as text
-    if type(value) is not wanted:
+    if type(value) not in (get_args(wanted) or (wanted,)):
         raise TypeError
     return value
 

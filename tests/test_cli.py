@@ -1,8 +1,11 @@
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,7 +152,9 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'"),
         ("resize m --too 512", "There is no --too. Did you mean --to?"),
         ("resize m --to 0", "--to must be at least 1, got 0."),
-        ("resize m --to many", "--to must be a whole number, got many."),
+        ("resize m --to many", "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many."),
+        ("resize m --to 9999999k", "--to must be at most 2,147,483,647"),
+        ("compare m --to 2 --data a", "--to 2 is shorter than any window"),
         ("resize m --to 512 --model-type brt", "registry. Did you mean bert?"),
         ("families rberta", "registry. Did you mean roberta?"),
         ("inspect m --width 9", "--width must be at least 40, got 9."),
@@ -178,6 +183,26 @@ def test_usage_errors_exit_2_in_words_of_our_own_and_name_what_is_near(typed: st
 def test_an_unreachable_name_near_a_bundled_one_names_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "Did you mean tiny-gpt2?" in run("resize", "tiny-gtp2", "--to", "512").stderr
+
+
+@pytest.mark.parametrize(("typed", "length"), [("256", 256), ("1k", 1024), ("3x", 384)])
+def test_resize_takes_a_length_in_k_or_as_a_factor_and_records_the_number(typed: str, length: int) -> None:
+    done = run("resize", "tiny-gpt2", "--to", typed, "--json")
+    values = json.loads(done.stdout)
+    assert (values["max_len_after"], values["output"]) == (length, f"tiny-gpt2-{length}")
+    assert f"  to: {length}\n" in Path(values["output"], "ctxextend.yaml").read_text()
+    Path("recipe.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {typed}\n")
+    planned = json.loads(run("run", "recipe.yaml", "--dry-run", "--json").stdout)
+    assert planned["resize"]["max_len_after"] == length
+
+
+def test_resize_by_a_factor_needs_tables_of_one_length_or_a_part(tmp_path: Path) -> None:
+    source = str(pico.make_led(tmp_path / "led"))
+    refused = run("resize", source, "--to", "2x", "--dry-run")
+    assert (refused.exit_code, "differ in length (encoder 32, decoder 16)" in refused.stderr) == (1, True)
+    for part, length in (("encoder", 64), ("decoder", 32)):
+        done = run("resize", source, "--to", "2x", "--part", part, "--dry-run", "--json")
+        assert json.loads(done.stdout)["max_len_after"] == length
 
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt])
@@ -211,6 +236,40 @@ main()
 def test_main_stops_without_a_traceback_before_it_has_begun() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+# Says that it begins, since Python itself is not silent while it starts.
+BEGUN = """
+import os, sys
+from ctxextend.__main__ import main
+sys.argv[0] = "ctxextend"
+os.write(1, b"begun")
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"])
+def test_ctrl_c_at_any_moment_is_silent_and_leaves_a_whole_output_or_none(command: str) -> None:
+    codes = set()
+    for moment in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", BEGUN, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout
+            assert process.stderr
+            assert os.read(process.stdout.fileno(), 5) == b"begun"
+            time.sleep(0.01 + 0.04 * moment)
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.read().decode()
+        assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", said), said
+        assert process.returncode in (0, 130, -signal.SIGINT)  # the last while Python itself ends
+        codes.add(process.returncode)
+        left = [path.name for path in Path().iterdir()]
+        assert left in ([], ["tiny-gpt2-512"])
+        if left:
+            assert (Path(left[0]) / "config.json").is_file()
+            shutil.rmtree(left[0])
+    assert 130 in codes
 
 
 def test_resize_shows_a_bar_on_a_terminal_and_none_in_a_pipe() -> None:
@@ -289,6 +348,11 @@ def test_resize_where_stdout_is_full_says_so() -> None:
     assert done.returncode == 1
     assert done.stderr == "Error: The result could not be printed: No space left on device.\nThe work itself is done.\n"
     assert Path("tiny-gpt2-512/config.json").exists()
+
+
+def test_an_error_under_json_where_stdout_is_full_is_told_on_stderr() -> None:
+    done = shell("tiny-gpt2 --to 512 --keep-first 128 --json > /dev/full")
+    assert (done.returncode, done.stderr.startswith("Error: "), "Traceback" in done.stderr) == (1, True, False)
 
 
 def test_resize_with_closed_streams_works() -> None:

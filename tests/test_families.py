@@ -7,10 +7,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.lookup import FAMILIES_HINT, TableLocation, find_architecture
+from ctxextend.families.lookup import FAMILIES_HINT, TableLocation, find_architecture, fitting_types
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import PositionScheme
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from tests import tiny
 from tests.trainings import invoke
 
 # Their parts must be given: transformers has no default for them.
@@ -116,6 +117,19 @@ def test_unsupported_types_say_what_is_used_and_what_to_do(scheme: PositionSchem
         assert caught.value.hint == f"{scheme.advice} {FAMILIES_HINT}"
     assert re.fullmatch(r"[A-Z].*\w\.", scheme.advice)
     assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
+
+
+def test_fitting_types_names_no_other_type_alone() -> None:
+    """Of every type, by the tensors of its models and a config that names none: it is among those that fit."""
+    alone = set()
+    for model_type in FAMILIES:
+        for built in tiny.buildable(model_type, tiny.model_classes(model_type)[1:2]):
+            config = {key: value for key, value in built.config.to_dict().items() if key != "model_type"}
+            found = fitting_types(config, built.shapes)
+            true = "gpt2" if model_type == "gpt-sw3" else model_type  # another name of the same class
+            assert not found or true in found, (built.model_class, found)
+            alone |= {model_type} if found == [true] else set()
+    assert {"bert", "gpt2", "openai-gpt", "big_bird", "gpt_bigcode", "distilbert", "albert"} <= alone
 
 
 def test_list_families_shows_every_table() -> None:

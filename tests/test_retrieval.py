@@ -43,7 +43,7 @@ def test_what_cannot_be_measured_says_why(minilm: EvalModel) -> None:
     for length in (512, 553, 100):
         with pytest.raises(DataError, match="554 or more"):
             plan(minilm, minilm, documents, length)
-    with pytest.raises(DataError, match="what the original cannot read, and that is not known"):
+    with pytest.raises(DataError, match="what the base cannot read, and the base is not known"):
         plan_retrieval(open_embedder(minilm), None, documents, 2048)
 
 

@@ -42,7 +42,7 @@ def test_evaluate_measures_on_what_training_held_out_whatever_the_file_is_called
     train(source, "trained")
     shutil.copy("book.txt", "renamed.txt")
     found = evaluated("trained", "renamed.txt")
-    note = "trained was trained on renamed.txt: it is measured on what was held out of that, 128 tokens."
+    note = "trained was trained on renamed.txt: it is measured on the 128 tokens held out of that."
     assert note in found.notes
     assert not any("trained on" in warning for warning in found.warnings)
     tokenizer = TextTokenizer.open(source)
@@ -68,7 +68,7 @@ def test_evaluate_warns_of_text_that_was_trained_on_where_nothing_was_held_out(s
     done = invoke("evaluate", "trained", "--data", "book.txt", "--measure", "position", "--json")
     (warning,) = (one for one in json.loads(done.stdout)["warnings"] if "trained on" in one)
     assert warning.startswith(
-        "trained was trained on book.txt, and nothing of that was held out: it is measured on text"
+        "trained was trained on book.txt, and what was held out of that is nothing, too little or not known: it is"
     )
     assert f"Warning: {warning}" in done.stderr
     assert not any("trained on" in warning for warning in evaluated("trained", "other.txt").warnings)
@@ -82,10 +82,10 @@ def test_evaluate_knows_of_trainings_before_a_resize_and_before_another_training
     assert any("128 tokens" in note for note in evaluated("longer", "book.txt").notes)
     ctxextend.resize("second", to=256, output="longest")
     (warning,) = (one for one in evaluated("longest", "book.txt").warnings if "trained on" in one)
-    assert "no more than 128 tokens of that were held out" in warning
+    assert "it is measured on text that it has seen" in warning
     train("first", "differently", "--seq-len", 16)
     (warning,) = (one for one in evaluated("differently", "book.txt").warnings if "trained on" in one)
-    assert "what all its trainings held out of that is not known" in warning
+    assert "it is measured on text that it has seen" in warning
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterable
 from importlib import import_module
 from io import TextIOWrapper
@@ -186,15 +187,34 @@ def ctxextend(
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(128 + number)
+    """Raise for a signal; while a module loads, which may swallow or print what is raised, end at once."""
+    caller = frame
+    while caller is not None:
+        if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
+            _end(number, frame)
+        caller = caller.f_back
+    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(128 + number)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)
+
+
+def _raise_later(unraisable: Any) -> None:
+    """Repeat a Ctrl-C that came in a destructor, where nothing can be raised; show anything else as Python does."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def main() -> None:
-    """Run the command line; SIGTERM and a lost terminal clean up as Ctrl-C does."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _stop)
+    """Run the command line; Ctrl-C, SIGTERM and a lost terminal clean up and end it silently."""
+    found = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+    stops = [number for number in found if number and signal.getsignal(number) is not signal.SIG_IGN]  # as nohup does
+    for number in stops:
+        signal.signal(number, _stop)
+    sys.unraisablehook = _raise_later
     # Tables are small: more threads of numpy cost more time to start than they save, and each takes memory of its own.
     # Threads of torch that spin while they wait would keep others from work on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -204,4 +224,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app_of([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
+    try:
+        app_of([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
+    finally:
+        for number in stops:
+            signal.signal(number, _end)

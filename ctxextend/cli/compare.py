@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def compare(
     source: options.Model,
-    to: Annotated[int, options.basic("--to N", "New context length.")],
+    to: options.To,
     data: options.Data,
     method: Annotated[
         list[str] | None,
         options.measures(
             "--method NAME",
-            "Methods, with flags where needed: stretch:keep-first=5.",
+            "Compare this method, such as stretch:keep-first=5.",
             "all",
             autocompletion=options.completing(lambda: ("all", *METHOD_NAMES)),
         ),
@@ -109,7 +109,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     items = [
         ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, by {methods}"),
         ("text", f"{comparison.tokens:,} tokens of {read}"),
-        ("run", f"in {comparison.precision}, seed {comparison.seed}"),
+        ("run", f"in {comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"),
     ]
     if comparison.steps:
         what, steps = comparison.trained_part, counted(comparison.steps, "step")

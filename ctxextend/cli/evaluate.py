@@ -97,7 +97,8 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
     if evaluation.base is not None:
         reads += f"; its base, {evaluation.base}, reads {evaluation.base_max_len}"
     text = f"{evaluation.tokens:,} tokens of {text}" + "; windows cross their ends" * evaluation.across_documents
-    page.values([("reads", reads), ("text", text), ("run", f"in {evaluation.precision}, seed {evaluation.seed}")])
+    run = f"in {evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
+    page.values([("reads", reads), ("text", text), ("run", run)])
     if evaluation.positions is not None:
         _add_positions(page, evaluation.positions, evaluation)
     if evaluation.contexts is not None and evaluation.contexts.points:

@@ -1,5 +1,6 @@
 """`ctxextend methods`."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -38,33 +39,25 @@ def methods(
         for method in found:
             if page.lines:
                 page.line()
-            _add_details(page, method)
+            page.line((method.name, "title"))
+            page.values(_details(method), margin=16)
     else:
-        width = max(len(method.name) for method in found) + 2
-        page.values(((method.name, method.summary) for method in found), margin=width)
+        page.values(((method.name, method.summary) for method in found), margin=14)
         page.text("copy is the default. Details: ctxextend methods NAME", "faint")
     sink.screen(page.lines)
     sink.result("methods", {"methods": found})
 
 
-def _add_details(page: Page, method: Method) -> None:
-    """Add everything that is known of a method."""
-    page.line((method.name, "title"))
-    settings = [
-        f"{name}: {setting.does} ({setting.must}; "
-        f"default: {'chosen from the table' if setting.default is None else setting.default})"
-        for name, setting in method.settings.items()
-    ]
-    kept = "not taken" if method.keep_first is None else f"default: {method.keep_first}"
-    texts = {
-        "does": [method.summary],
-        "learned rows": ["stay, bit for bit" if method.keeps_learned_rows else "change"],
-        "settings": settings,
-        "--keep-first": [kept],
-        "short texts": [method.short_inputs],
-        "long texts": [method.long_inputs],
-        "use when": [method.when],
-        "convention": [method.convention],
-        "source": [method.source],
-    }
-    page.values(((f"  {label}", text) for label, several in texts.items() for text in several), margin=16)
+def _details(method: Method) -> Iterator[tuple[str, str]]:
+    """Yield everything that users need to know of a method, each with its label."""
+    yield "  does", method.summary
+    yield "  learned rows", "stay, bit for bit" if method.keeps_learned_rows else "change"
+    for name, setting in method.settings.items():
+        default = "chosen from the table" if setting.default is None else setting.default
+        yield "  settings", f"{name}: {setting.does} ({setting.must}; default: {default})"
+    yield "  --keep-first", "not taken" if method.keep_first is None else f"default: {method.keep_first}"
+    yield "  short texts", method.short_inputs
+    yield "  long texts", method.long_inputs
+    yield "  use when", method.when
+    yield "  convention", method.convention
+    yield "  source", method.source

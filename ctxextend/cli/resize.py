@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def resize(
     source: Annotated[str, options.model("A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.")],
-    to: Annotated[int, basic("--to N", "New context length.")],
+    to: options.To,
     method: Annotated[
         str | None,
         basic(
@@ -97,10 +97,10 @@ def resize(
         if not (dry_run or training):
             plan.check_output(output, force=force)  # rather than when the text was read
         with sink.progress("Calibrating", of="tokens") as progress:
-            found = calibrate_model(plan.model, settings, Evaluate(tuple(data)), progress)
+            found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress)
         sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
         also["calibration"] = to_json(found)
-        plan = plan_model(plan.model, replace(settings, method=found.method))
+        plan = plan_model(plan.model, replace(plan.settings, method=found.method))
     if dry_run:
         shown, warnings = show_plan(sink, recipe, plan, output, force=force)
         also |= {"train": shown["train"]} if training else {}

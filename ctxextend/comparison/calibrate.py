@@ -46,7 +46,7 @@ MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 @takes(CheckpointRef, Resize, without=TABLE_KEYS)
 def calibrate(
     reference: str | os.PathLike[str],
-    to: int,
+    to: int | str,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     method: str = CALIBRATED,
@@ -96,16 +96,15 @@ def calibrate_model(
 ) -> Calibration:
     """Choose the numbers that a resize leaves open; see `calibrate`. Lengths and measures of `text` are not read."""
     began = time.perf_counter()
-    name = settings.facts.name
-    if name not in (CALIBRATED, "auto"):
-        raise ResizeError(f"A text chooses settings of {CALIBRATED}, not of {name}.", f"Use method {CALIBRATED}.")
-    settings = replace(settings, method=CALIBRATED) if name == "auto" else settings
+    settings = replace(settings, method=CALIBRATED) if settings.method == "auto" else settings
+    if settings.facts.name != CALIBRATED:
+        raise ResizeError(f"A text chooses settings of {CALIBRATED}, not of {settings.facts.name}.")
     sigma, repeat, gain, _ = settings.settings.values()
     if gain is not None and (sigma == 0 or None not in (sigma, repeat)):
         raise ResizeError("Every number is given already: nothing is left for the text.", "Leave one of them out.")
     check_paths(text.data)
     files, plan = open_files(opened), plan_model(opened, settings)
-    table = plan.tables[0]
+    settings, table = plan.settings, plan.tables[0]
     if table.rows_after <= table.rows_before:
         raise ResizeError(
             f"{opened.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new "
@@ -213,9 +212,8 @@ class Search:
 
     def _repeats(self, now: Resize) -> Iterator[Resize]:
         """Yield other stretches to repeat."""
-        sigma, within = now.settings["sigma"], now.settings["within"]
-        if self.typed.settings["repeat"] is None and sigma:
-            for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.typed.kept_first, within=within):
+        if self.typed.settings["repeat"] is None and (sigma := now.settings["sigma"]):
+            for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.typed.kept_first):
                 yield now.with_settings(repeat=repeat)
 
     def _gains(self, now: Resize) -> Iterator[Resize]:
@@ -233,5 +231,4 @@ class Search:
             sigma=found if typed["sigma"] is None else typed["sigma"],
             repeat=repeat or (split.repeat if split.sigma else None),
             gain=default_gain(split, len(self.table), self.rows) if gain is None else gain,
-            within=(split.head, split.stop),
         )

@@ -61,7 +61,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
 @takes(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, "no_base"))
 def compare(
     reference: str | os.PathLike[str],
-    to: int,
+    to: int | str,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     methods: Sequence[str] = (),
@@ -89,7 +89,7 @@ def compare(
             measures to take beside what methods are ranked by), ``tokens``, ``precision``, ``seed`` and ``text_field``
             as in `evaluate`; with `steps`, ``eval_data`` (the text to measure on; by default 5 % of what
             is read of `data`, which is then not trained on) and the fields of `Train`: ``trainable``, ``lr``, …;
-            ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
+            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.
@@ -118,14 +118,14 @@ class MethodSpec(NamedTuple):
 class Compare:
     """How methods are compared."""
 
-    to: int  # usable token positions that each method gives
+    to: int | str  # usable token positions that each method gives, as `Resize.to`
     evaluate: Evaluate  # how they are measured; where `train` names no text for it, on what that leaves out of its own
     methods: tuple[MethodSpec, ...]
     train: Train | None  # how each is trained then; None is not at all
 
     @classmethod
     def from_flags(
-        cls, to: int, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
+        cls, to: int | str, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
     ) -> "Compare":
         """Return how methods are compared, from flags: those of `Evaluate` and `Train`, by their fields' names.
 
@@ -139,28 +139,29 @@ class Compare:
             raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
         training |= {name: measuring[name] for name in COMMON if name in measuring}
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
-        if to < LEAST_LENGTH:
+        to = Resize(to).to
+        if isinstance(to, int) and to < LEAST_LENGTH:
             raise ResizeError(
                 f"--to {to} is shorter than any window that is measured.", f"Give {LEAST_LENGTH} or more."
             )
-        if max(evaluate.length, default=0) > to:
+        if isinstance(to, int) and max(evaluate.length, default=0) > to:
             raise ResizeError(f"--length {max(evaluate.length)} is more than the {to} of --to.", "Give a greater --to.")
         # A method must not be measured on the text by which its best step was chosen.
         train = Train(tuple(data), steps, save="last", **training) if steps else None
         return cls(to, evaluate, read_methods(methods, to), train)
 
-    def evaluate_for(self, kind: str) -> Evaluate:
-        """Return what is measured of a model of a kind: what was asked for, and what methods are ranked by."""
+    def evaluate_for(self, kind: str, to: int) -> Evaluate:
+        """Return what is measured of a model of a kind at a length: what was asked, and what ranks methods."""
         ranked_by = "retrieval" if kind == ENCODER else "position"
         length, measure = self.evaluate.length, self.evaluate.measure
         return replace(
             self.evaluate,
-            length=tuple(dict.fromkeys((*length, self.to))) if length else (),
+            length=tuple(dict.fromkeys((*length, to))) if length else (),
             measure=tuple(dict.fromkeys((*measure, ranked_by))) if measure else (),
         )
 
 
-def read_methods(typed: Sequence[str], to: int) -> tuple[MethodSpec, ...]:
+def read_methods(typed: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
     """Return the methods that were asked for, each once, at a length of `to` positions.
 
     Each is a name with its settings where it has any, ``stretch:keep-first=5``. ``all`` is every method with its
@@ -260,6 +261,8 @@ class ComparisonRun:
         model, train, text = self.resized.model, self.settings.train, self.evaluation.text
         rows = rank(self.candidates, METRICS[model.kind])
         found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
+        base: list[Estimate] = [one.positions.losses[SLIDING] for one in found if one.positions]
+        base = base or [one.retrieval.ways[CHUNKS].reciprocal_rank for one in found if one.retrieval]
         return Comparison(
             source=self.files.ref.source,
             family=model.family,
@@ -268,7 +271,7 @@ class ComparisonRun:
             max_len_before=self.files.max_len,
             max_len_after=model.max_len,
             metric=METRICS[model.kind],
-            base=_base_score(found[0]) if found else None,
+            base=next(iter(base), None),
             norms=_norms(self.resized.learned[self.files.table], self.candidates[0].plan),
             rows=rows,
             left_out=self.left_out,
@@ -301,7 +304,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     plan = next(iter(plans.values()))
     # What is trained is held in float32, whatever it is computed in.
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
-    evaluate = settings.evaluate_for(base.kind)
+    evaluate = settings.evaluate_for(base.kind, plan.max_len_after)
     fitting_measures(base, evaluate)
     trains_base = base.kind == ENCODER and train is not None and train.trainable == "all"
     resized = open_resized(base, plan, shares=not trains_base)
@@ -329,9 +332,10 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
     """Return what makes each method's tables, and why there is none of some that were not asked for by their names."""
-    if settings.to <= files.max_len:
+    to = plan_model(files, Resize(settings.to)).max_len_after
+    if to <= files.max_len:
         raise ResizeError(
-            f"{files.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new rows "
+            f"{files.ref.source} reads {files.max_len} tokens already, so that --to {to} asks for no new rows "
             "to compare.",
             f"Compare methods at a greater length: --to {4 * files.max_len}",
         )
@@ -353,15 +357,6 @@ def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
     rows = table[plan.tables[0].reserved_rows :].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         return tuple(np.linalg.norm(rows, axis=1).tolist())
-
-
-def _base_score(evaluation: Evaluation) -> Estimate | None:
-    """Return what the base gives on the same text, which it reads in pieces."""
-    if evaluation.positions is not None:
-        return evaluation.positions.losses[SLIDING]
-    if evaluation.retrieval is None:
-        return None
-    return evaluation.retrieval.ways[CHUNKS].reciprocal_rank
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:

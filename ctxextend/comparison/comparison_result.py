@@ -97,11 +97,6 @@ class Comparison:
         return self.metric == LOSS
 
     @property
-    def score_name(self) -> str:
-        """What scores are shown as."""
-        return "perplexity" if self.is_loss else "mean reciprocal rank"
-
-    @property
     def sample(self) -> str:
         """What differences are paired by."""
         return "window" if self.is_loss else "document"

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -84,16 +83,19 @@ def evaluate(
     Args:
         reference: As in `plan_resize`.
         data: Files and folders that hold the text: .txt and its like are a document each, of .jsonl each line is one,
-            of .parquet each row; or data sets of the Hub, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``.
+            of .parquet each row; or data sets of the Hub, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of a file that
+            the recipe beside the checkpoint knows to be trained on, by its content, only the windows that training held
+            out are read, or all of it with a warning. Unseen go trainings by other tools, the same text in another
+            file, changes behind the first 64 MiB, and files beyond the first 200 of a training.
         progress: Told how many tokens were read since the last call, and how many there are to read in all.
-        settings: Any of these, by their names: ``original`` (the base checkpoint; by default what the recipe beside
-            the checkpoint says), ``alone`` (compare with no base), ``length`` (contexts to measure, in tokens; by
+        settings: Any of these, by their names: ``base`` (the base checkpoint; by default what the recipe beside the
+            checkpoint says), ``no_base`` (compare with no base), ``length`` (contexts to measure, in tokens; by
             default doublings up to the model's own), ``tokens`` (of the text to use, at most, by default 65,536; every
             one is read several times), ``batch_size`` (windows that are read at once; by default as many as hold 4,096
             tokens), ``precision`` (``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator
             that has it), ``seed`` (of masks and numbers), ``measure`` (some of ``position``, ``context``, ``passkey``
             and ``retrieval``; by default all that fit), ``text_field`` (the key of a line of .jsonl, or the column,
-            that holds the text); ``revision``, ``subfolder``, ``variant`` and ``family`` as in `plan_resize`.
+            that holds the text); ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
@@ -297,23 +299,20 @@ def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Itera
     Where that is not known, or fewer than `least` tokens were held out in all, the whole file is read, with a warning.
     """
     most, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
-    held_out, seen = dict[TextSource, list[Ids]](), defaultdict[str, list[TextSource]](list)
+    held_out, seen = dict[TextSource, list[Ids]](), list[TextSource]()
     for source in sources if model.trained_on else ():
-        if not (runs := [*model.trained_on.get(text_key(fingerprint(source)), ())]):
-            continue
-        rule, first, text_field = runs[0]
-        if rule is None or any(run.held_out is None for run in runs):
-            seen["nothing of that was held out"].append(source)
-        elif len(runs) > 1 or text_field != settings.text_field:
-            seen["what all its trainings held out of that is not known"].append(source)
-        else:
+        runs = [*model.trained_on.get(text_key(fingerprint(source)), ())]
+        rule, first, text_field = runs[0] if runs else (None, 0, "")
+        if rule is not None and len(runs) == 1 and text_field == settings.text_field:
             count = min(rule.tokens - first, (2 * max(most, least) + rule.window) * rule.every)
             pieces = read_ids([str(source)], text_field, tokenizer.encode, tokenizer.separator, count)
             windows = held_out_windows(np.concatenate([np.empty(0, np.int64), *pieces]), rule, first)
             held_out[source] = split_documents(windows, tokenizer.separator)
+        elif runs:
+            seen.append(source)
     tokens = sum(len(piece) for pieces in held_out.values() for piece in pieces)
     if tokens < least and len(held_out) == len(sources):
-        seen[f"no more than {tokens:,} tokens of that were held out"] += held_out
+        seen += held_out
         held_out.clear()
 
     def documents() -> Iterator[Ids]:
@@ -321,14 +320,14 @@ def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Itera
             texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * most)
             yield from held_out[source] if source in held_out else (_first_tokens(model, text, most) for text in texts)
 
-    def said(names: Iterable[TextSource], then: str) -> str:
-        first, others = [*map(str, names)][:3], " and others" * (len([*names]) > 3)
-        return f"{model.name} was trained on {', '.join(first)}{others}{then}"
+    def said(sources: Iterable[TextSource], then: str) -> list[str]:
+        names = [*map(str, sources)]
+        others = " and others" * (len(names) > 3)
+        return [f"{model.name} was trained on {', '.join(names[:3])}{others}{then}"] * bool(names)
 
-    too_low = "it is measured on text that it has seen, and its losses are too low. Name other text with --data."
-    warnings = [said(names, f", and {why}: {too_low}") for why, names in seen.items()]
-    note = said(held_out, f": it is measured on what was held out of that, {tokens:,} tokens.")
-    return documents(), warnings, [note] * bool(held_out)
+    unknown = ", and what was held out of that is nothing, too little or not known: it is measured on text that it has "
+    warnings = said(seen, f"{unknown}seen, and its losses are too low. Name other text with --data.")
+    return documents(), warnings, said(held_out, f": it is measured on the {tokens:,} tokens held out of that.")
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:

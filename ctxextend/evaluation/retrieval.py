@@ -97,7 +97,7 @@ def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[I
     tokens included.
     """
     if base is None:
-        raise DataError(f"{NOT_MEASURED}queries are cut from what the original cannot read, and that is not known.")
+        raise DataError(f"{NOT_MEASURED}queries are cut from what the base cannot read, and the base is not known.")
     special, old = base.model.tokenizer.num_special, base.model.max_len
     size, query_tokens = length - special, min(QUERY_TOKENS, base.model.max_text)
     last = size - query_tokens

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.registry import FAMILIES, SIGNS
 from ctxextend.families.schema import Buffer, Family, Part, PositionScheme, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import POSITION_SCHEMES
 
@@ -166,6 +167,28 @@ def find_architecture(
     if not locations:
         raise unsupported_error(model_type, unsupported)
     return Architecture(FAMILIES[model_type], tuple(locations), tuple(unsupported))
+
+
+def fitting_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return the types with a table that a model holds, as long as its config says, and whose `SIGNS` it shows.
+
+    `shapes` are those of its tensors, by name.
+    """
+
+    def shows(sign: str, prefix: str) -> bool:
+        word = sign.lstrip("!")
+        return (word in config or any(name.startswith(prefix + word) for name in shapes)) != sign.startswith("!")
+
+    found = list[str]()
+    for model_type in FAMILIES:
+        with suppress(CheckpointError, UnsupportedModelError):
+            for place in find_architecture(config, model_type=model_type).locations:
+                length = place.stated(place.obeyed_key)
+                rows = place.rows(length) if type(length) is int else -1
+                held = [prefix for prefix in place.prefixes if shapes.get(prefix + place.table.name, ())[:1] == (rows,)]
+                if any(all(shows(sign, prefix) for sign in SIGNS.get(model_type, ())) for prefix in held):
+                    found.append(model_type)
+    return list(dict.fromkeys(found))
 
 
 def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> UnsupportedModelError:

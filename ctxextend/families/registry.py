@@ -530,3 +530,17 @@ _FAMILIES = (
 )
 
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
+
+# What tells types apart whose tables have one name, where a config names no type: beginnings of tensor names behind the
+# table's prefix, or keys of the config, that a type shows, or after "!" does not. No file is of gpt-sw3: all say gpt2.
+SIGNS: Mapping[str, tuple[str, ...]] = {
+    "bert": ("embeddings.token_type_embeddings.", "encoder.layer.0.attention.output.LayerNorm.", "!attention_type"),
+    "bert-generation": ("!embeddings.token_type_embeddings.",),
+    "big_bird": ("attention_type",),
+    "blip_text_model": ("!embeddings.token_type_embeddings.",),
+    "megatron-bert": ("encoder.ln.",),
+    "gpt2": ("h.0.attn.c_attn.", "h.0.ln_1.bias", "!multi_query"),
+    "gpt-sw3": ("!h.",),
+    "gpt_bigcode": ("multi_query",),
+    "imagegpt": ("h.0.attn.c_attn.", "!h.0.ln_1.bias"),
+}

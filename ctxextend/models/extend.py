@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import find_architecture
-from ctxextend.plan.edits import config_changes, plan_tables
-from ctxextend.plan.find_tables import find_tables
+from ctxextend.plan.edits import config_changes, plan_tables, with_length
+from ctxextend.plan.find_tables import TableShape, find_tables
 from ctxextend.recipe import Resize, takes
 from ctxextend.tables.apply import resize_with_reserved
 
@@ -23,7 +23,7 @@ ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or 
 
 
 @takes(Resize, without=("fix_limits", "copy_code"))
-def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, **settings: Any) -> None:
+def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = None, **settings: Any) -> None:
     """Give a loaded transformers model another context length, in place.
 
     The position tables, the config's lengths, the position buffers and whatever else a module keeps of the length
@@ -55,7 +55,12 @@ def extend_model(model: "torch.nn.Module", to: int, method: str | None = None, *
         found = find_tables(architecture, shapes, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, ITSELF) from error
-    tables = plan_tables(found, asked, lambda name: (shapes[name], str(model.get_parameter(name).dtype), ""))
+
+    def describe(name: str) -> TableShape:
+        return shapes[name], str(model.get_parameter(name).dtype), ""
+
+    asked = with_length(asked, found, describe)
+    tables = plan_tables(found, asked, describe)
     weights = {}
     for table in tables:
         weight = model.get_parameter(table.name)

@@ -1,7 +1,7 @@
 """What a new length changes: the rows of tables, values in config and side files, and position buffers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,18 @@ class TablePlan:
         return self.rows_before != self.rows_after
 
 
+def with_length(settings: Resize, found: Sequence[FoundTable], describe: Callable[[str], TableShape]) -> Resize:
+    """Return settings whose length is a number: ``4x`` is four times that of the tables, which must agree."""
+    if isinstance(settings.to, int):
+        return settings
+    chosen = of_part(found, settings.part)
+    lengths = {location.part: location.positions(describe(name)[0][0]) for location, name in chosen}
+    if len(set(lengths.values())) > 1:
+        named = ", ".join(f"{part} {length}" for part, length in lengths.items())
+        raise ResizeError(f"--to {settings.to}: the tables differ in length ({named}).", "Give a number, or --part.")
+    return replace(settings, to=lengths.popitem()[1] * int(settings.to[:-1]))
+
+
 def plan_tables(
     found: Sequence[FoundTable], settings: Resize, describe: Callable[[str], TableShape], *, has_config: bool = True
 ) -> tuple[TablePlan, ...]:
@@ -66,7 +78,7 @@ def plan_tables(
         check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
         # Every table that has its length by the same key must have so many positions at least.
         after = location.rows(
-            max(other.key_value(settings.to) for other, _ in found if other.config_key == location.config_key)
+            max(other.key_value(settings.positions) for other, _ in found if other.config_key == location.config_key)
         )
         plans.append(
             TablePlan(
@@ -127,6 +139,9 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     """Return the edits of config.json and of the tokenizers' limits that go with the tables' new lengths."""
     checkpoint = model.checkpoint
     edits = list(_config_edits(checkpoint, model.architecture, tables)) if checkpoint.has_config else []
+    if edits and model.ref.tensor is None and checkpoint.config.get("model_type") is None:
+        model_type = model.architecture.family.model_type
+        edits.append(Edit(checkpoint.config_file, ("model_type",), None, model_type, why="transformers loads by it"))
     # A tokenizer's limits follow the first table that reads its texts.
     first = {location.tokenizer: name for location, name in reversed(model.tables) if location.tokenizer is not None}
     for table in tables:

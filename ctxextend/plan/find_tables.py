@@ -16,6 +16,7 @@ from ctxextend.families.lookup import (
     TableLocation,
     by_hand,
     find_architecture,
+    fitting_types,
     nested,
     unsupported_error,
 )
@@ -27,6 +28,7 @@ from ctxextend.recipe import CheckpointRef, flag_words
 # of them, and keys that have one of these in their names.
 MAX_RESERVED_ROWS = 8
 MAX_SUGGESTIONS = 5
+MAX_TYPES = 12
 LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 
@@ -83,8 +85,22 @@ def _known_parts(config: Mapping[str, Any]) -> list[str]:
 
 
 def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
-    """Detect the architecture of a checkpoint that is open already, and find its tables; see `open_model`."""
-    architecture = _architecture(checkpoint, ref)
+    """Detect the architecture of a checkpoint that is open already, and find its tables; see `open_model`.
+
+    Where its config names no model type, as in 2019, its tensors tell it if they are those of one type.
+    """
+    model_type, config = ref.model_type, checkpoint.config
+    if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
+        found = fitting_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
+        if len(found) > 1:
+            types = ", ".join(found[:MAX_TYPES]) + f" and {len(found) - MAX_TYPES} more" * (len(found) > MAX_TYPES)
+            what = f"{checkpoint.root / checkpoint.config_file} names no model_type, and its tensors fit {types}."
+            raise CheckpointError(what, f"{SAY_WHICH}--model-type {found[0]}")
+        model_type = found[0] if found else None
+        note = f"{checkpoint.config_file} names no model_type; by its tensors it is {model_type}."
+        source = checkpoint.source
+        checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, *[note] * len(found))))
+    architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
 
 

@@ -20,7 +20,7 @@ from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, writ
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
 from ctxextend.errors import ResizeError, printable
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.edits import BufferPlan, TablePlan, make_buffer, plan_buffers, plan_edits, plan_tables
+from ctxextend.plan.edits import BufferPlan, TablePlan, make_buffer, plan_buffers, plan_edits, plan_tables, with_length
 from ctxextend.plan.find_tables import OpenedModel, describe_table, open_model
 from ctxextend.plan.output_files import (
     CARD_FILE,
@@ -102,7 +102,7 @@ class ResizePlan:
     @property
     def max_len_after(self) -> int:
         """Usable token positions wanted."""
-        return self.settings.to
+        return self.settings.positions
 
     @property
     def is_changed(self) -> bool:
@@ -459,12 +459,15 @@ class ResizeResult:
 
 
 @takes(CheckpointRef, Resize)
-def plan_resize(reference: str | os.PathLike[str], to: int, method: str | None = None, **settings: Any) -> ResizePlan:
+def plan_resize(
+    reference: str | os.PathLike[str], to: int | str, method: str | None = None, **settings: Any
+) -> ResizePlan:
     """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read.
 
     Args:
         reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, which is downloaded.
         to: Usable token positions wanted, ≥ 1; reserved rows come on top.
+            Also ``4k`` (4,096), or ``4x`` (four times the present ones).
         method: The name of one of `list_methods`, with its settings where they should not be the default's:
             ``bands:sigma=4,gain=1.2``. None is ``copy``, or ``truncate`` where the table gets shorter.
         settings: Any of these, by their names: ``keep_first`` and ``drop_last`` (positions at the start and the end
@@ -491,6 +494,7 @@ def plan_model(model: OpenedModel, settings: Resize, recorded: Mapping[str, str]
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     describe = partial(describe_table, checkpoint)
+    settings = with_length(settings, model.tables, describe)
     tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config))
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
@@ -499,7 +503,7 @@ def plan_model(model: OpenedModel, settings: Resize, recorded: Mapping[str, str]
 @takes(CheckpointRef, Resize)
 def resize(
     reference: str | os.PathLike[str],
-    to: int,
+    to: int | str,
     method: str | None = None,
     *,
     output: str | os.PathLike[str] | None = None,

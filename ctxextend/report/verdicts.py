@@ -43,9 +43,10 @@ def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
     if not measured:
         return f"No method has a finite {found.metric.replace('_', ' ')} at {after} tokens."
     (name, best), *others = measured
+    metric = "perplexity" if found.is_loss else "mean reciprocal rank"
     score, unit = (numbers.perplexity, " nats/token") if found.is_loss else (numbers.estimate, "")
     training = f" {found.after_training}" if trained else ""
-    parts = [f"{name} is best at {after} tokens{training}: {found.score_name} {score(best.score)}"]
+    parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
     tied = [other for other, one in others if one.is_tied]
     worse = [(other, numbers.estimate(one.behind)) for other, one in others if not one.is_tied]
     if tied:

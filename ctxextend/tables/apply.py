@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
 from ctxextend.tables.bands import SHORTEST
-from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, Method, Setting, method_text, typed_name
+from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, Method, Setting, method_text
 from ctxextend.tables.methods import METHODS, find_method
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 
@@ -36,25 +36,26 @@ def read_method(text: str) -> tuple[str, dict[str, Any], list[ResizeError]]:
             method = find_method(name)
         except ResizeError as error:
             return name, {}, [error]
-        taken |= method.settings
-        taken |= dict.fromkeys(COUNTS[method.keep_first is None :], COUNT)
-    given, faults, takes = dict[str, Any](), list[ResizeError](), ", ".join(map(typed_name, taken)) or "no settings"
+        taken = dict(method.settings) | dict.fromkeys(COUNTS[method.keep_first is None :], COUNT)
+    given, faults = dict[str, Any](), list[ResizeError]()
+    takes = f"It takes {', '.join(key.replace('_', '-') for key in taken) or 'no settings'}."
     for part in rest.split(",") if rest else ():
         typed, _, value = (word.strip() for word in part.partition("="))
-        key, what = typed.replace("-", "_"), f"--method {name}"
-        if key not in taken:
-            hint = f"{did_you_mean(key, map(typed_name, taken))} It takes {takes}.".lstrip()
-            faults.append(ResizeError(f"{what} does not take {typed!r:.60}.", hint))
-        elif key in given:
-            faults.append(ResizeError(f"{what} has {typed} twice.", "Leave one of them out."))
-        else:
-            try:
-                given[key] = taken[key].read(value)
-                if not taken[key].allows(given[key]):
-                    raise ValueError
-            except ValueError:
-                told = f"{what}: {typed} must be {taken[key].must}, got {value!r:.60}."
-                faults.append(ResizeError(told, f"{name} takes {takes}."))
+        key = typed.replace("-", "_")
+        try:
+            if key in given:
+                raise ResizeError(f"--method {name} has {typed} twice.", "Leave one of them out.")
+            given[key] = taken[key].read(value)
+            if not taken[key].allows(given[key]):
+                raise ValueError
+        except KeyError:
+            hint = " ".join(filter(None, (did_you_mean(key, taken).replace("_", "-"), takes)))
+            faults.append(ResizeError(f"--method {name} does not take {typed!r:.60}.", hint))
+        except ValueError:
+            told = f"--method {name}: {typed} must be {taken[key].must}, got {value!r:.60}."
+            faults.append(ResizeError(told, takes))
+        except ResizeError as error:
+            faults.append(error)
     return name, given, faults
 
 

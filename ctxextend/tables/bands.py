@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, MOVED, Setting, method, method_text, read_range
+from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, MOVED, Setting, method, method_text, read_rows
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
@@ -22,13 +22,8 @@ Indices = NDArray[np.int64]
 # Rows on either side of a seam that are compared and blended, and rows below which a table is too short to be split.
 SEAM = 8
 SHORTEST = 4 * SEAM
-# Rows below which a Gaussian reaches no other row.
-LEAST_SIGMA = 0.5
-# Settings of `bands`: nothing is given; nothing is repeated or widened, which is linear interpolation.
-NOTHING_GIVEN: dict[str, Any] = {"sigma": None, "repeat": None, "gain": None, "within": None}
-LINEAR: dict[str, Any] = {**NOTHING_GIVEN, "sigma": 0.0, "gain": 1.0}
-# What a range of rows must be.
-ROWS = "A:B with 0 <= A < B"
+# Settings of `bands` that repeat and widen nothing, which is linear interpolation.
+LINEAR: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}
 # Standard deviations of the narrowest and the widest Gaussian that are tried, in rows, and the share of the table that
 # the widest may have.
 MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
@@ -56,57 +51,42 @@ MIN_NORM = 0.2
 COLUMNS = 64
 
 
-def _is_range(rows: tuple[int, int]) -> bool:
-    return 0 <= rows[0] < rows[1] < 2**63
-
-
-def choose_bands(table: Rows, rows: int, *, keep: int = 0, **given: Any) -> tuple[str, str]:
+def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = None, **given: Any) -> tuple[str, str]:
     """Choose the settings of `bands` for a table, and say by which of its figures; arguments as there."""
-    given = NOTHING_GIVEN | given
-    gain = given.pop("gain")
-    split = choose_split(table, keep=keep, **given)
-    widened = default_gain(split, len(table), rows) if gain is None else gain
+    split, sigma = choose_split(table, keep=keep, **given), given.get("sigma")
     chosen = {
-        "sigma": split.sigma if given["sigma"] is None else given["sigma"],
-        "repeat": given["repeat"] or (split.repeat if split.sigma else None),
-        "gain": widened,
+        "sigma": split.sigma if sigma is None else sigma,
+        "repeat": given.get("repeat") or (split.repeat if split.sigma else None),
+        "gain": default_gain(split, len(table), rows) if gain is None else gain,
         "within": (split.head, split.stop),
     }
-    text = method_text("bands", chosen)
-    if not _can_be_split(table[split.head : split.stop]):
-        return text, f"bands without a fast part: the rows are too few to part, or no numbers; gain {widened:.3g}"
     near = "rows grow apart within an eighth of the table" if split.is_local else "far rows are much like near ones"
-    why = f"gain {widened:.3g} ({'as given' if gain is not None else near})"
-    if not split.sigma:
-        left = f" (smoothing leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise)"
-        left *= given["sigma"] is None
-        return text, f"bands without a fast part{left}: the rows are stretched, {why}"
-    left = f"it leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise"
-    what = f"bands with sigma {split.sigma:.3g} ({left}), repeat {split.repeat[0]}:{split.repeat[1]}"
-    return text, f"{what} (its ends match by {split.match:.2f}), {why}"
+    why = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else near})"
+    figures = f"leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise"
+    if not _can_be_split(table[split.head : split.stop]):
+        what = "bands without a fast part: the rows are too few to part, or no numbers"
+    elif not split.sigma:
+        figures = f" (smoothing {figures})" if sigma is None else ""
+        what = f"bands without a fast part{figures}: the rows are stretched"
+    else:
+        what = f"bands with sigma {split.sigma:.3g} (it {figures}), repeat {split.repeat[0]}:{split.repeat[1]}"
+        what += f" (its ends match by {split.match:.2f})"
+    return method_text("bands", chosen), f"{what}, {why}"
 
 
 @method(
     summary="stretch the slow part of the table and repeat the fast part",
     settings={
         "sigma": Setting(
-            "the width in rows of the low-pass filter that splits slow from fast; 0 repeats nothing",
-            f"0, or at least {LEAST_SIGMA}",
+            "rows that smoothing to the slow part reaches; 0 repeats nothing",
+            "0, or at least 0.5",
             None,
             float,
-            lambda sigma: sigma == 0 or LEAST_SIGMA <= sigma < np.inf,
+            lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf,
         ),
-        "repeat": Setting("rows A to B-1 of the fast part repeat", ROWS, None, read_range, _is_range),
-        "gain": Setting(
-            "how far rows are moved away from their mean; 1 moves nothing",
-            "above 0",
-            None,
-            float,
-            lambda gain: 0 < gain < np.inf,
-        ),
-        "within": Setting(
-            "rows A to B-1 are split, without those at the ends that are unlike them", ROWS, None, read_range, _is_range
-        ),
+        "repeat": Setting("rows A to B-1 of the fast part repeat", "A:B with 0 <= A < B", None, read_rows),
+        "gain": Setting("rows move away from their mean by it", "above 0", None, float, lambda gain: 0 < gain < np.inf),
+        "within": Setting("rows A to B-1 are typical, and split", "A:B with 0 <= A < B", None, read_rows),
     },
     keeps_learned_rows=False,
     convention="slow: local lines with Gaussian weights, stretched; fast: what they leave, repeated, the ends "
@@ -191,10 +171,10 @@ def _fast_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Row
 
 def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
     """Choose the settings of `bands` that `auto` takes, and say why; arguments as there."""
-    short = len(table) < SHORTEST
-    method, why = choose_bands(table, rows, keep=keep, **(LINEAR if short else NOTHING_GIVEN))
+    is_short = len(table) < SHORTEST
+    method, why = choose_bands(table, rows, keep=keep, **(LINEAR if is_short else {}))
     few = f"linear: {len(table)} rows tell too little of themselves to part them"
-    return method, f"auto took {few if short else why}"
+    return method, f"auto took {few if is_short else why}"
 
 
 @method(
@@ -213,7 +193,7 @@ def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
 
     Source: our own.
     """
-    return bands(table, rows, keep=keep, **(LINEAR if len(table) < SHORTEST else NOTHING_GIVEN))
+    return bands(table, rows, keep=keep, **(LINEAR if len(table) < SHORTEST else {}))
 
 
 @dataclass(frozen=True)
@@ -272,14 +252,12 @@ def choose_split(
     return found
 
 
-def find_repeats(
-    table: Rows, sigma: float, most: int, *, keep: int = 0, within: tuple[int, int] | None = None
-) -> list[tuple[int, int]]:
+def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list[tuple[int, int]]:
     """Return the ranges whose ends are most alike, the best first, and last the range of all typical rows.
 
-    No two have nearly the same length, since those would differ in little; the others are as in `choose_split`.
+    No two have nearly the same length, since those would differ in little; `sigma` and `keep` are as in `choose_split`.
     """
-    split = _typical_rows(table) if within is None else BandSplit(*within)
+    split = _typical_rows(table)
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return []

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ctxextend.json_output import not_in_json
 
@@ -10,24 +10,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MethodName = Literal[
-    "copy",
-    "linear",
-    "sinusoidal",
-    "cubic",
-    "nearest",
-    "mirror",
-    "stretch",
-    "hierarchical",
-    "last",
-    "mean",
-    "random",
-    "spectral",
-    "rotation",
-    "bands",
-    "auto",
-]
-METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
+METHOD_NAMES = (
+    *("copy", "linear", "sinusoidal", "cubic", "nearest", "mirror", "stretch", "hierarchical"),
+    *("last", "mean", "random", "spectral", "rotation", "bands", "auto"),
+)
 # Names what a shorter table is made by: its first rows.
 TRUNCATE = "truncate"
 
@@ -55,28 +41,22 @@ class Setting:
     allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
 
 
-def read_range(text: str) -> tuple[int, int]:
-    """Read ``A:B`` as the first of some rows, and the one behind the last."""
+def read_rows(text: str) -> tuple[int, int]:
+    """Read ``A:B`` as the first of some rows and the one behind the last; raise ValueError for other texts."""
     first, stop = map(int, text.split(":"))
+    if not 0 <= first < stop < 2**63:
+        raise ValueError
     return first, stop
 
 
 def method_text(name: str, settings: Mapping[str, Any]) -> str:
-    """Return a method with its settings as it is typed: ``bands:sigma=4,gain=1.2``; what is None is left out.
+    """Return a method as it is typed, ``bands:sigma=4,gain=1.2``, bit for bit, without settings that are None."""
 
-    Reading it gives the same values, bit for bit.
-    """
-    texts = {
-        typed_name(key): ":".join(map(str, value)) if isinstance(value, tuple) else str(value).removesuffix(".0")
-        for key, value in settings.items()
-        if value is not None
-    }
-    return f"{name}:{','.join(f'{key}={text}' for key, text in texts.items())}" if texts else name
+    def text(value: Any) -> str:
+        return ":".join(map(str, value)) if isinstance(value, tuple) else str(value).removesuffix(".0")
 
-
-def typed_name(key: str) -> str:
-    """Return the name of a setting as it is typed, by its key."""
-    return key.replace("_", "-")
+    given = [f"{key.replace('_', '-')}={text(value)}" for key, value in settings.items() if value is not None]
+    return f"{name}:{','.join(given)}" if given else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +85,11 @@ class Method:
     repeats_rows: bool = field(default=False, metadata=not_in_json)
     # The most rows that `function` can make of a number of source rows.
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
-    # Chooses by a table's figures what settings leave open, with the arguments of `function`; returns the method with
-    # all of its settings as it is typed, and in words what was chosen and why.
+    # Chooses by a table what settings leave open, with the arguments of `function`: the method as it is typed, and why.
     choose: Callable[..., tuple[str, str]] | None = field(default=None, metadata=not_in_json)
 
 
-_FACTS: dict[str, Method] = {}
+FACTS: dict[str, Method] = {}  # by name, of the methods whose modules were imported
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -119,12 +98,7 @@ def method(**facts: Any) -> Callable[[Function], Function]:
 
     def describe(function: Function) -> Function:
         source = " ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix(".")
-        _FACTS[function.__name__] = Method(name=function.__name__, source=source, function=function, **facts)
+        FACTS[function.__name__] = Method(name=function.__name__, source=source, function=function, **facts)
         return function
 
     return describe
-
-
-def described_methods() -> dict[str, Method]:
-    """Return every method by name, the default first."""
-    return {name: _FACTS[name] for name in METHOD_NAMES}

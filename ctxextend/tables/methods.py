@@ -17,14 +17,15 @@ import ctxextend.tables.bands  # noqa: F401  (whose methods belong to METHODS)
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables.method_facts import (
     CLOSER,
+    FACTS,
     LAPACK_TOLERANCE,
+    METHOD_NAMES,
     MOVED,
     TRUNCATE,
     UNCHANGED,
     UNTRAINED,
     Method,
     Setting,
-    described_methods,
     method,
 )
 from ctxextend.tables.sinusoids import BLOCK_ROWS, fit_sinusoids, principal_components, sinusoidal_rows
@@ -194,11 +195,7 @@ def stretch(table: Rows, rows: int) -> Rows:
     summary="combine two learned rows for each position, one per digit",
     settings={
         "alpha": Setting(
-            "the weight of the first digit; 0.5 would give two positions one row",
-            "above 0 and below 1, and not 0.5",
-            0.4,
-            float,
-            lambda alpha: 0 < alpha < 1 and alpha != 0.5,
+            "the first digit's weight", "between 0 and 1, and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5
         )
     },
     keeps_learned_rows=True,
@@ -394,7 +391,7 @@ def _interpolated(
     return result
 
 
-METHODS: dict[str, Method] = described_methods()
+METHODS: dict[str, Method] = {name: FACTS[name] for name in METHOD_NAMES}
 
 
 def find_method(name: str) -> Method:
