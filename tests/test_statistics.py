@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ctxextend.evaluation.evaluation_result import Estimate, binomial_tail, estimate, estimate_loss, t_quantile
+from ctxextend.evaluation.evaluation_result import Estimate, Passkey, estimate, estimate_loss, t_quantile
 from ctxextend.json_output import to_json
 
 
@@ -37,10 +37,23 @@ def test_estimate_of_losses_that_are_not_finite_is_not_finite(bad: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("found", "trials", "expected"), [(0, 10, 1), (1, 1, 0.1), (10, 10, 1e-10), (9, 10, 9.1e-9), (0, 0, 1)]
+    ("shares", "trials", "probability"),
+    [
+        ([0.0], 10, 1.0),
+        ([1.0], 1, 0.1),
+        ([1.0], 10, 1e-10),
+        ([0.9], 10, 9.1e-9),
+        ([0.5, 0.4, None], 10, 5.9859e-5),
+        ([math.nan], 10, 1.0),
+        ([0.0], 0, 1.0),
+    ],
 )
-def test_binomial_tail_by_hand(found: int, trials: int, expected: float) -> None:
-    assert binomial_tail(found, trials, 0.1) == pytest.approx(expected)
+def test_passkey_beats_chance_where_guessing_finds_so_much_more_rarely(
+    shares: list[float | None], trials: int, probability: float
+) -> None:
+    passkey = Passkey("loss rank", (64,), (0.0,), ((),), trials, 0.1)
+    assert passkey.beats_chance(shares, 1.001 * probability)
+    assert not passkey.beats_chance(shares, 0.999 * probability)
 
 
 @pytest.mark.parametrize(
@@ -59,18 +72,17 @@ def test_interval_covers_the_mean_of_few_windows_in_95_of_100_cases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "standard_error", "sign", "contains_zero"),
+    ("mean", "standard_error", "sign"),
     [
-        (0.5, 0.2, 1, False),
-        (-0.5, 0.2, -1, False),
-        (0.4, 0.2, 0, True),  # 2.26 standard errors, of ten samples
-        (0.0, 0.0, 0, True),
-        (0.5, None, 0, False),
-        (math.nan, 0.2, 0, False),
+        (0.5, 0.2, 1),
+        (-0.5, 0.2, -1),
+        (0.4, 0.2, 0),  # 2.26 standard errors, of ten samples
+        (0.0, 0.0, 0),
+        (0.5, None, None),
+        (math.nan, 0.2, None),
     ],
 )
 def test_estimate_says_on_which_side_of_zero_its_interval_lies(
-    mean: float, standard_error: float | None, sign: int, contains_zero: bool
+    mean: float, standard_error: float | None, sign: int | None
 ) -> None:
-    found = Estimate(mean, standard_error, 9, 10)
-    assert (found.sign, found.contains_zero) == (sign, contains_zero)
+    assert Estimate(mean, standard_error, 9, 10).sign == sign

@@ -42,7 +42,7 @@ def test_evaluate_measures_on_what_training_held_out_whatever_the_file_is_called
     train(source, "trained")
     shutil.copy("book.txt", "renamed.txt")
     found = evaluated("trained", "renamed.txt")
-    note = "trained was trained on renamed.txt: it is measured on the 128 tokens held out of that."
+    note = "trained was trained on renamed.txt: it is measured on 128 tokens held out of that."
     assert note in found.notes
     assert not any("trained on" in warning for warning in found.warnings)
     tokenizer = TextTokenizer.open(source)

@@ -24,7 +24,7 @@ CURVES = {"model": "learned", "sliding": "second", "truncated": "third"}
 WAYS = {"truncated": "base, the start", "chunks": "base, in pieces", "model": "model, all at once"}
 SHADES = {True: " \u2591\u2592\u2593\u2588", False: " .:+#"}  # from the emptiest cell of a heat map to the fullest
 CELL = 3  # its characters
-SIGN_STYLES = {-1: "right", 0: "", 1: "wrong"}  # of a difference of losses, by its sign
+SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # of a difference of losses, by its sign
 
 
 def evaluate(
@@ -217,13 +217,8 @@ def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
         f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, from what the base could not read of "
         f"{retrieval.documents:,} documents of {retrieval.length} tokens; {retrieval.pooling} pooling"
     )
-    rows = [
-        [
-            WAYS.get(name, name),
-            numbers.percent(recall.recall),
-            numbers.estimate(recall.reciprocal_rank),
-            numbers.percent(recall.change, signed=True),
-        ]
-        for name, recall in retrieval.ways.items()
-    ]
+    rows = []
+    for name, recall in retrieval.ways.items():
+        rank, change = numbers.estimate(recall.reciprocal_rank), numbers.percent(recall.change, signed=True)
+        rows.append([WAYS.get(name, name), numbers.percent(recall.recall), rank, change])
     page.table(["read by the", *map(numbers.head, ("recall@1, %", "MRR", "vs. start"))], rows)

@@ -35,7 +35,7 @@ class Outcome:
     @property
     def is_tied(self) -> bool:
         """Whether it is the best, or tied with it: the 95 % interval of `behind` contains 0."""
-        return self.behind is None or self.behind.contains_zero
+        return self.behind is None or self.behind.sign == 0
 
     @property
     def against_base(self) -> Estimate | None:

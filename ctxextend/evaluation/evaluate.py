@@ -326,8 +326,8 @@ def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Itera
         return [f"{model.name} was trained on {', '.join(names[:3])}{others}{then}"] * bool(names)
 
     unknown = ", and what was held out of that is nothing, too little or not known: it is measured on text that it has "
-    warnings = said(seen, f"{unknown}seen, and its losses are too low. Name other text with --data.")
-    return documents(), warnings, said(held_out, f": it is measured on the {tokens:,} tokens held out of that.")
+    warnings = said(seen, f"{unknown}seen, and looks better than it is. Name other text with --data.")
+    return documents(), warnings, said(held_out, f": it is measured on {tokens:,} tokens held out of that.")
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:

@@ -34,15 +34,11 @@ class Estimate:
         return None if self.standard_error is None else t_quantile(self.samples) * self.standard_error
 
     @property
-    def contains_zero(self) -> bool:
-        """Whether the interval contains 0: where it is a paired difference, the two are tied."""
-        return abs(self.mean) <= (self.ci95 or 0.0)
-
-    @property
-    def sign(self) -> int:
-        """-1 or 1 where the interval lies below or above 0; 0 where it contains 0 or is not known."""
-        known = self.ci95 is not None and math.isfinite(self.mean) and math.isfinite(self.ci95)
-        return 0 if not known or self.contains_zero else int(math.copysign(1, self.mean))
+    def sign(self) -> int | None:
+        """-1 or 1 where the interval lies below or above 0, 0 where it contains 0 (a tie), None where it is unknown."""
+        if self.ci95 is None or not math.isfinite(self.mean + self.ci95):
+            return None
+        return (self.mean > self.ci95) - (self.mean < -self.ci95)
 
     @property
     def perplexity(self) -> float:
@@ -90,12 +86,6 @@ def estimate(windows: Sequence[NDArray[np.float64]]) -> Estimate:
 def estimate_loss(windows: Sequence[NDArray[np.float64]]) -> LossEstimate:
     """Return `estimate` of losses."""
     return LossEstimate(**vars(estimate(windows)))
-
-
-def binomial_tail(found: int, trials: int, chance: float) -> float:
-    """Return the probability that guessing finds so many or more of the trials, each with the same chance."""
-    terms = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(found, trials + 1))
-    return min(sum(terms), 1.0)
 
 
 @dataclass(frozen=True)
@@ -164,8 +154,9 @@ class Passkey:
     def beats_chance(self, shares: Sequence[float | None], unlikely: float = UNLIKELY) -> bool:
         """Return whether guessing finds so much or more in these cells with a probability below `unlikely`."""
         known = [share for share in shares if share is not None and math.isfinite(share)]
-        trials = self.trials * len(known)
-        return binomial_tail(round(sum(known) * self.trials), trials, self.chance) < unlikely
+        found, trials, chance = round(sum(known) * self.trials), self.trials * len(known), self.chance
+        tail = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(found, trials + 1))
+        return sum(tail) < unlikely
 
 
 @dataclass(frozen=True)

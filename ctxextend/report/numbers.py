@@ -60,10 +60,10 @@ class NumberFormat:
         amount = self.number(abs(change.mean), change.ci95)
         if not math.isfinite(change.mean):
             return f"not comparable with {other}: a loss is not finite"
-        if change.ci95 is None or not math.isfinite(change.ci95):
+        if change.sign is None:
             which = "lower" if change.mean < 0 else "higher"
             return f"{which} in loss than {other} by {amount} nats/token, on one window, so it may be chance"
-        if change.contains_zero:
+        if change.sign == 0:
             return f"tied with {other} ({self.change(change)} nats/token)"
         return f"{'better' if change.mean < 0 else 'worse'} than {other} by {amount} nats/token"
 

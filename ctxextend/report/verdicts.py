@@ -10,17 +10,16 @@ from ctxextend.report.numbers import NumberFormat
 
 def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
     """Say in a sentence what the longer context is worth; without that measure, what was found."""
-    points = found.contexts.points if found.contexts else ()
-    change, amount, sign = None, "", 0
-    if found.contexts and points and points[-1].context > found.contexts.reference:
-        change, sign = points[-1].change, points[-1].change.sign
-        amount = f"{numbers.change(change)} nats/token at {points[-1].context:,} vs. {found.contexts.reference:,}"
-    elif found.retrieval and (change := found.retrieval.ways[MODEL].change) is not None:
-        sign = -change.sign  # more is better
-        amount = f"recall@1 {numbers.percent(change, signed=True)} points at {found.retrieval.length:,}"
-        amount += f" vs. {found.base_max_len:,}" if found.base_max_len else ""
+    change, amount, better = None, "", -1
+    contexts, retrieval = found.contexts, found.retrieval
+    if contexts and contexts.points and (last := contexts.points[-1]).context > contexts.reference:
+        change = last.change
+        amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
+    elif retrieval and (change := retrieval.ways[MODEL].change) is not None:
+        better, points = 1, numbers.percent(change, signed=True)
+        amount = f"recall@1 {points} points at {retrieval.length:,} vs. {found.base_max_len or 0:,}"
     if change is not None and math.isfinite(change.mean):
-        effect = {-1: "helps", 0: "neither helps nor hurts measurably", 1: "hurts"}[sign]
+        effect = {better: "helps", -better: "hurts"}.get(change.sign or 0, "neither helps nor hurts measurably")
         return f"Longer context {effect}: {amount}."
     if found.positions and MODEL in found.positions.losses:
         loss = found.positions.losses[MODEL]
