@@ -263,10 +263,10 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ("files", "tokenizer_config.json is not UTF-8", writes(LIMITS, "", "", "utf-16")),
     ("files", "stands twice", writes(LIMITS, "{", '{"model_max_length": 5,')),
     ("files", "pytorch_model.bin lies beside", lambda out: (out / "pytorch_model.bin").write_bytes(b"old")),
-    ("files", "training_args.bin is not in the original", lambda out: (out / "training_args.bin").touch()),
+    ("files", "training_args.bin is not in the base", lambda out: (out / "training_args.bin").touch()),
     ("tensors", "has the __metadata__ {'format': 'tf'}", saves(lambda tensors: tensors, "tf")),
     ("tensors", f"{OTHER} is missing", missing),
-    ("tensors", "extra is not in the original", saves(lambda tensors: {**tensors, "extra": torch.ones(2)})),
+    ("tensors", "extra is not in the base", saves(lambda tensors: {**tensors, "extra": torch.ones(2)})),
     ("tensors", f"{OTHER} is F16 [128, 512], and should be F32 [128, 512]", changes(OTHER, torch.Tensor.half)),
     ("tensors", f"{OTHER} differs, first in its byte 4,00", changes(OTHER, number)),
     ("table", f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]", changes(TABLE, lambda table: table[:511])),
@@ -449,7 +449,7 @@ def test_verify_deep_finds_equal_outputs_where_learned_rows_stay(
     source = make_pico(model_type).folder
     kept = passed(verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True))
     assert list(kept) == ["tensors", "table", "files", "loads", "runs", "outputs"]
-    assert "give exactly what the original gives" in kept["outputs"]
+    assert "give exactly what the base gives" in kept["outputs"]
     out = resize(source, to=40, method="linear", output=tmp_path / "linear").output
     changed = passed(verify(out, source, deep=True))["outputs"]
     assert "short texts now behave differently" in changed
@@ -486,7 +486,7 @@ def test_verify_deep_compares_with_an_original_that_lacks_tensors_or_holds_nan(
     assert passed(verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True))
     pico.edit_json(source / "config.json", n_layer=3)
     found = passed(verify(resize(source, to=40, output=tmp_path / "layers").output, source, deep=True))
-    assert "not compared: the original lacks tensors" in found["outputs"]
+    assert "not compared: the base lacks tensors" in found["outputs"]
 
 
 def test_verify_deep_runs_no_code_of_a_checkpoint(
@@ -511,24 +511,34 @@ def test_verify_prints_a_check_a_line_and_exits_by_it(pair: tuple[Path, Path]) -
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("proved ")] == ["tensors", "table", "files"]
-    assert lines[-1] == f"Proved: {out} is {base} with a resized table and nothing else."
+    assert [line.split()[1] for line in lines if line.startswith("passed ")] == ["tensors", "table", "files"]
+    assert lines[0] == f"Verified: {out} is {base} with a resized table and nothing else."
     flip(holder(out, OTHER), -1)
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 3
     assert "FAILED  tensors" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("NOT PROVED (tensors)")
+    assert done.stdout.splitlines()[0].startswith("FAILED (tensors)")
     done = invoke("verify", out, "--base", base, "--json")
     values = json.loads(done.stdout)
     SCHEMA.validate(values)
-    assert (done.exit_code, values["command"], values["proved"], values["method"]) == (3, "verify", False, "copy")
+    assert (done.exit_code, values["command"], values["passed"], values["method"]) == (3, "verify", False, "copy")
 
 
-def test_resize_verify_proves_the_output_before_it_takes_its_name(sharded: Path) -> None:
+def test_verify_takes_flags_of_the_base_beside_its_recipe(make_pico: MakePico, tmp_path: Path) -> None:
+    alone = shutil.copy(make_pico("gpt2").folder / "model.safetensors", tmp_path / "alone.safetensors")
+    resize(alone, to=NEW, output="out", model_type="gpt2")
+    assert invoke("verify", "out").exit_code == 0
+    done = invoke("verify", "out", "--model-type", "bert")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "a bert model calls it" in done.stderr
+    assert invoke("verify", "out", "--model-type", "bert", "--tensor", "x").exit_code == 2
+
+
+def test_resize_verify_checks_the_output_before_it_takes_its_name(sharded: Path) -> None:
     done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["verified"] is True
-    assert "verified" in done.stderr
+    assert "Verified: every check of" in done.stderr
 
 
 def test_resize_verify_leaves_nothing_where_the_output_is_wrong(

@@ -214,7 +214,7 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     plan = result.plan
     sink.warning(*result.warnings[len(plan.warnings) :])
     if result.verified:
-        sink.note("verified: every claim of `ctxextend verify` holds")
+        sink.note("Verified: every check of `ctxextend verify` passed.")
     for table in plan.tables:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")

@@ -9,7 +9,7 @@ from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output
 from ctxextend.cli.tables import Page
 
-# Lines of evidence that are shown of one claim; --json gives all.
+# Lines of evidence that are shown of one check; --json gives all.
 SHOWN = 12
 
 
@@ -27,31 +27,32 @@ def verify(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Prove that a checkpoint is another with a resized table alone.
+    """Verify that two checkpoints differ only in their position table.
 
     Examples:
         ctxextend verify tiny-gpt2-512
         ctxextend verify gpt2-4096 --deep
         ctxextend verify bert-2048 --base path/to/bert --json
 
-    Every byte is read. It exits with 0 where all is proved, and with 3 where it is not.
+    Every byte is read. The verdict comes first; the exit code is 3 where a check fails.
     """
     flags = locals()
     from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verify import verify_resized
 
     sink = Output(as_json, quiet)
-    ref = options.from_flags(CheckpointRef, flags, source=base) if base else None
+    options.from_flags(CheckpointRef, flags, source=base or "")
+    given = {name: value for name, value in options.given_flags(flags, CheckpointRef).items() if value}
     with sink.progress("Comparing") as progress:
-        found = verify_resized(resized, ref, deep=deep, progress=progress)
+        found = verify_resized(resized, base, given, deep=deep, progress=progress)
     sink.note(*found.notes)
     page = Page.of_stdout() if sys.stdout.isatty() else Page()  # long lines stay whole in a pipe
+    page.text(found.conclusion, "right" if found.passed else "wrong")
     for check in found.checks:
-        label = f"{'proved' if check.passed else 'FAILED'}  {check.name}"
+        label = f"{'passed' if check.passed else 'FAILED'}  {check.name}"
         more = len(check.evidence) - SHOWN
         evidence = [*check.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
         page.values([(label, line) for line in evidence], margin=17, style="label" if check.passed else "wrong")
-    page.line((found.conclusion, "right" if found.passed else "wrong"))
     sink.screen(page.lines)
     sink.result("verify", found)
     if not found.passed:

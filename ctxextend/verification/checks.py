@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -65,8 +65,8 @@ class Check:
     """One check and its evidence."""
 
     # ``readable``, ``tensors``, ``table``, ``files``, or with ``--deep`` also ``loads``, ``runs``, ``outputs``.
-    name: str = field(metadata={"json": "claim"})
-    passed: bool = field(metadata={"json": "holds"})
+    name: str
+    passed: bool
     evidence: tuple[str, ...]  # what was found, in sentences; failures first
 
 
@@ -77,7 +77,7 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
     misfits = {entry.name: _misfit(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [misfit for misfit in misfits.values() if misfit]
-    wrong += [f"{name} is not in the original" for name in resized.names if name not in base.names]
+    wrong += [f"{name} is not in the base" for name in resized.names if name not in base.names]
     wrong += [
         f"{name} is a position buffer of the old file and should be gone"
         for name in plan.dropped
@@ -274,7 +274,7 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
         known.add(resized.config_file)
     for name in (*resized.copied, *resized.code):
         if name not in known and not _is_harmless(name):
-            yield f"{name} is not in the original"
+            yield f"{name} is not in the base"
     if base.variant != resized.variant:
         wanted = base.variant or "plain ones"
         yield f"its weights are the variant {resized.variant}, and should be {wanted}"

@@ -1,6 +1,7 @@
 """Verify, from the files of two checkpoints, that they differ only in their position tables."""
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -11,14 +12,22 @@ import numpy as np
 
 from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, holds, resolve_source
-from ctxextend.errors import CheckpointError, CtxextendError, ResizeError, SourceError, VerificationError
+from ctxextend.errors import (
+    CheckpointError,
+    CtxextendError,
+    RecipeError,
+    ResizeError,
+    SourceError,
+    VerificationError,
+)
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Resize, takes
-from ctxextend.recipe_file import find_base, read_provenance
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, takes
+from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import (
     Check,
@@ -40,15 +49,15 @@ class Verification:
     """What was found of two checkpoints."""
 
     base: str  # as the user named it
-    resized: str = field(metadata={"json": "extended"})  # as the user named it
+    resized: str  # as the user named it
     method: str | None  # what made its rows: a method's name, ``truncate``, or None where none is found
     trainable: str | None  # what was then trained, by its recipe: ``new``, ``positions`` or ``all``; else None
-    checks: tuple[Check, ...] = field(metadata={"json": "claims"})  # in the order in which they were made
+    checks: tuple[Check, ...]  # in the order in which they were made
     notes: tuple[str, ...] = ()  # such as how the rows' method was found
-    # Whether a table was ``resized``, limits alone were ``mended``, or all is the ``same``.
+    # Whether a table was ``resized``, only limits were ``fixed``, or all is the ``same``.
     what: str = field(default="resized", metadata=not_in_json)
 
-    json_properties: ClassVar = {"proved": "passed", "conclusion": "conclusion"}
+    json_properties: ClassVar = ("passed", "conclusion")
 
     @property
     def passed(self) -> bool:
@@ -65,14 +74,14 @@ class Verification:
         if not self.passed:
             failed = ", ".join(check.name for check in self.checks if not check.passed)
             what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
-            return f"NOT PROVED ({failed}): {self.resized} is not {what}."
+            return f"FAILED ({failed}): {self.resized} is not {what}."
         what = " with a resized table and nothing else" if is_resized else ""
         if self.trainable:
             rows = "new rows" if self.trainable == "new" else "rows"
             what += f", but for the table, whose {rows} were {'then ' * is_resized}trained"
         elif not is_resized:
-            what = " with limits that agree with its tables" if self.what == "mended" else ": nothing was resized"
-        return f"Proved: {self.resized} is {self.base}{what}."
+            what = " with limits that agree with its tables" if self.what == "fixed" else ": nothing was resized"
+        return f"Verified: {self.resized} is {self.base}{what}."
 
 
 @takes(CheckpointRef)
@@ -89,7 +98,7 @@ def verify(
         reference: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
         base: The base checkpoint, as in `plan_resize`; None is what the recipe beside the resized one names.
         deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
-        ref: Which checkpoint the base is, as in `plan_resize`; only with `base`.
+        ref: Which checkpoint the base is, as in `plan_resize`, in place of what that recipe says.
 
     Raises:
         SourceError: Nothing is at one of the references.
@@ -97,22 +106,29 @@ def verify(
         UnsupportedModelError: The base has no learned position table that is known here.
         ResizeError: Flags have no meaning together.
     """
-    named = None if base is None else CheckpointRef(os.fspath(base), **ref)
-    return verify_resized(os.fspath(reference), named, deep=deep)
+    return verify_resized(os.fspath(reference), None if base is None else os.fspath(base), ref, deep=deep)
 
 
 def verify_resized(
-    reference: str, ref: CheckpointRef | None, *, deep: bool = False, progress: Progress = no_progress
+    reference: str,
+    named: str | None,
+    settings: Mapping[str, Any],
+    *,
+    deep: bool = False,
+    progress: Progress = no_progress,
 ) -> Verification:
     """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared."""
-    if ref is None:
-        known = find_base(read_provenance(open_reference(CheckpointRef(reference))))
-        if known is None:
-            raise SourceError(f"No recipe in {reference} names its base checkpoint.", "Name it with --base.")
-        ref = known.ref
+    written, source = None, resolve_source(reference)
+    with suppress(CheckpointError, RecipeError):  # what says nothing of a base is as good as none
+        if holds(source, path := source.folder / RECIPE_FILE):
+            written = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
+    known = find_base(written, named)
+    if known is None:
+        raise SourceError(f"No recipe in {reference} names its base checkpoint.", "Name it with --base.")
+    ref = replace(known.ref, **settings)
     base = open_reference(ref)
     try:
-        resized = _open_resized(resolve_source(reference, variant=None), base)
+        resized = _open_resized(source, base)
     except CheckpointError as error:
         return _failed(ref, reference, "readable", error)
     try:
@@ -127,7 +143,7 @@ def verify_resized(
     plan, trainable = expected.plan, expected.trainable
     method = None if expected.how == NEAREST else expected.unregistered or plan.method
     notes = (*expected.notes, TRAINED) if trainable else expected.notes
-    what = "resized" if plan.is_changed else "mended" if plan.edits else "same"
+    what = "resized" if plan.is_changed else "fixed" if plan.edits else "same"
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
 
 

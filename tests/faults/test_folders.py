@@ -290,7 +290,7 @@ def test_verify_accepts_code_that_was_kept_and_code_that_was_left_out(with_code:
     (left / "run.sh").write_text("other code")
     assert "run.sh is not what it was" in str(verify(left, with_code).checks)
     (left / "run.sh").rename(left / "new.py")
-    assert "new.py is not in the original" in str(verify(left, with_code).checks)
+    assert "new.py is not in the base" in str(verify(left, with_code).checks)
     (kept / "run.sh").unlink()
     assert "run.sh is missing" in str(verify(kept, with_code).checks)
 
