@@ -287,8 +287,9 @@ def test_report_says_when_by_what_and_how_it_was_made(tmp_path: Path, monkeypatc
     assert "2023-11-14" not in page_of(EXTENDED, tmp_path)
 
 
-def test_report_of_an_evaluation_has_its_verdict_and_numbers(tmp_path: Path) -> None:
+def test_report_of_an_evaluation_has_its_verdict_and_numbers_and_no_script(tmp_path: Path) -> None:
     page = page_of(EXTENDED, tmp_path)
+    assert "script" not in page
     words = [word.strip() for word in Reader(page).words]
     assert "Longer context helps: -0.284 ± 0.012 nats/token at 512 vs. 128." in words
     assert EXTENDED.contexts is not None

@@ -87,7 +87,7 @@ def write_report(found: Comparison | Evaluation | Sequence[Inspection], path: Pa
 
     loader = PackageLoader("ctxextend.report", "")
     environment = Environment(loader=loader, autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"change": _change, "name": public_name, "without_folders": without_folders}
+    environment.filters |= {"name": public_name, "without_folders": without_folders}
     page = environment.get_template(template).render(
         found=found,
         panels=panels,
@@ -112,13 +112,6 @@ def _circumstances() -> Iterator[str]:
         with suppress(PackageNotFoundError):
             yield f"{name} {version(name)}"
     yield f"Python {platform.python_version()}"
-
-
-def _change(difference: Estimate | None) -> str:
-    """Return a difference with its sign and interval; 0 for none at all, and nothing where not measured."""
-    if difference is None:
-        return ""
-    return NUMBERS.change(difference) if difference.mean or difference.ci95 else "0"
 
 
 # The panels of a comparison
