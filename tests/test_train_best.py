@@ -94,7 +94,7 @@ def test_train_measures_the_same_sequences_whatever_the_batch_size_is(model_type
         assert (said["held_out_sequences"], said["window"]) == (4, OLD)
         found.append((said["held_out_tokens"], said["loss_before"], losses_of(f"out{batch}")[0]))
     assert found[0][0] == (4 * (OLD - 1) if model_type == "gpt2" else 8)
-    assert f"4 sequences, {found[0][0]} tokens" in said["stderr"]
+    assert f"measured on 4 sequences, {found[0][0]} tokens; wrote" in said["stderr"]
     for other in found[1:]:
         assert other == pytest.approx(found[0], abs=1e-5)
     assert train(source, "seeded", 1e-9, "--seed", 7, steps=1)["held_out_sequences"] == 4

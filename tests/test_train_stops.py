@@ -88,7 +88,7 @@ def test_train_in_python_takes_paths_and_says_what_is_saved(gpt2: Path) -> None:
     shutil.copy("book.txt", "held-out.txt")
 
     def progress(advance: int, total: int, label: str = "") -> None:
-        assert re.fullmatch(r"step 1/3, loss [\d.]+, held-out loss [\d.]+", label)
+        assert re.fullmatch(r"step 1/3, loss [\d.]+, held-out [\d.]+", label)
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(TrainingInterrupted, match=r"stopped after step 1, which is saved in out\.training") as caught:

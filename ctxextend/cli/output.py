@@ -148,7 +148,8 @@ class Output:
         from rich.console import Console
 
         columns = ("{task.description}", bars.BarColumn(), bars.TaskProgressColumn(), "{task.fields[speed]}")
-        with bars.Progress(*columns, bars.TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        remaining = bars.TimeRemainingColumn(compact=True)
+        with bars.Progress(*columns, remaining, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None, speed="")
 
             def move(advance: int, total: int, label: str = "") -> None:

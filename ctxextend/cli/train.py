@@ -133,7 +133,8 @@ def execute(
         best = ", the best" if trained.saved_step == trained.best_step else f"; step {trained.best_step} was best"
         speed = f"{trained.seconds:.1f} s, {trained.tokens_per_second:,.0f} tokens/s"
         sink.note(
-            f"held-out loss {gain} ({measured}); wrote {wrote}{best}",
+            f"held-out loss {gain}",
+            f"measured on {measured}; wrote {wrote}{best}",
             f"trained on {trained.tokens:,} tokens in {speed}{peak}",
         )
     if result.output is not None:

@@ -342,7 +342,7 @@ class RunCallback(TrainerCallback):
             tokens = task.settings.batch_size * task.length
             advance, self._reported = (step - self._reported) * tokens, step
             *_, held_out = held_out_losses(state.log_history).values()
-            label = f"step {step}/{task.settings.steps}, loss {logs['loss']:.4f}, held-out loss {held_out:.4f}"
+            label = f"step {step}/{task.settings.steps}, loss {logs['loss']:.3f}, held-out {held_out:.3f}"
             self.progress(advance, task.settings.steps * tokens, label)
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError
