@@ -73,7 +73,7 @@ def test_register_method_makes_outputs_that_run_and_verify_while_it_is_registere
     assert f"{WPE}: there is no method 'fade:power=1' here to make its rows again" in " ".join(done.stdout.split())
     found = {check.name: check.passed for check in ctxextend.verify(out).checks}
     assert found == {"tensors": True, "table": False, "files": True}
-    assert json.loads(invoke("inspect", out, "--json").stdout)["models"][0]["method"] == "fade:power=1"
+    assert json.loads(invoke("inspect", out, "--json").stdout)["models"][0]["method"] == "fade"
 
 
 @pytest.mark.usefixtures("registered")

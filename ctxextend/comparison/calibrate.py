@@ -21,12 +21,12 @@ from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS
-from ctxextend.tables.bands import choose_split, default_gain, find_repeats
+from ctxextend.tables.bands import choose_bands, find_repeats
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
 
-CALIBRATED = "bands"  # the method whose numbers a text can choose
+CALIBRATED = "bands"  # the method whose settings a text can choose
 
 # Windows, or documents, without which a standard error is itself a guess; and those that are read at most. A rank says
 # less than the losses of a window, and among few documents nothing.
@@ -59,13 +59,10 @@ def calibrate(
 ) -> Calibration:
     """Choose the numbers of `bands` by what they are worth on a text.
 
-    The model is loaded once, and nothing but its tables changes from one trial to the next; nothing is written. What
-    the table alone says is where the search begins; first other sigmas are tried, then other stretches that repeat,
-    then other gains, some twenty in all. What is better by no more than one standard error, paired by window, replaces
-    nothing. Paired differences are sure after few windows, long before the losses themselves are, so that no more text
-    is read than 16 windows, or 64 documents. Language models are judged by their loss on windows as long as the new
-    length, encoders by the documents that they find. The text needs no labels, and should be such as the model is to
-    read:
+    The search begins with what the table alone says; then other sigmas are tried, other ranges that repeat, and other
+    gains, some twenty in all. What is better by no more than one standard error, paired by window, replaces nothing.
+    Language models are judged by their loss on windows as long as the new length, at most 16, encoders by the documents
+    that they find, of at most 64. The text needs no labels:
 
         found = ctxextend.calibrate("gpt2", 4096, "book.txt")
         ctxextend.resize("gpt2", 4096, found.method)
@@ -176,10 +173,9 @@ class Search:
     found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # what was tried and what it gave, in order
 
     def run(self) -> Resize:
-        """Return the best settings: sigma is chosen first, then the stretch, then the gain; the table's own come first.
+        """Return the best settings: sigma is chosen first, then the range that repeats, then the gain.
 
-        Of some twenty trials on little text the best owes a part of its lead to that text. A lead of a standard error
-        or less may be nothing else, so what was chosen before, at first by the table alone, which fits no text, stays.
+        The best of some twenty trials owes a part of its lead to this text: one of a standard error does not count.
         """
         now = self._part(self.typed.settings["sigma"], self.typed.settings["gain"])
         self.found[now] = self.measure(now)
@@ -200,7 +196,7 @@ class Search:
         return estimate([self.sign * (before - after) for before, after in pairs])
 
     def _sigmas(self, now: Resize) -> Iterator[Resize]:
-        """Yield other ways to part the table, each with the stretch that the table says for it."""
+        """Yield other ways to split the table, each with the range that the table says for it."""
         typed, gain, before = self.typed.settings, now.settings["gain"], now.settings["sigma"] or 0.0
         if typed["sigma"] is not None:
             return
@@ -222,13 +218,7 @@ class Search:
             yield now.with_settings(gain=gain)
 
     def _part(self, sigma: float | None, gain: float | None) -> Resize:
-        """Return settings in numbers; what is None the table says. Sigma stays None if it would be 0 with a stretch."""
-        typed = self.typed.settings
-        repeat = typed["repeat"]
-        split = choose_split(self.table, keep=self.typed.kept_first, sigma=sigma, repeat=repeat, within=typed["within"])
-        found = split.sigma or (None if repeat else 0.0)
-        return self.typed.with_settings(
-            sigma=found if typed["sigma"] is None else typed["sigma"],
-            repeat=repeat or (split.repeat if split.sigma else None),
-            gain=default_gain(split, len(self.table), self.rows) if gain is None else gain,
-        )
+        """Return settings in numbers; what is None the table says."""
+        asked = self.typed.settings | {"sigma": sigma, "gain": gain}
+        method, _ = choose_bands(self.table, self.rows, keep=self.typed.kept_first, **asked)
+        return replace(self.typed, method=method).with_settings(within=asked["within"])

@@ -146,11 +146,9 @@ class MethodOptions:
 def resize_table(table: Table, rows: int, options: MethodOptions | None = None) -> Table:
     """Return a table's rows, shape (n, d), any float dtype, at another number of rows: (m, d), that dtype, a copy.
 
-    A shorter table is the first rows, and an equal one the same rows: `options` is read only to create new rows.
-    The method works in float64, unless it repeats rows. It sees rows [keep_first : n - drop_last] and is asked for
-    rows - keep_first rows, so that row t continues the source as if the dropped rows had never been learned; learned
-    rows that stay are then put back as they were stored, without a cast. Methods that read the kept rows are given
-    them too. Reserved rows are not among a table's rows here.
+    A shorter table is the first rows. The method works in float64, unless it repeats rows. It sees rows
+    [keep_first : n - drop_last], or also those before, and is asked for rows - keep_first rows; learned rows that stay
+    are then put back as they were stored. Reserved rows are not among a table's rows here.
     """
     options = options or MethodOptions()
     learned = len(table)

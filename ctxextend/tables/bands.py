@@ -53,10 +53,10 @@ COLUMNS = 64
 
 def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = None, **given: Any) -> tuple[str, str]:
     """Choose the settings of `bands` for a table, and say by which of its figures; arguments as there."""
-    split, sigma = choose_split(table, keep=keep, **given), given.get("sigma")
+    split = choose_split(table, keep=keep, **given)
     chosen = {
-        "sigma": split.sigma if sigma is None else sigma,
-        "repeat": given.get("repeat") or (split.repeat if split.sigma else None),
+        "sigma": split.sigma,
+        "repeat": (given.get("repeat") or split.repeat) if split.sigma else None,
         "gain": default_gain(split, len(table), rows) if gain is None else gain,
         "within": (split.head, split.stop),
     }
@@ -66,7 +66,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
     if not _can_be_split(table[split.head : split.stop]):
         what = "bands without a fast part: the rows are too few to part, or no numbers"
     elif not split.sigma:
-        figures = f" (smoothing {figures})" if sigma is None else ""
+        figures = f" (smoothing {figures})" if given.get("sigma") is None else ""
         what = f"bands without a fast part{figures}: the rows are stretched"
     else:
         what = f"bands with sigma {split.sigma:.3g} (it {figures}), repeat {split.repeat[0]}:{split.repeat[1]}"
@@ -85,7 +85,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
             lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf,
         ),
         "repeat": Setting("rows A to B-1 of the fast part repeat", "A:B with 0 <= A < B", None, read_rows),
-        "gain": Setting("rows move away from their mean by it", "above 0", None, float, lambda gain: 0 < gain < np.inf),
+        "gain": Setting("rows move from their mean by this factor", "above 0", None, float, lambda g: 0 < g < np.inf),
         "within": Setting("rows A to B-1 are typical, and split", "A:B with 0 <= A < B", None, read_rows),
     },
     keeps_learned_rows=False,
@@ -113,11 +113,9 @@ def bands(
     The slow band S is the rows smoothed by a Gaussian of `sigma` rows (local linear, so that its ends do not bend), the
     fast band F the residual. Row t is mean + gain·(S(u) - mean + F(v)): u is where linear interpolation that keeps both
     ends reads the table, and v advances row by row, from `repeat`'s end back to its start, blended over 8 rows on
-    either side. Rows at either end that are unlike the others take no part; those at the start stay, and so do `keep`
-    rows: the slow band is stretched from the last of them on, and held where all stay. At sigma 0 there is no fast
-    band, and it is linear interpolation, widened by `gain`. The idea is that of YaRN, which stretches slow rotations,
-    keeps fast ones, and sharpens attention with length. What is None is chosen from the table; see `choose_split` and
-    `default_gain`.
+    either side. Rows outside `within` take no part; those before it stay, and so do `keep` rows: the slow band is
+    stretched from the last of them on. At sigma 0 it is linear interpolation, widened by `gain`. The idea is YaRN's,
+    which stretches slow rotations and keeps fast ones. What is None is chosen from the table, see `choose_bands`.
 
     Source: our own; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions).
     """
@@ -204,9 +202,7 @@ class BandSplit:
     stop: int  # the row behind the last one that is like the others
     is_local: bool = False  # rows an eighth of the table apart have less than half in common of what neighbours have
     sigma: float = 0.0  # standard deviation of the Gaussian that gives the slow band, in rows; 0: nothing is repeated
-    # How far the fast band is from noise: the sum, over lags of up to 32 rows, of squared differences of its
-    # autocorrelation from that of noise.
-    noise_distance: float = 0.0
+    noise_distance: float = 0.0  # sum of squared differences of the fast band's autocorrelation from that of noise
     fast_share: float = 0.0  # of the variance of the rows, 0 to 1
     repeat: tuple[int, int] = (0, 0)  # the first row of the fast band that repeats, and the row behind the last
     match: float = 0.0  # how alike the rows around both ends of these are, -1 to 1
@@ -222,11 +218,10 @@ def choose_split(
 ) -> BandSplit:
     """Choose from a table alone, shape (n, d), float64, how it is split; what is given is taken as it is.
 
-    Sigma is where the valley begins that the spectrum of the rows has between what changes over the whole table and
-    what changes from row to row. Where the fast band is little, or has the autocorrelation of noise, sigma is 0. Of the
-    ranges of half the table, and up to 511 rows more, the one whose ends are most alike repeats; where they are much
-    alike, sigma is an eighth of the table, so that everything but its trend repeats. The first repetition begins behind
-    the `keep` rows that will stay.
+    Sigma is where the valley begins that the spectrum of the rows has between slow and fast; where the fast band is
+    little, or has the autocorrelation of noise, 0. Of the ranges of half the table, and up to 511 rows more, the one
+    whose ends are most alike repeats, from behind the `keep` rows on; where they are much alike, sigma is an eighth of
+    the table, so that everything but its trend repeats.
     """
     split = _typical_rows(table) if within is None else BandSplit(*within)
     source = table[split.head : split.stop]
@@ -270,19 +265,13 @@ def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list
 
 
 def default_gain(split: BandSplit, learned: int, rows: int) -> float:
-    """Return the factor by which a table of `learned` rows is widened when it grows to `rows`, at most 1.6.
-
-    1 + 0.2·log2(rows / learned), or where far rows are much like near ones 1 + 0.1·log2(rows / learned): longer texts
-    have more to attend to.
-    """
+    """Return 1 + `GAIN`, or where far rows are much like near ones `FAR_GAIN`, per doubling; at most `MAX_GAIN`."""
     doublings = np.log2(max(rows / max(learned, 1), 1))
     return float(min(1 + (GAIN if split.is_local else FAR_GAIN) * doublings, MAX_GAIN))
 
 
 def smoothed(rows: Rows, sigma: float) -> Rows:
     """Return rows smoothed by lines fitted around each by least squares, with Gaussian weights of `sigma` rows.
-
-    A line stays what it is, up to its ends.
 
     Source: local linear regression, Fan & Gijbels 1996, "Local Polynomial Modelling and Its Applications", section 2.3.
     """

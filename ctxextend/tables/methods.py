@@ -68,10 +68,7 @@ def copy(table: Rows, rows: int) -> Rows:
     when="long texts must work at once, and short ones may change",
 )
 def linear(table: Rows, rows: int) -> Rows:
-    """Stretch the table by linear interpolation: row t is read at source position t·(n-1)/(m-1).
-
-    The first row stays the first and the last the last, bit for bit, the convention that
-    `torch.nn.functional.interpolate` calls ``align_corners=True``.
+    """Read row t at source position t·(n-1)/(m-1), linearly: torch's ``align_corners=True``; both ends stay.
 
     Source: Dosovitskiy et al. 2020, section 3.2, arXiv:2010.11929 (2-D),
         and Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378 (text).
@@ -93,9 +90,8 @@ def linear(table: Rows, rows: int) -> Rows:
 def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) -> Rows:
     """Continue the table with Vaswani's sinusoids, or replace it by them.
 
-    ``new``: row i ≥ n is mean + s·PE(t), with PE(t) the sinusoid of the absolute position t = start + i, mean the
-    source rows' mean, s = median‖pᵢ - mean‖ / ‖PE(t)‖, so that new rows lie where learned ones do. ``all``: every row
-    is PE(t), unscaled, and `table` is not read. `start` is the absolute position of the first source row.
+    ``new``: row i ≥ n is mean + s·PE(t), with PE(t) the sinusoid of the absolute position t = start + i and s such that
+    it is as far from the rows' mean as the median row. ``all``: every row is PE(t), unscaled; `table` is not read.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
@@ -119,11 +115,9 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) ->
     when="as linear, where the table is smooth and its norms must not shrink between rows",
 )
 def cubic(table: Rows, rows: int) -> Rows:
-    """Stretch the table by cubic convolution: row t is read at source position t·(n-1)/(m-1), from the four around it.
+    """Read row t at source position t·(n-1)/(m-1), from the four rows around it; both ends stay.
 
-    The kernel is Keys' with a = -0.75, as of `torch.nn.functional.interpolate` in mode ``bicubic`` with
-    ``align_corners=True``: both ends stay, bit for bit. Beyond its ends the table goes on with its first and its last
-    row. Between rows that differ much it overshoots them.
+    The kernel is Keys' with a = -0.75, as of `torch.nn.functional.interpolate` in mode ``bicubic``.
 
     Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages 1153-1160.
     """
@@ -161,7 +155,7 @@ def nearest(table: Rows, rows: int) -> Rows:
     repeats_rows=True,
 )
 def mirror(table: Rows, rows: int) -> Rows:
-    """Fill the new rows by going back and forth through the learned ones, so that neighbours stay neighbours.
+    """Go back and forth through the learned rows, so that neighbours stay neighbours.
 
     Source: our own, as numpy.pad does it in mode "reflect".
     """
@@ -180,9 +174,7 @@ def mirror(table: Rows, rows: int) -> Rows:
     keep_first=20,
 )
 def stretch(table: Rows, rows: int) -> Rows:
-    """Stretch the table by linear interpolation in equal steps, and go on past its last row.
-
-    Row t is read at source position t·n/m. Behind the last source row it is extrapolated along the last step.
+    """Read row t at source position t·n/m, linearly, and past the last row along the last step.
 
     Source: Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378; `load_from_clip`, 77 to 248.
     """
@@ -206,10 +198,9 @@ def stretch(table: Rows, rows: int) -> Rows:
     max_rows=lambda learned: learned**2,
 )
 def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
-    """Write each position in two digits to the base n, and add a row for each digit.
+    """Write each position in two digits to the base n, and add a row for each digit: n² at most; the first n stay.
 
-    Row i·n + j is a·u_i + (1-a)·u_j, with u = (p - a·p_0) / (1-a), p the source rows; so the first n rows stay, and
-    there are n² at most. At a = 0.5 the digits could not be told apart.
+    Row i·n + j is a·u_i + (1-a)·u_j, with u = (p - a·p_0) / (1-a), p the source rows.
 
     Source: Su Jianlin 2020, kexue.fm/archives/7947, and his bert4keras.
     """
@@ -268,9 +259,7 @@ def mean(table: Rows, rows: int) -> Rows:
     when="a comparison needs a baseline, as if the new positions were trained from scratch",
 )
 def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
-    """Draw the new rows from a normal distribution with each column's mean and standard deviation in the learned ones.
-
-    Rows are drawn in order: a longer table begins with a shorter one's.
+    """Draw the new rows, in order, with each column's mean and standard deviation in the learned ones.
 
     Source: our own, the baseline; each column's mean and deviation after Hewitt 2021, as for `mean`.
     """
@@ -296,8 +285,7 @@ def spectral(table: Rows, rows: int) -> Rows:
     """Continue the leading components of the learned rows as sinusoids.
 
     The 64 leading principal components, as curves over the positions, are fitted together by a constant and up to 16
-    sinusoids of common frequencies, of half a cycle per table or more, and the new rows continue the fit. The residual
-    is left out. No new row is farther from the mean row than twice the farthest learned one.
+    sinusoids of common frequencies. No new row is farther from the mean row than twice the farthest learned one.
 
     Source: our own; frequencies after Zechmeister & Kuerster 2009, section 2, arXiv:0901.2573.
     """
@@ -376,8 +364,8 @@ def _interpolated(
 ) -> Rows:
     """Return source rows, each moved by shares of the differences between others; beyond its ends the table goes on.
 
-    Row t starts from source row `start[t]`. Where it `is_between`, each step adds a share of the difference between the
-    rows that it leads to and from, of shape (m,) each; elsewhere no other row is read, since that may hold NaN.
+    Row t starts from source row `start[t]`. Where it `is_between`, each step adds a share of the difference between two
+    rows, of shape (m,) each; elsewhere no other row is read, since that may hold NaN.
     """
     result = np.empty((len(start), table.shape[1]))
     for first in range(0, len(start), BLOCK_ROWS):
@@ -454,7 +442,7 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         settings=settings,
         when="you try it",
         source="ctxextend.register_method",
-        convention="a function of the user's own, which no recipe holds",
+        convention="a function of the user's own",
         short_inputs="short texts may change too",
         long_inputs="what it makes of new positions is not known",
         tolerance=LAPACK_TOLERANCE,
