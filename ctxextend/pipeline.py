@@ -16,7 +16,7 @@ from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Recipe
-from ctxextend.recipe_file import RecipeFile, SourceHashes, read_recipe, source_hashes, table_methods
+from ctxextend.recipe_file import RecipeFile, read_recipe, source_hashes, table_methods
 from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def run_recipe(
 def plan_run(written: RecipeFile) -> ResizePlan | None:
     """See that a run's source is what its recipe says, and plan its resize if there is one; nothing is written."""
     recipe, hashes = written.recipe, source_hashes(written.provenance)
-    if recipe.resize is None and hashes == SourceHashes():
+    if recipe.resize is None and not hashes:
         return None
     checkpoint = open_reference(recipe.checkpoint)
     check_source(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")

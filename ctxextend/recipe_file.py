@@ -38,6 +38,8 @@ KINDS: dict[Any, str] = {
 }
 # How a message names a key.
 NAMED = re.compile(r"(?:--|There is no )([a-z][a-z-]*)")
+# Of all weights of a source; see `Checkpoint.weights_fingerprint`. No tensor is called so.
+FINGERPRINT = "source_fingerprint"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 # No recipe needs more; a stranger's may hold so much that reading it takes minutes.
 MAX_CHARACTERS = 200_000
@@ -330,13 +332,6 @@ def _given(settings: Any) -> dict[str, Any]:
 # ---- the recipe beside an output
 
 
-class SourceHashes(NamedTuple):
-    """What a recipe says of the weights that its output was made of, as far as it does."""
-
-    tables: Mapping[str, str] = {}  # SHA-256 of its tables, by their names
-    fingerprint: str | None = None  # see `Checkpoint.weights_fingerprint`
-
-
 @dataclass(frozen=True)
 class Provenance:
     """How an output came about, as the recipe beside it says."""
@@ -351,7 +346,7 @@ class Provenance:
     methods: Mapping[str, str] = field(default_factory=dict)  # that made each table's rows, where they differ
     # The rows that each table had before and had then, as far as the recipe says so.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    hashes: SourceHashes = field(default_factory=SourceHashes)
+    hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
     values: Mapping[str, Any] = field(default_factory=dict)  # the whole of the file, as plain values
     # The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.
     before: "Provenance | None" = None
@@ -392,7 +387,7 @@ class BaseCheckpoint:
     """The base checkpoint of what was resized or trained."""
 
     ref: CheckpointRef
-    hashes: SourceHashes = field(default_factory=SourceHashes)  # that its weights should have
+    hashes: Mapping[str, str] = field(default_factory=dict)  # that its weights should have; see `source_hashes`
     chain: tuple[Provenance, ...] = ()  # what was made of it, the newest first; empty where the user named the base
 
 
@@ -459,12 +454,11 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
 
 
-def source_hashes(facts: Mapping[str, Any]) -> SourceHashes:
-    """Return what a file's ``provenance`` says of the weights that its output was made of."""
+def source_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of a source's tables by name, then its `FINGERPRINT`, as far as a ``provenance`` has them."""
     found = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
-    tables = {name: value for name, value in found.items() if SHA256.fullmatch(value)}
-    fingerprint = str(facts.get("source_fingerprint"))
-    return SourceHashes(tables, fingerprint if SHA256.fullmatch(fingerprint) else None)
+    found[FINGERPRINT] = str(facts.get(FINGERPRINT))
+    return {name: value for name, value in found.items() if SHA256.fullmatch(value)}
 
 
 def table_methods(written: RecipeFile) -> dict[str, str]:

@@ -18,10 +18,7 @@ def run(
     recipe: Annotated[
         Path, typer.Argument(metavar="RECIPE", readable=False, help="A recipe file, or a name that `recipes` lists.")
     ],
-    changes: Annotated[
-        list[str] | None,
-        options.basic("--set KEY=VALUE", "Replace a value of the recipe."),
-    ] = None,
+    changes: Annotated[list[str] | None, options.basic("--set KEY=VALUE", "Replace a value of the recipe.")] = None,
     output: Annotated[Path | None, options.output_folder("what the recipe says")] = None,
     force: options.Force = False,
     resume: options.Resume = False,
@@ -47,6 +44,8 @@ def run(
     sink = Output(as_json, quiet)
     written = read_recipe(recipe, changes or ())
     asked, plan = written.recipe, plan_run(written)
+    if push_to_hub and plan is None and asked.train is None:
+        raise typer.BadParameter("--push-to-hub: this recipe makes no checkpoint.")
     if plan is not None:
         sink.note(*plan.notes)
         sink.warning(*plan.warnings)

@@ -22,7 +22,7 @@ from ctxextend.models.load import Loaded, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import SourceHashes, read_provenance, trainings
+from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 
 if TYPE_CHECKING:
     import torch
@@ -158,10 +158,10 @@ class EvalModel:
         return self.max_len - self.tokenizer.num_special
 
 
-def open_files(opened: OpenedModel, hashes: SourceHashes | None = None) -> ModelFiles:
+def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
     """Read the tokenizer of a checkpoint, and the size of the table that reads its texts; see `check_source`."""
     checkpoint, (place, name) = opened.checkpoint, opened.tables[0]
-    check_source(checkpoint, opened.ref, hashes or SourceHashes())
+    check_source(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
     rows = describe_table(checkpoint, name)[0][0]
     check_rows(place, rows, name)
@@ -171,18 +171,20 @@ def open_files(opened: OpenedModel, hashes: SourceHashes | None = None) -> Model
     return ModelFiles(**vars(opened), rows=rows, tokenizer=tokenizer)
 
 
-def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: SourceHashes, then: str = "then") -> None:
+def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
     """Refuse a checkpoint whose weights are not those that a recipe records: tables whole, others by samples."""
-    said = f"{ref.source} is no longer what it was {then}"
-    for name, known in hashes.tables.items():
-        if name not in checkpoint.names or table_hash(read_floats(checkpoint.names[name], name)) != known:
-            raise CheckpointError(f"{said}: its table {name} is another.")
-    if hashes.fingerprint is not None and checkpoint.weights_fingerprint() != hashes.fingerprint:
-        raise CheckpointError(f"{said}: its tables are the same, and other weights changed.")
+    for name, known in hashes.items():
+        if name == FINGERPRINT:
+            found, what = checkpoint.weights_fingerprint(), "its tables are the same, and other weights changed"
+        else:
+            file, what = checkpoint.names.get(name), f"its table {name} is another"
+            found = table_hash(read_floats(file, name)) if file else ""
+        if found != known:
+            raise CheckpointError(f"{ref.source} is no longer what it was {then}: {what}.")
 
 
 def open_eval_model(
-    ref: CheckpointRef, precision: str = "auto", hashes: SourceHashes | None = None, device: str | None = None
+    ref: CheckpointRef, precision: str = "auto", hashes: Mapping[str, str] | None = None, device: str | None = None
 ) -> EvalModel:
     """Load a checkpoint with its tokenizer; see `open_files` and `load_eval_model`."""
     return load_eval_model(open_files(open_model(ref), hashes), precision, device)

@@ -3,9 +3,10 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,6 @@ from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resi
 from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, UNCHANGED
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
-
-# Stands in a recipe, numbered, for a hash that is not known yet: as long, and with a letter that none has.
-UNKNOWN_HASH = "{:x>64}"
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,7 @@ class ResizePlan:
 
     @cached_property
     def texts(self) -> Mapping[str, bytes]:
-        """Every text file that is edited or made, by its path below the output; `UNKNOWN_HASH` for the hashes."""
+        """Every text file that is edited or made, by its path below the output; the recipe's hashes are not known."""
         checkpoint = self.checkpoint
         texts = dict(checkpoint.made)
         for name in dict.fromkeys(change.file for change in self.edits):
@@ -260,8 +258,9 @@ class ResizePlan:
         texts |= {RECIPE_FILE: self._recipe(self.default_output), CARD_FILE: self._card()}
         return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
-    def _recipe(self, folder: Path) -> str:
-        source = self.checkpoint.source
+    def _recipe(self, folder: Path, hashes: Iterable[str] = repeat("x" * 64)) -> str:
+        """Return the recipe of an output, with the source's fingerprint and each table's hash before and after."""
+        source, known = self.checkpoint.source, iter(hashes)
         # A branch may move on: the commit is written down.
         pinned = source.kind == "hub" and source.revision is not None
         ref = replace(self.ref, revision=source.revision) if pinned else self.ref
@@ -277,20 +276,20 @@ class ResizePlan:
             "method": stated.method,
             **({"convention": self._made_by.facts.convention} if self.makes_rows else {}),
             "revision": source.revision,
-            "source_fingerprint": UNKNOWN_HASH.format(2 * len(self.tables)),
+            "source_fingerprint": next(known),
             "tables": [
                 {
                     "name": table.name,
                     **({"method": own[table.name]} if table.name in own else {}),
                     "rows_before": table.rows_before,
                     "rows_after": table.rows_after,
-                    "sha256_before": UNKNOWN_HASH.format(2 * number),
-                    "sha256_after": UNKNOWN_HASH.format(2 * number + 1),
+                    "sha256_before": next(known),
+                    "sha256_after": next(known),
                 }
-                for number, table in enumerate(self.tables)
+                for table in self.tables
             ],
             "versions": versions,
-            **({"source_trainings": known} if (known := trainings(read_provenance(self.checkpoint))) else {}),
+            **({"source_trainings": texts} if (texts := trainings(read_provenance(self.checkpoint))) else {}),
         }
         return yaml_text(recipe_values(Recipe(ref, stated)) | {"provenance": provenance}, folder)
 
@@ -375,7 +374,7 @@ class ResizePlan:
         began, checkpoint = time.perf_counter(), self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
-        warnings, hashes = list(self.warnings), list[str]()
+        warnings, hashes = list(self.warnings), [checkpoint.weights_fingerprint()]
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
         tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, sum(sizes.values())
@@ -397,9 +396,7 @@ class ResizePlan:
                 elif bad_now:
                     what = f"{bad_now} new rows of {table.name} go beyond what {table.dtype} can hold"
                     warnings.append(f"{what}, and are infinite.")
-            hashes.append(checkpoint.weights_fingerprint())
-            for number, known in enumerate(hashes):
-                texts[RECIPE_FILE] = texts[RECIPE_FILE].replace(UNKNOWN_HASH.format(number).encode(), known.encode())
+            texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", UNDECODED)
             write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
