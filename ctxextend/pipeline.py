@@ -11,7 +11,7 @@ from ctxextend.errors import RecipeError
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.json_output import not_in_json
+from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -28,8 +28,8 @@ Stages = Callable[[str, str], AbstractContextManager[Progress]]
 Folder = str | os.PathLike[str] | None
 
 
-@dataclass(frozen=True)
-class RunResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class RunResult(Result, shows="output"):
     """What became of a run."""
 
     output: Path | None = None  # the new folder, where one was asked for

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import wraps
 from typing import Any, TypeVar
 
 from ctxextend.checkpoints.filenames import stays_inside
@@ -122,7 +123,7 @@ def split_ref(reference: str | os.PathLike[str], settings: Mapping[str, Any]) ->
 
 
 def takes(*kinds: type, without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """Have a function with ``**settings`` show the fields of these dataclasses in its signature."""
+    """Have a function with ``**settings`` take the fields of these dataclasses only, and show them in its signature."""
 
     def show(function: Function) -> Function:
         signature = inspect.signature(function)
@@ -132,8 +133,16 @@ def takes(*kinds: type, without: Collection[str] = ()) -> Callable[[Function], F
             if known.name not in {*signature.parameters, *without}:
                 kind = inspect.Parameter.KEYWORD_ONLY
                 settings[known.name] = inspect.Parameter(known.name, kind, default=known.default, annotation=known.type)
-        function.__signature__ = signature.replace(parameters=[*named, *settings.values()])  # type: ignore[attr-defined]
-        return function
+        shown = signature.replace(parameters=[*named, *settings.values()])
+
+        @wraps(function)
+        def call(*given: Any, **settings: Any) -> Any:
+            if unknown := settings.keys() - shown.parameters.keys():
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}")
+            return function(*given, **settings)
+
+        call.__signature__ = shown  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
 
     return show
 

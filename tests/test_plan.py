@@ -187,7 +187,8 @@ def test_resize_recipe_states_what_the_method_took(
 def test_resize_takes_numpys_numbers(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     to: Any = np.int64(NEW)
-    plan = plan_resize(source, to, "hierarchical", keep_first=np.int32(1))
+    keep_first: Any = np.int32(1)
+    plan = plan_resize(source, to, "hierarchical", keep_first=keep_first)
     values = to_json(plan)
     assert (values["keep_first"], type(plan.max_len_after)) == (1, int)
     plan.execute(tmp_path / "out")
@@ -411,9 +412,9 @@ def test_resize_of_names_that_are_no_text(make_pico: MakePico, tmp_path: Path) -
 
 
 def test_public_names_are_documented_and_real() -> None:
-    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 43
+    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 44
     for name in ctxextend.__all__:
         value = getattr(ctxextend, name)
         assert isinstance(value, str) or value.__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = ctxextend.nothing
+        _ = ctxextend.nothing  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ctxextend.errors import counted
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation
-from ctxextend.json_output import not_in_json
+from ctxextend.json_output import Result, not_in_json
 from ctxextend.tables.method_facts import method_text
 
 # What methods are ranked by: language models by their loss, less being better, and encoders by the mean of 1 / rank of
@@ -44,8 +44,8 @@ class Outcome:
         return None if positions is None else positions.changes.get(SLIDING)
 
 
-@dataclass(frozen=True)
-class Row:
+@dataclass(frozen=True, eq=False, repr=False)
+class Row(Result, shows="method keeps_learned_rows"):
     """One method."""
 
     method: str  # its name, with its flags as they are typed where any were given: ``linear --keep-first 20``
@@ -62,8 +62,8 @@ class Row:
         return self.trained or self.untrained
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Result, shows="source max_len_before max_len_after metric complete"):
     """Methods on one model, one text and one seed."""
 
     source: str  # the model, as the user named it
@@ -133,8 +133,8 @@ class Trial:
         return method_text("bands", texts)
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(Result, shows="method metric windows length"):
     """What a text says of the numbers of `bands`."""
 
     metric: str  # `LOSS` or `RECIPROCAL_RANK`

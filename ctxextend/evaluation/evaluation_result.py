@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.json_output import not_in_json
+from ctxextend.json_output import Result, not_in_json
 
 # How a text is read: by the model as it is, and by the base in pieces that it can read.
 MODEL, TRUNCATED, SLIDING, CHUNKS = "model", "truncated", "sliding", "chunks"
@@ -180,8 +180,8 @@ class Retrieval:
     ways: Mapping[str, Recall]  # by how documents were read: `TRUNCATED` and `CHUNKS` by the base, `MODEL`
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Result, shows="source base max_len tokens complete"):
     """What a context length is worth, on one text."""
 
     source: str  # what was measured

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import counted
 from ctxextend.families.lookup import TableLocation
-from ctxextend.json_output import not_in_json, to_json
+from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
 
 # Findings of one kind that are told one by one.
 TOLD = 6
 
 
-@dataclass(frozen=True)
-class TableReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"):
     """One position table and its figures.
 
     Rows count from the tensor's first, reserved rows included; positions from the first row behind those.
@@ -178,8 +178,8 @@ class ClientLimit:
     beyond: str
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Inspection(Result, shows="source family verdict"):
     """What was found in a checkpoint."""
 
     source: str  # as the user named it

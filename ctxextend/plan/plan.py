@@ -20,7 +20,7 @@ from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
 from ctxextend.errors import ResizeError, printable
-from ctxextend.json_output import not_in_json
+from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.edits import BufferPlan, TablePlan, make_buffer, plan_buffers, plan_edits, plan_tables, with_length
 from ctxextend.plan.find_tables import OpenedModel, describe_table, open_model
 from ctxextend.plan.output_files import (
@@ -43,8 +43,8 @@ from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
 
-@dataclass(frozen=True)
-class ResizePlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class ResizePlan(Result, shows="family method max_len_before max_len_after"):
     """Everything a resize will do, known before it is done; `execute` does it."""
 
     model: OpenedModel = field(metadata=not_in_json)  # the source, opened and recognised
@@ -422,8 +422,8 @@ class ResizePlan:
             raise ResizeError(f"{what} does not fit in this machine's memory.", "Give a smaller --to.") from None
 
 
-@dataclass(frozen=True)
-class ResizeResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class ResizeResult(Result, shows="output seconds"):
     """What became of a plan; its JSON is the plan's, and its own fields."""
 
     plan: ResizePlan = field(metadata=not_in_json)

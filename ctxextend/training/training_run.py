@@ -27,7 +27,7 @@ from ctxextend.checkpoints.atomic_output import (
     remove_stale,
 )
 from ctxextend.errors import TrainingError
-from ctxextend.json_output import not_in_json
+from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe_file import MACHINE_KEYS
 
 RUN_FILE = "run.json"
@@ -159,8 +159,8 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.signal, self.step, self.folder = signal, step, folder
 
 
-@dataclass(frozen=True)
-class TrainResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainResult(Result, shows="source output steps loss_before loss_saved"):
     """A training run that finished."""
 
     output: Path  # the folder that was written

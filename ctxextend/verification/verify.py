@@ -22,7 +22,7 @@ from ctxextend.errors import (
     SourceError,
     VerificationError,
 )
-from ctxextend.json_output import not_in_json
+from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -44,8 +44,8 @@ TRAINED = "That it was trained, and what, is its recipe's word alone."
 NEAREST = "the nearest of all methods"
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, eq=False, repr=False)
+class Verification(Result, shows="conclusion"):
     """What was found of two checkpoints."""
 
     base: str  # as the user named it

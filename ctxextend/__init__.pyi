@@ -1,0 +1,314 @@
+"""The public names, as editors and type checkers see them; written by `python -m tests.stubs`."""
+
+from collections.abc import Callable, Collection, Sequence
+from os import PathLike
+from typing import Any
+
+from torch.nn import Module
+
+from ctxextend.comparison.compare import ComparisonInterrupted
+from ctxextend.comparison.comparison_result import Calibration, Comparison
+from ctxextend.errors import (
+    CheckpointError,
+    CtxextendError,
+    DataError,
+    OutputError,
+    RecipeError,
+    ResizeError,
+    SourceError,
+    TrainingError,
+    UnsupportedModelError,
+    VerificationError,
+)
+from ctxextend.evaluation.evaluate import EvaluationInterrupted
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.families.lookup import FamilyTable
+from ctxextend.inspection.table_report import ClientLimit, Inspection, Limit, TableReport
+from ctxextend.pipeline import RunInterrupted, RunResult
+from ctxextend.plan.edits import TablePlan
+from ctxextend.plan.plan import ResizePlan, ResizeResult
+from ctxextend.progress import Progress
+from ctxextend.recipe import Recipe
+from ctxextend.tables.method_facts import Method
+from ctxextend.training.training_run import TrainingInterrupted, TrainResult
+from ctxextend.verification.checks import Check
+from ctxextend.verification.verify import Verification
+from ctxextend.version import __version__
+
+__all__ = [
+    "Calibration",
+    "Check",
+    "CheckpointError",
+    "ClientLimit",
+    "Comparison",
+    "ComparisonInterrupted",
+    "CtxextendError",
+    "DataError",
+    "Evaluation",
+    "EvaluationInterrupted",
+    "FamilyTable",
+    "Inspection",
+    "Limit",
+    "Method",
+    "OutputError",
+    "RecipeError",
+    "ResizeError",
+    "ResizePlan",
+    "ResizeResult",
+    "RunInterrupted",
+    "RunResult",
+    "SourceError",
+    "TablePlan",
+    "TableReport",
+    "TrainResult",
+    "TrainingError",
+    "TrainingInterrupted",
+    "UnsupportedModelError",
+    "Verification",
+    "VerificationError",
+    "__version__",
+    "calibrate",
+    "compare",
+    "evaluate",
+    "extend_model",
+    "inspect",
+    "list_families",
+    "list_methods",
+    "plan_resize",
+    "register_method",
+    "resize",
+    "run",
+    "train",
+    "verify",
+]
+
+def calibrate(
+    reference: str | PathLike[str],
+    to: int,
+    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    method: str = "bands",
+    tokens: int = 65536,
+    precision: str = "auto",
+    seed: int = 0,
+    text_field: str = "text",
+    progress: Progress = ...,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tokenizer: str | None = None,
+    keep_first: int | None = None,
+    drop_last: int = 0,
+    part: str | None = None,
+    fix_limits: bool = False,
+    copy_code: bool = False,
+) -> Calibration:
+    """Choose the numbers of `bands` by what they are worth on a text."""
+
+def compare(
+    reference: str | PathLike[str],
+    to: int,
+    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    methods: Sequence[str] = (),
+    steps: int = 0,
+    progress: Progress = ...,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tokenizer: str | None = None,
+    base: str | PathLike[str] | None = None,
+    length: Sequence[int] = (),
+    tokens: int = 65536,
+    batch_size: int = 8,
+    precision: str = "auto",
+    seed: int = 0,
+    measure: Sequence[str] = (),
+    text_field: str = "text",
+    device: str | None = None,
+    threads: int | None = None,
+    seq_len: int | None = None,
+    window: int | None = None,
+    window_skip: bool = False,
+    trainable: str = "positions",
+    lr: float | None = None,
+    weight_decay: float = 0.0,
+    per_device_batch_size: int | None = None,
+    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    eval_every: int | None = None,
+    save_every: int | None = None,
+    save: str = "best",
+    report_to: str = "none",
+    dtype: str | None = None,
+    copy_code: bool = False,
+) -> Comparison:
+    """Rank methods by what they are worth on one model, one text and one seed."""
+
+def evaluate(
+    reference: str | PathLike[str],
+    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    progress: Progress = ...,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tokenizer: str | None = None,
+    base: str | PathLike[str] | None = None,
+    no_base: bool = False,
+    length: Sequence[int] = (),
+    tokens: int = 65536,
+    batch_size: int | None = None,
+    precision: str = "auto",
+    seed: int = 0,
+    measure: Sequence[str] = (),
+    text_field: str = "text",
+    device: str | None = None,
+    threads: int | None = None,
+) -> Evaluation:
+    """Measure what a checkpoint's context length is worth, on a text."""
+
+def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
+    """Return the tables of model types, sorted by model type."""
+
+def inspect(
+    reference: str | PathLike[str],
+    *,
+    part: str | None = None,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tensor: str | None = None,
+    config_key: str | None = None,
+    reserved_rows: int = 0,
+    tokenizer: str | None = None,
+) -> Inspection:
+    """Look at a checkpoint's position tables and at everything that states their length."""
+
+def extend_model(
+    model: Module,
+    to: int,
+    method: str | None = None,
+    *,
+    keep_first: int | None = None,
+    drop_last: int = 0,
+    part: str | None = None,
+) -> None:
+    """Give a loaded transformers model another context length, in place."""
+
+def run(
+    recipe: str | PathLike[str] | Recipe,
+    output: str | PathLike[str] | None = None,
+    *,
+    changes: Sequence[str] = (),
+    force: bool = False,
+    resume: bool = False,
+) -> RunResult:
+    """Do what a recipe file asks for: resize, train and evaluate, one behind the other."""
+
+def plan_resize(
+    reference: str | PathLike[str],
+    to: int,
+    method: str | None = None,
+    *,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tensor: str | None = None,
+    config_key: str | None = None,
+    reserved_rows: int = 0,
+    tokenizer: str | None = None,
+    keep_first: int | None = None,
+    drop_last: int = 0,
+    part: str | None = None,
+    fix_limits: bool = False,
+    copy_code: bool = False,
+) -> ResizePlan:
+    """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read."""
+
+def resize(
+    reference: str | PathLike[str],
+    to: int,
+    method: str | None = None,
+    *,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tensor: str | None = None,
+    config_key: str | None = None,
+    reserved_rows: int = 0,
+    tokenizer: str | None = None,
+    keep_first: int | None = None,
+    drop_last: int = 0,
+    part: str | None = None,
+    fix_limits: bool = False,
+    copy_code: bool = False,
+) -> ResizeResult:
+    """Plan a resize and carry it out: `plan_resize` and `ResizePlan.execute` in one."""
+
+def list_methods() -> list[Method]:
+    """Return every method, the default first."""
+
+def register_method(name: str, function: Callable[..., Any]) -> None:
+    """Register a function as a method that `resize`, `extend_model` and `compare` take by its name."""
+
+def train(
+    reference: str | PathLike[str],
+    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    steps: int,
+    *,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
+    resume: bool = False,
+    progress: Progress = ...,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tokenizer: str | None = None,
+    text_field: str = "text",
+    seq_len: int | None = None,
+    window: int | None = None,
+    window_skip: bool = False,
+    trainable: str = "positions",
+    lr: float | None = None,
+    weight_decay: float = 0.0,
+    batch_size: int = 8,
+    per_device_batch_size: int | None = None,
+    precision: str = "auto",
+    seed: int = 0,
+    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    eval_every: int | None = None,
+    save_every: int | None = None,
+    save: str = "best",
+    report_to: str = "none",
+    base: str | PathLike[str] | None = None,
+    dtype: str | None = None,
+    copy_code: bool = False,
+    device: str | None = None,
+    threads: int | None = None,
+) -> TrainResult:
+    """Train a checkpoint for a short while, and write it as a new folder."""
+
+def verify(
+    reference: str | PathLike[str],
+    base: str | PathLike[str] | None = None,
+    *,
+    deep: bool = False,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tensor: str | None = None,
+    config_key: str | None = None,
+    reserved_rows: int = 0,
+    tokenizer: str | None = None,
+) -> Verification:
+    """Verify that a checkpoint is its base checkpoint with resized position tables, and nothing else."""
