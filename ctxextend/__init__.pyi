@@ -84,7 +84,7 @@ __all__ = [
 
 def calibrate(
     reference: str | PathLike[str],
-    to: int,
+    to: int | str,
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     method: str = "bands",
@@ -108,7 +108,7 @@ def calibrate(
 
 def compare(
     reference: str | PathLike[str],
-    to: int,
+    to: int | str,
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     methods: Sequence[str] = (),
@@ -190,7 +190,7 @@ def inspect(
 
 def extend_model(
     model: Module,
-    to: int,
+    to: int | str,
     method: str | None = None,
     *,
     keep_first: int | None = None,
@@ -211,7 +211,7 @@ def run(
 
 def plan_resize(
     reference: str | PathLike[str],
-    to: int,
+    to: int | str,
     method: str | None = None,
     *,
     revision: str | None = None,
@@ -232,7 +232,7 @@ def plan_resize(
 
 def resize(
     reference: str | PathLike[str],
-    to: int,
+    to: int | str,
     method: str | None = None,
     *,
     output: str | PathLike[str] | None = None,
