@@ -90,6 +90,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def size_text(count: float) -> str:
+    """Return a number of bytes as people read it: ``512 bytes``, ``4.0 MB``."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return counted(int(count), "byte")
+
+
+def time_text(seconds: float) -> str:
+    """Return a duration as people read it: ``13 ms``, ``4.0 s``, ``2.5 min``."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:,.1f} min"
+
+
 def one_line(error: object, most: int = 300) -> str:
     """Return what another library's exception says, in one line of so many characters at most."""
     return " ".join(str(error).split())[:most]

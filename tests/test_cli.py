@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
-from ctxextend.cli.app import COMMANDS, app_of
-from ctxextend.errors import printable
+from ctxextend.cli.app import app_of
+from ctxextend.errors import printable, size_text, time_text
 from ctxextend.tables.methods import METHODS, list_methods
 from tests import pico
 from tests.terminal import on_terminal
@@ -32,16 +33,37 @@ def test_resize_prints_the_output_on_stdout_and_the_rest_on_stderr() -> None:
     done = run("resize", "tiny-gpt2", "--to", "512")
     assert (done.exit_code, done.stdout) == (0, "tiny-gpt2-512\n")
     assert "128 -> 512 positions, copy" in done.stderr
-    last = done.stderr.splitlines()[-1]
+    *_, cost, last = done.stderr.splitlines()
+    assert re.fullmatch(r"\d+\.\d MB in \d+(\.\d)? m?s", cost)
     assert "It has not been trained at 512" in last
     assert "order breaks at each seam" in last
-    assert "inspect tiny-gpt2-512; to prove: ctxextend verify tiny-gpt2-512; to train: ctxextend tr" in last
-    assert all(name in COMMANDS for name in re.findall(r"ctxextend (\w+)", last))
-    python = re.search(r"python -c '([^']*)'", last)
-    assert python
-    exec(python[1], {})
     quiet = run("resize", "tiny-gpt2", "--to", "512", "--quiet", "--force")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "tiny-gpt2-512\n", "")
+
+
+def test_next_commands_are_three_at_most_a_line_each_and_on_a_terminal_alone() -> None:
+    command, environment = [*COMMAND, "resize", "tiny-gpt2", "--to", "512"], os.environ | {"TERM": "xterm"}
+    _, shown = on_terminal(command, environment).split("Next:\n")
+    train, verify, load = (line.strip() for line in shown.splitlines())
+    assert (train, verify) == (
+        "ctxextend train tiny-gpt2-512 --data TEXT --steps 200",
+        "ctxextend verify tiny-gpt2-512",
+    )
+    exec(shlex.split(load)[2], {})
+    assert "Next" not in on_terminal([*command, "--quiet", "--force"], environment)
+    assert "ctxextend verify" not in on_terminal([*command, "--verify", "--force"], environment)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(1, "1 byte"), (999, "999 bytes"), (4_000_000, "4.0 MB"), (2.5e12, "2,500.0 GB")]
+)
+def test_size_text_is_decimal_with_one_digit(count: float, shown: str) -> None:
+    assert size_text(count) == shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.0131, "13 ms"), (4.04, "4.0 s"), (150, "2.5 min")])
+def test_time_text_has_the_unit_that_people_use(seconds: float, shown: str) -> None:
+    assert time_text(seconds) == shown
 
 
 def test_resize_says_what_it_left_out_of_a_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
@@ -83,7 +105,7 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
         "tokenizer_config.json: model_max_length unset -> 40 (it stated no limit, and longer texts would fail)",
         "would make short ones as slow as long ones",
         "leave out tf_model.h5 (TensorFlow weights, not rewritten)",
-        f"write     {plan_resize(source, to=40).bytes_to_write:,} bytes",
+        f"write     {plan_resize(source, to=40).bytes_to_write / 1e3:.1f} kB",
     ):
         assert line in done.stdout
     Path("mine").mkdir()

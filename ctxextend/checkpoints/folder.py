@@ -31,7 +31,7 @@ from ctxextend.checkpoints.filenames import (
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
 from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, holds, leads_out, no_check, not_a_file
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, size_text
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -96,7 +96,7 @@ class Checkpoint:
             size = sum(path.stat().st_size for path in in_memory)
             why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
             names = ", ".join(path.name for path in in_memory)
-            notes.append(f"{names} {why}: reading it takes {size:,} bytes of memory.")
+            notes.append(f"{names} {why}: reading it takes {size_text(size)} of memory.")
         return tuple(notes)
 
     @cached_property

@@ -180,7 +180,7 @@ def _print_version(wanted: bool) -> None:
 def ctxextend(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, help="Print the version.")] = False,
 ) -> None:
-    """Give a checkpoint's position table another length, and change nothing else.
+    """Resize learned position embeddings; everything else stays byte-identical.
 
     Example: ctxextend resize tiny-gpt2 --to 512
     """

@@ -51,17 +51,14 @@ def compare(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Rank methods by what they are worth on a model and a text of yours.
+    """Benchmark resize methods on your model and text.
 
     Examples:
-        ctxextend compare tiny-gpt2 --to 512 --data book.txt
         ctxextend compare gpt2 --to 4096 --data a.jsonl --method linear --method copy
         ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
-        ctxextend compare tiny-gpt2 --to 512 --data book.txt --report page.html
 
-    The model is loaded once, and nothing but its position table is changed from one method to the next. Language models
-    are ranked by their loss on windows of N tokens, encoders by the documents that they find; with --steps, by what
-    they are worth after a short training on the rest of the text.
+    Language models are ranked by their loss on windows of N tokens, encoders by the documents they find; with --steps,
+    after that much training on the rest of the text.
     """
     flags = locals()
     from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model

@@ -22,7 +22,7 @@ def demo(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Resize the bundled checkpoint, let it write, and compare methods.
+    """Run a guided demo on the bundled model.
 
     Examples:
         ctxextend demo

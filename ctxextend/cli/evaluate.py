@@ -53,15 +53,14 @@ def evaluate(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure what a context length is worth, on a text of yours.
+    """Measure how much a longer context helps on your text.
 
     Examples:
-        ctxextend evaluate tiny-gpt2-512 --data book.txt
         ctxextend evaluate gpt2-4096 --data articles.jsonl --length 1024 --length 4096
         ctxextend evaluate path/to/minilm-2048 --base path/to/minilm --data texts/
 
-    Of language models: loss by position and by how much text there is around a token, and whether a number that stands
-    far back is found. Of encoders: that, and whether long documents are. The base reads the same text in pieces.
+    Language models: loss by position and by context, and passkey retrieval. Encoders: that, and document retrieval. The
+    base checkpoint reads the same text in pieces.
     """
     flags = locals()
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint

@@ -25,14 +25,14 @@ def families(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the model types that can be resized; with TYPE, also their tables, or why there is none.
+    """List the model types that can be resized, and their tables.
 
     Examples:
         ctxextend families
         ctxextend families bart led
         ctxextend families --json
 
-    A table is named as in a base model; a model with a head puts its own prefix in front of it.
+    With TYPE: its tables, or why it has none. A model with a head puts a prefix in front of a table's name.
     """
     from ctxextend.families.lookup import FamilyTable, list_families
 

@@ -8,7 +8,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output, Pieces
 from ctxextend.cli.tables import Cell, Page
-from ctxextend.errors import ResizeError, counted
+from ctxextend.errors import ResizeError, counted, size_text
 
 if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, Shown, TableReport
@@ -139,7 +139,7 @@ def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> No
     parts += [f"{ahead} ahead"] * bool(ahead)
     page.text(
         f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, {shown.hidden_size} wide, "
-        f"{shown.dtype}, {shown.bytes:,} bytes, {100 * shown.share:.3g} % of {inspection.parameters:,} parameters"
+        f"{shown.dtype}, {size_text(shown.bytes)}, {100 * shown.share:.3g} % of {inspection.parameters:,} parameters"
     )
 
 

@@ -63,7 +63,7 @@ def output_folder(default: str | bool, does: str = "The new folder.") -> Any:
 
 
 Model = Annotated[str, model("A folder, a bundled name (tiny-gpt2), or a Hub id.")]
-To = Annotated[str, basic("--to N", "New context length: 4096, 4k, or 4x the present one.")]
+To = Annotated[str, basic("--to N", "New context length: 4096, 4k, or 4x the old.")]
 Part = Annotated[str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")]
 Base = Annotated[
     str | None, basic("--base MODEL", "Base checkpoint.", "that of ctxextend.yaml", autocompletion=complete_model)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from ctxextend.errors import OutputError, RecipeError, printable, without_tokens
+from ctxextend.errors import OutputError, RecipeError, printable, size_text, without_tokens
 from ctxextend.json_output import to_json
 from ctxextend.progress import Progress, no_progress
 
@@ -86,6 +86,11 @@ class Output:
         if lines and not (self.quiet or self.silent):
             _say(*lines)
 
+    def next_steps(self, *commands: str) -> None:
+        """Print up to three commands to type next, for a person at a terminal."""
+        if not self.as_json and sys.stdout.isatty() and sys.stderr.isatty():
+            self.note("Next:", *(f"  {command}" for command in commands[:3]))
+
     def warning(self, *texts: str) -> None:
         """Print lines that people should not miss."""
         self.note(*(f"Warning: {text}" for text in texts))
@@ -154,7 +159,7 @@ class Output:
 
             def move(advance: int, total: int, label: str = "") -> None:
                 rate = bar.tasks[0].speed
-                speed = f"{rate:,.0f} {of}/s" if rate else ""
+                speed = (f"{size_text(rate)}/s" if of == "bytes" else f"{rate:,.0f} {of}/s") if rate else ""
                 bar.update(task, advance=advance, total=total, description=f"{what} {label}".rstrip(), speed=speed)
 
             yield move

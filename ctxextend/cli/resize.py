@@ -14,7 +14,7 @@ from ctxextend.cli.options import basic, files
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
-from ctxextend.errors import OutputError
+from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
 from ctxextend.tables.method_facts import METHOD_NAMES
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def resize(
-    source: Annotated[str, options.model("A folder, a weights file, a bundled name (tiny-gpt2), or a Hub id.")],
+    source: Annotated[str, options.model("Folder, weights file, bundled name (tiny-gpt2) or Hub id.")],
     to: options.To,
     method: Annotated[
         str | None,
         basic(
             "--method NAME",
-            "How new rows are made: linear, bands:gain=1.2, ... (see methods).",
+            "linear, bands:gain=1.2, ... (see methods).",
             "copy",
             autocompletion=options.completing(lambda: METHOD_NAMES),
         ),
@@ -125,7 +125,6 @@ def resize(
         _show_result(sink, result)
         also |= push(sink, result.output, push_to_hub)
         sink.result("resize", to_json(result) | also, result.warnings)
-        sink.note(_next_steps(result))
 
 
 def calibration_text(found: "Calibration") -> str:
@@ -135,7 +134,7 @@ def calibration_text(found: "Calibration") -> str:
     gained = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.ci95 or 0.0:.1g} (95 %) {measure}"
     if found.after == found.before:
         gained = "nothing was better by more than a standard error"
-    read = f"{found.windows} {what} of {found.length:,} tokens in {found.seconds:.1f} s"
+    read = f"{found.windows} {what} of {found.length:,} tokens in {time_text(found.seconds)}"
     return f"calibrated on {read}: {found.after.shown}; {gained}"
 
 
@@ -198,7 +197,7 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
         "create": plan.files["created"],
         "copy": plan.files["copied"],
         "leave out": [f"{name} ({why})" for name, why in plan.checkpoint.omitted.items()],
-        "write": [f"{plan.bytes_to_write:,} bytes"],
+        "write": [size_text(plan.bytes_to_write)],
     }
     yield from ((label, text) for label, texts in names.items() for text in texts)
 
@@ -220,28 +219,20 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
     sink.note(*result.choices)
     sink.note(*(f"left out: {name} ({why})" for name, why in plan.checkpoint.omitted.items()))
-    sink.note(f"{result.bytes_written:,} bytes in {result.seconds:.1f} s")
+    sink.note(f"{size_text(result.bytes_written)} in {time_text(result.seconds)}", plan.consequences)
     sink.data(str(result.output))
+    sink.next_steps(*_next_steps(result))
 
 
-def _next_steps(result: "ResizeResult") -> str:
-    """Say what the output is worth, and what to type next."""
-    from ctxextend.recipe import flag_words
-
-    ref, name = result.plan.ref, str(result.output)
+def _next_steps(result: "ResizeResult") -> list[str]:
+    """Return what to type next."""
+    plan, name = result.plan, str(result.output)
     output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
-    described = {
-        "variant": ref.variant,
-        "model-type": ref.model_type,
-        "tensor": ref.tensor,
-        "config-key": ref.config_key,
-    }
-    look = flag_words(described | {"reserved-rows": ref.reserved_rows or None})
-    steps = [
-        f"to look: ctxextend inspect {output} {shlex.join(look)}".rstrip(),
-        f"to prove: ctxextend verify {output}",
-        f"to train: ctxextend train {output} --data TEXT --steps 200",
-    ]
+    steps = []
+    if plan.makes_rows and plan.ref.tensor is None:
+        steps.append(f"ctxextend train {output} --data TEXT --steps 200")
+    if not result.verified:
+        steps.append(f"ctxextend verify {output}")
     if result.load_code is not None:
-        steps.append(f"to load: python -c {shlex.quote(result.load_code)}")
-    return f"{result.plan.consequences} Next, {'; '.join(steps)}"
+        steps.append(f"python -c {shlex.quote(result.load_code)}")
+    return [*steps, f"ctxextend inspect {output}"]

@@ -10,7 +10,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.options import files, learning
 from ctxextend.cli.output import Output, ignore_ctrl_c
-from ctxextend.errors import counted
+from ctxextend.errors import counted, size_text, time_text
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
@@ -60,18 +60,14 @@ def train(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train a checkpoint at its new length for a short while.
+    """Fine-tune a resized checkpoint at its new length.
 
     Examples:
-        ctxextend train tiny-gpt2-512 --data book.txt --steps 200
         ctxextend train gpt2-4096 --data articles/ --steps 500 --window 512
-        ctxextend train bert-2048 --data a.jsonl --steps 100 --trainable new
-        ctxextend train minilm-2048 --data docs.parquet --steps 300 --resume
+        ctxextend train bert-2048 --data a.jsonl --steps 100 --resume
 
-    Language models learn to predict tokens; encoders without a head learn to give, on long texts, what the base gives
-    on windows that it can read. One window in 20 of --data is held out; its loss is measured at the start and after
-    each quarter of the steps, and the weights of the best of these are written. Several devices: torchrun
-    --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
+    Language models learn to predict tokens; encoders without a head are distilled from their base checkpoint. Several
+    devices: torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
     flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train
@@ -128,10 +124,10 @@ def execute(
         if trained.objective != "distilled":
             gain += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
         measured = f"{counted(trained.held_out_sequences, 'sequence')}, {counted(trained.held_out_tokens, 'token')}"
-        peak = f", peak memory {trained.peak_bytes / 1e6:,.0f} MB" if trained.peak_bytes else ""
+        peak = f", peak memory {size_text(trained.peak_bytes)}" if trained.peak_bytes else ""
         wrote = f"step {trained.saved_step} of {trained.steps}" if trained.saved_step else "the untrained weights"
         best = ", the best" if trained.saved_step == trained.best_step else f"; step {trained.best_step} was best"
-        speed = f"{trained.seconds:.1f} s, {trained.tokens_per_second:,.0f} tokens/s"
+        speed = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
         sink.note(
             f"held-out loss {gain}",
             f"measured on {measured}; wrote {wrote}{best}",
@@ -141,5 +137,5 @@ def execute(
         sink.data(str(result.output))
     if trained is not None and result.evaluation is None:
         folder = shlex.quote(str(result.output))
-        sink.note(f"Next, to measure: ctxextend evaluate {folder} --data TEXT; to look: ctxextend inspect {folder}")
+        sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
     return result

@@ -30,7 +30,6 @@ def verify(
     """Verify that two checkpoints differ only in their position table.
 
     Examples:
-        ctxextend verify tiny-gpt2-512
         ctxextend verify gpt2-4096 --deep
         ctxextend verify bert-2048 --base path/to/bert --json
 
