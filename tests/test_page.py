@@ -296,6 +296,9 @@ def test_report_of_an_evaluation_has_its_verdict_and_numbers_and_no_script(tmp_p
     assert {NUMBERS.estimate(point.loss) for point in EXTENDED.contexts.points} <= set(words)
     assert "0.571 ± 0.061" in words  # the reciprocal rank
     assert [head for head in ("Loss by position", "Loss by context length", "Passkey", "Retrieval") if head in words]
+    assert EXTENDED.passkey is not None
+    by_chance = replace(EXTENDED.passkey, found=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
+    assert "not found more often than by guessing" in page_of(replace(EXTENDED, passkey=by_chance), tmp_path)
     incomplete = page_of(replace(EXTENDED, complete=False, warnings=("Few windows.",)), tmp_path)
     assert "Incomplete" in incomplete
     assert "Few windows." in incomplete
