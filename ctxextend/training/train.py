@@ -176,7 +176,10 @@ def train_recipe(
         )
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
-        notes = (*(source.checkpoint.source.notes if plan is None else ()), *empty_files(settings.data))
+        notes = (
+            *(source.checkpoint.source.notes if plan is None else ()),
+            *empty_files((*settings.data, *settings.eval_data)),
+        )
         for text in (*notes, _summary(setup)):
             tell(text)
         if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile

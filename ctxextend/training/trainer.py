@@ -319,7 +319,7 @@ class RunCallback(TrainerCallback):
         self.setup, self.folder, self.stop, self.progress = setup, folder, stop, progress
         # The last step after which the loss is known to be finite; a save stays until the one after it is.
         self.sound = min(folder.steps, default=0)
-        self._began, self._reported = 0.0, 0
+        self._began, self._reported, self._held_out = 0.0, 0, math.nan
 
     @property
     def seconds(self) -> float:
@@ -331,6 +331,7 @@ class RunCallback(TrainerCallback):
         self.setup.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # of accelerate's, around torch's
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
         self._began = time.perf_counter() - max(before, default=0.0)
+        *_, self._held_out = math.nan, *held_out_losses(state.log_history).values()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **others: Any) -> None:
         """Show the loss of a step; stop if one is not finite."""
@@ -338,11 +339,11 @@ class RunCallback(TrainerCallback):
             return
         state.log_history[-1]["seconds"] = round(self.seconds, 3)
         logs, step, task = logs or {}, state.global_step, self.setup.task
+        self._held_out = logs.get("eval_loss", self._held_out)
         if "loss" in logs:
             tokens = task.settings.batch_size * task.length
             advance, self._reported = (step - self._reported) * tokens, step
-            *_, held_out = held_out_losses(state.log_history).values()
-            label = f"step {step}/{task.settings.steps}, loss {logs['loss']:.3f}, held-out {held_out:.3f}"
+            label = f"step {step}/{task.settings.steps}, loss {logs['loss']:.3f}, held-out {self._held_out:.3f}"
             self.progress(advance, task.settings.steps * tokens, label)
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError

@@ -102,7 +102,9 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
         remove_stale(noted, "new")
         if any(path.iterdir()) and not noted.is_file():
             raise TrainingError(f"{path} is in the way: saves are kept under that name.", "Choose another -o.")
-        before, settings = _read(noted), json.loads(json.dumps(settings))  # whose tuples are lists then
+        before, settings = dict[str, Any](), json.loads(json.dumps(settings))  # whose tuples are lists then
+        with contextlib.suppress(OSError, ValueError):  # what cannot be read was not noted
+            before = json.loads(noted.read_text("utf-8"))
         if folder.step and (resume or not force):
             _check(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
@@ -122,15 +124,6 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
         finally:
             if folder.save is None:
                 folder.remove()
-
-
-def _read(noted: Path) -> dict[str, Any]:
-    """Return what was noted of a run; empty if nothing is readable."""
-    try:
-        found = json.loads(noted.read_text("utf-8"))
-    except (OSError, ValueError):
-        found = None
-    return found if isinstance(found, dict) else {}
 
 
 def _check(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool) -> None:
