@@ -223,6 +223,20 @@ def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
     assert "+40.00 ± 0.20" in page
 
 
+def test_report_draws_no_passkeys_that_guessing_finds(tmp_path: Path) -> None:
+    found = comparison(("linear", "copy"))
+    asked = found.rows[1].final.evaluation.passkey
+    assert asked is not None
+    guessed = replace(asked, found=((0.1,) * len(asked.depths),) * len(asked.lengths))
+    evaluation = replace(found.rows[1].final.evaluation, passkey=guessed)
+    page = page_of(changed(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path)
+    assert "found no more often than by guessing: copy" in page
+    assert "Passkeys: linear" in page
+    assert "Passkeys: copy" not in page
+    write_report(evaluation, tmp_path / "evaluation.html")
+    assert "found no more often than by guessing" in (tmp_path / "evaluation.html").read_text("utf-8")
+
+
 def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     rows = tuple(replace(row, method=HOSTILE, recipe=yaml.safe_dump({"to": HOSTILE})) for row in found.rows)

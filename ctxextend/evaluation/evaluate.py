@@ -325,9 +325,12 @@ def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Itera
         others = " and others" * (len(names) > 3)
         return [f"{model.name} was trained on {', '.join(names[:3])}{others}{then}"] * bool(names)
 
-    unknown = ", and what was held out of that is nothing, too little or not known: it is measured on text that it has "
-    warnings = said(seen, f"{unknown}seen, and looks better than it is. Name other text with --data.")
-    return documents(), warnings, said(held_out, f": it is measured on {tokens:,} tokens held out of that.")
+    seen_too = ", and no held-out part of that is known that is long enough: it looks better here than on new text. "
+    return (
+        documents(),
+        said(seen, f"{seen_too}Name other text with --data."),
+        said(held_out, f": it is measured on {tokens:,} tokens held out of that."),
+    )
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
