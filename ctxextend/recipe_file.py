@@ -28,8 +28,6 @@ TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 MACHINE_KEYS = ("device", "threads")
 # Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
 PATH_KEYS = {"source": True, "tokenizer": True, "base": True, "data": False, "eval_data": False, "output": False}
-# Stands in for a method that is not known here: one that promises nothing of learned rows.
-STAND_IN = "linear"
 # What a value is called, by its type.
 KINDS: dict[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false"},
@@ -413,9 +411,9 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
     try:
         try:
             written = parse_recipe(text, name, folder=folder)
-        except RecipeError:  # perhaps of its method alone
+        except RecipeError:  # perhaps of its method alone, for which one stands in that promises nothing
             unregistered = str(dict(_read(text, name))["resize.method"].value)
-            written = parse_recipe(text, name, [f"resize.method={STAND_IN}"], folder=folder)
+            written = parse_recipe(text, name, ["resize.method=linear"], folder=folder)
             written.values["resize"]["method"] = unregistered
         asked, facts = written.recipe, written.provenance
         method, before = str(facts.get("method")).partition(":")[0], facts.get("source_recipe")

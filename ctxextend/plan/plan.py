@@ -131,12 +131,8 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         for table in self.tables:
             if table.rows_after > table.rows_before:
                 asked = replace(self.settings, method=self.recorded.get(table.name, self.settings.method))
-                found[table.name] = Choice(asked)
-                if asked.chooses:
-                    reserved = table.reserved_rows
-                    found[table.name] = choose_settings(
-                        self._read(table)[reserved:], table.rows_after - reserved, asked
-                    )
+                rows = self._read(table)[table.reserved_rows :] if asked.chooses else np.zeros(0)
+                found[table.name] = choose_settings(rows, table.rows_after - table.reserved_rows, asked)
         return found
 
     @property
@@ -150,8 +146,8 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         if not self.makes_rows:
             return replace(self.settings, method=self.method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
-        method = self.settings.full_method if others else method
-        return replace(self.settings, method=method, keep_first=self.settings.kept_first)
+        stated = self.settings.full_method if others else method
+        return replace(self.settings, method=stated, keep_first=self.settings.kept_first)
 
     @property
     def keeps_learned_rows(self) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
 from ctxextend.tables.bands import SHORTEST
-from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, Method, Setting, method_text
+from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, WHOLE, Method, Setting, method_text
 from ctxextend.tables.methods import METHODS, find_method
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 
@@ -20,7 +20,7 @@ Options = TypeVar("Options", bound="MethodOptions")
 # Columns of the table that `still_learned` resizes in place of a real one.
 SAMPLE_WIDTH = 8
 # What counts positions that a method leaves out; where one takes no `keep_first`, nothing is kept.
-COUNT = Setting("", "a whole number from 0 to 2**63 - 1", 0, int, lambda count: 0 <= count < 2**63)
+COUNT = Setting("", *WHOLE)
 COUNTS = ("keep_first", "drop_last")
 
 
@@ -192,7 +192,7 @@ def choose_settings(table: Table, rows: int, options: MethodOptions) -> Choice:
 
     With what was chosen, and without choosing, the method makes the same rows, bit for bit.
     """
-    if options.facts.choose is None or not options.chooses:
+    if not options.chooses or options.facts.choose is None:
         return Choice(options)
     source = table[: len(table) - options.drop_last].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, MOVED, Setting, method, method_text, read_rows
+from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, Setting, method, method_text, read_rows
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
@@ -91,7 +91,6 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
     keeps_learned_rows=False,
     convention="slow: local lines with Gaussian weights, stretched; fast: what they leave, repeated, the ends "
     "blended over 16 rows; both moved away from the mean by the gain; chosen from the table where not given",
-    short_inputs=MOVED,
     long_inputs=ALIKE,
     when="long texts must work at once, and short ones may change",
     reads_kept_rows=True,
@@ -179,7 +178,6 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
     summary="choose the settings of bands from the table, or from --data",
     keeps_learned_rows=False,
     convention="as bands with all defaults, or as linear",
-    short_inputs=MOVED,
     long_inputs=ALIKE,
     when="long texts must work at once, and short ones may change",
     reads_kept_rows=True,

@@ -17,7 +17,7 @@ METHOD_NAMES = (
 # Names what a shorter table is made by: its first rows.
 TRUNCATE = "truncate"
 
-# What several methods cost texts that fitted before.
+# What methods that keep learned rows cost texts that fitted before, and others.
 UNCHANGED = "texts that fitted before give exactly what they gave"
 MOVED = "short texts change too, since the positions moved"
 # What several methods cost texts that did not.
@@ -39,6 +39,10 @@ class Setting:
     default: Any  # None is chosen from the table
     read: Callable[[str], Any] = field(metadata=not_in_json)  # ValueError where a text is no such value
     allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
+
+
+# What a setting that is a whole number must be, its default, and what reads it and allows it.
+WHOLE: tuple[str, int, Any, Any] = "a whole number from 0 to 2**63 - 1", 0, int, lambda number: 0 <= number < 2**63
 
 
 def read_rows(text: str) -> tuple[int, int]:
@@ -65,7 +69,7 @@ class Method:
 
     name: str
     summary: str  # what it does, in one line
-    keeps_learned_rows: bool  # whether they stay as they are, bit for bit
+    keeps_learned_rows: bool = True  # whether they stay as they are, bit for bit
     keep_first: int | None = 0  # the default of ``keep_first``; None for methods that do not take it
     # Its own, beside ``keep_first`` and ``drop_last``, by name.
     settings: Mapping[str, Setting] = field(default_factory=dict)
@@ -98,7 +102,9 @@ def method(**facts: Any) -> Callable[[Function], Function]:
 
     def describe(function: Function) -> Function:
         source = " ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix(".")
-        FACTS[function.__name__] = Method(name=function.__name__, source=source, function=function, **facts)
+        cost = UNCHANGED if facts.get("keeps_learned_rows", True) else MOVED
+        name = function.__name__
+        FACTS[name] = Method(name=name, source=source, function=function, short_inputs=cost, **facts)
         return function
 
     return describe

@@ -20,10 +20,9 @@ from ctxextend.tables.method_facts import (
     FACTS,
     LAPACK_TOLERANCE,
     METHOD_NAMES,
-    MOVED,
     TRUNCATE,
-    UNCHANGED,
     UNTRAINED,
+    WHOLE,
     Method,
     Setting,
     method,
@@ -35,18 +34,14 @@ Indices = NDArray[np.int64]
 
 # The components that `spectral` continues, the sinusoids that fit them, and how far from the mean row its new rows may
 # lie, in distances of the farthest learned row.
-SPECTRAL_COMPONENTS = 64
-SINUSOIDS = 16
-MAX_DISTANCE = 2.0
+SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
 # The components that `rotation` turns.
 ROTATION_COMPONENTS = 512
 
 
 @method(
     summary="repeat the learned rows",
-    keeps_learned_rows=True,
     convention="row t is source row t mod the number of source rows",
-    short_inputs=UNCHANGED,
     long_inputs="positions whole table lengths apart look the same to it, and order breaks at each seam",
     when="training follows, and short texts must stay exactly as they are until then",
     repeats_rows=True,
@@ -63,7 +58,6 @@ def copy(table: Rows, rows: int) -> Rows:
     summary="stretch the table by linear interpolation",
     keeps_learned_rows=False,
     convention="both ends kept (align_corners=True), in float64",
-    short_inputs=MOVED,
     long_inputs=CLOSER,
     when="long texts must work at once, and short ones may change",
 )
@@ -80,9 +74,7 @@ def linear(table: Rows, rows: int) -> Rows:
 @method(
     summary="continue with sinusoids; scope=all replaces the whole table",
     settings={"scope": Setting("which rows are sinusoids", "new or all", "new", str, ("new", "all").__contains__)},
-    keeps_learned_rows=True,
     convention="sin and cos interleaved; scope new: mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖",
-    short_inputs=UNCHANGED,
     long_inputs=UNTRAINED,
     when="training follows, and no two positions may look the same to it",
     takes_start=True,
@@ -110,7 +102,6 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) ->
     summary="stretch the table by cubic convolution",
     keeps_learned_rows=False,
     convention="both ends kept (align_corners=True), a = -0.75, end rows repeated beyond the ends, in float64",
-    short_inputs=MOVED,
     long_inputs=CLOSER,
     when="as linear, where the table is smooth and its norms must not shrink between rows",
 )
@@ -131,7 +122,6 @@ def cubic(table: Rows, rows: int) -> Rows:
     summary="let groups of neighbouring positions share a learned row",
     keeps_learned_rows=False,
     convention="row t is source row floor(t·n/m), of n source rows for m",
-    short_inputs=MOVED,
     long_inputs="it cannot tell the positions of a group apart",
     when="long texts must work at once, by learned rows alone",
     repeats_rows=True,
@@ -146,9 +136,7 @@ def nearest(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="go back and forth through the learned rows",
-    keeps_learned_rows=True,
     convention="numpy.pad's mode reflect: the rows at the turns are not repeated",
-    short_inputs=UNCHANGED,
     long_inputs="order runs backwards in every other stretch, and positions at equal distance from a turn look "
     "the same to it",
     when="training follows, and neighbours must look like neighbours everywhere: there is no seam",
@@ -168,7 +156,6 @@ def mirror(table: Rows, rows: int) -> Rows:
     summary="keep the first 20 rows and stretch the others, as Long-CLIP does",
     keeps_learned_rows=False,
     convention="row t is read at source position t·n/m, past the last row along the last step, in float64",
-    short_inputs=MOVED,
     long_inputs=CLOSER,
     when="long texts must work at once, and most texts are short, as in CLIP",
     keep_first=20,
@@ -190,9 +177,7 @@ def stretch(table: Rows, rows: int) -> Rows:
             "the first digit's weight", "between 0 and 1, and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5
         )
     },
-    keeps_learned_rows=True,
     convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in float64",
-    short_inputs=UNCHANGED,
     long_inputs="no two positions look the same to it, but order breaks at each seam until it is trained",
     when="a short training follows, to many times the length; n rows make n times n at most",
     max_rows=lambda learned: learned**2,
@@ -215,9 +200,7 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
 
 @method(
     summary="repeat the last learned row",
-    keeps_learned_rows=True,
     convention="row t is source row min(t, n - 1)",
-    short_inputs=UNCHANGED,
     long_inputs="all new positions look the same to it",
     when="a comparison needs it: it knows nothing of order past the old end",
     keep_first=None,
@@ -233,9 +216,7 @@ def last(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="fill the new rows with the mean of the learned ones",
-    keeps_learned_rows=True,
     convention="the mean of the source rows, in float64",
-    short_inputs=UNCHANGED,
     long_inputs="all new positions look the same to it",
     when="a comparison needs it: new rows that say the least",
 )
@@ -249,12 +230,8 @@ def mean(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="draw the new rows at random, like the learned ones",
-    settings={
-        "seed": Setting("the random seed", "a whole number from 0 to 2**63 - 1", 0, int, lambda seed: 0 <= seed < 2**63)
-    },
-    keeps_learned_rows=True,
+    settings={"seed": Setting("the random seed", *WHOLE)},
     convention="mean + std·z by column, z row by row from numpy.random.default_rng(seed).standard_normal",
-    short_inputs=UNCHANGED,
     long_inputs=UNTRAINED,
     when="a comparison needs a baseline, as if the new positions were trained from scratch",
 )
@@ -274,9 +251,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
 
 @method(
     summary="continue the leading components as fitted sinusoids",
-    keeps_learned_rows=True,
     convention="64 components, up to 16 common frequencies; up to twice as far from the mean as learned rows",
-    short_inputs=UNCHANGED,
     long_inputs="the waves that it has seen go on, but their small differences from the learned rows do not",
     when="training follows, and the table is smooth and periodic (inspect shows how much)",
     tolerance=LAPACK_TOLERANCE,
@@ -304,9 +279,7 @@ def spectral(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="continue by the rotation that best takes each row to the next",
-    keeps_learned_rows=True,
     convention="orthogonal Procrustes in 512 components around the mean; as far from it as the median row",
-    short_inputs=UNCHANGED,
     long_inputs="each step looks like a learned one to it, but errors of the rotation add up",
     when="training follows, and neighbours must be as far apart as learned ones are",
     tolerance=LAPACK_TOLERANCE,

@@ -53,11 +53,7 @@ class ExpectedResize:
     how: str  # how it is known, in a few words
     notes: tuple[str, ...] = ()
     chain: tuple[Provenance, ...] = ()  # that recipe and those of the base checkpoint, the newest first
-
-    @property
-    def unregistered(self) -> str | None:
-        """The method that its recipe names, where there is none of that name."""
-        return self.chain[0].unregistered if self.chain else None
+    unregistered: str | None = None  # the method that its recipe names, where there is none of that name
 
 
 @dataclass(frozen=True)

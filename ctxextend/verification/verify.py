@@ -205,7 +205,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
         rows = [(step.rows.get(table.name, (table.rows_before, 0))[0], table.rows_before) for table in plan.tables]
         other = [said for said, actual in rows if said != actual]
         if not other:
-            return ExpectedResize(plan, step.trainable, "by its recipe", chain=chain[place:])
+            return ExpectedResize(plan, step.trainable, "by its recipe", (), chain[place:], step.unregistered)
         reasons.append(f"The recipe beside it is of a table that had {other[0]} rows.")
     why = reasons[0] if reasons else "No recipe of a resize lies beside it."
     return _try_methods(model, resized, (f"{why} Every method was tried.",))
