@@ -851,7 +851,7 @@ def test_resize_names_the_types_that_fit_a_config_without_one(make_pico: MakePic
     done = invoke("resize", folder, "--to", NEW, "-o", "out")
     assert done.exit_code == 1
     message = " ".join(done.stderr.split())
-    assert re.search(r"config.json names no model_type, and its tensors fit .*roberta, .*xlm-roberta", message)
+    assert re.search(r"config.json names no model_type; its tensors fit .*roberta, .*xlm-roberta", message)
     flags = ("--model-type", "roberta")
     assert f"--to {NEW} -o out {flags[0]} " in message
     assert invoke("resize", folder, "--to", NEW, "-o", "out", *flags).exit_code == 0

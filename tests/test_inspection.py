@@ -363,7 +363,7 @@ def test_inspect_verdict_says_whether_limits_agree_and_how_the_rows_look(make_pi
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=None)
     assert "tokenizer_config.json model_max_length is unset" in inspect(folder).verdict
     spoil(folder)
-    assert inspect(folder).verdict.endswith("; NaN or infinity in 2 rows.")
+    assert inspect(folder).verdict.endswith("; NaN or infinity at 5, 7.")
     (model,) = inspected(folder)
     assert (model["verdict"], model["agrees"]) == (inspect(folder).verdict, False)
 

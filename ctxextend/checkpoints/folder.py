@@ -30,7 +30,7 @@ from ctxextend.checkpoints.filenames import (
 )
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
-from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, holds, leads_out, no_check, not_a_file
+from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, holds, leads_out, not_a_file
 from ctxextend.errors import CheckpointError, size_text
 
 CONFIG = "config.json"
@@ -178,7 +178,7 @@ class Checkpoint:
                 raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
 
 
-def open_checkpoint(source: Source, variant: str | None = None, check: ConfigCheck = no_check) -> Checkpoint:
+def open_checkpoint(source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None) -> Checkpoint:
     """Read a folder's config and the headers of its weights, and decide which of its other files are copied.
 
     `check` is called with the config before any weights are looked for, and may refuse it.

@@ -63,9 +63,8 @@ def read_characters(path: Path) -> dict[str, int]:
         if not found or not all(type(key) is str and type(value) is int for key, value in found.items()):
             raise UnpicklingError("its stoi has no number for each character")
     except Exception as error:  # a damaged pickle can raise anything
-        why = one_line(error).rstrip(".") or type(error).__name__
-        hint = "Name the meta.pkl beside the data that the model was trained on."
-        raise CheckpointError(f"{path} holds no vocabulary of characters as nanoGPT writes it: {why}.", hint) from error
+        what = f"{path} holds no vocabulary of characters: {type(error).__name__}: {one_line(error).rstrip('.')}."
+        raise CheckpointError(what, "Name the meta.pkl beside the text that nanoGPT was trained on.") from error
     return found
 
 

@@ -30,10 +30,6 @@ CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<
 ConfigCheck = Callable[[Mapping[str, Any]], None]
 
 
-def no_check(config: Mapping[str, Any]) -> None:
-    """Take any config."""
-
-
 @dataclass(frozen=True)
 class Source:
     """A checkpoint's folder and where it came from."""
@@ -54,7 +50,7 @@ def resolve_source(
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
-    check: ConfigCheck = no_check,
+    check: ConfigCheck = lambda config: None,
 ) -> Source:
     """Find the folder that a reference stands for; what is here wins, then a bundled name, then the Hub.
 

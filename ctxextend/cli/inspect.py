@@ -74,11 +74,8 @@ def inspect(
         write_figure(plot, lambda: tables_figure(found))
     values = [to_json(inspection) for inspection in found]
     if ends is None or check:
-        add_verdicts(page, found)
-    if ends is None and not check:
-        page.line()
-        add_inspections(page, found)
-    elif ends is not None:
+        add_inspections(page, found, only_verdicts=check)
+    if ends is not None:
         chosen = slice(*ends)
         for value, inspection in zip(values, found, strict=True):
             value["rows"] = {shown.name: _add_rows(page, inspection, shown, chosen) for shown in inspection.tables}
@@ -88,9 +85,9 @@ def inspect(
         raise typer.Exit(FAILED_CHECK)
 
 
-def add_verdicts(page: Page, inspections: Sequence["Inspection"]) -> None:
-    """Add a sentence on each model, and the commands that make its limits agree."""
-    from ctxextend.inspection.table_report import short_names
+def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_verdicts: bool = False) -> None:
+    """Add a verdict on each model, tables of the same part side by side, and what each folder says of its length."""
+    from ctxextend.inspection.table_report import short_names, tables_by_part
 
     names = short_names(inspections) if len(inspections) > 1 else {}
     for one in inspections:
@@ -98,13 +95,9 @@ def add_verdicts(page: Page, inspections: Sequence["Inspection"]) -> None:
         page.text(f"{name}{one.verdict}", "right" if one.agrees else "wrong")
         for fix in dict.fromkeys(limit.fix for limit in one.limits if limit.fix):
             page.command("Fix: ", fix)
-
-
-def add_inspections(page: Page, inspections: Sequence["Inspection"]) -> None:
-    """Add tables of the same part side by side, then what each model's folder says of its length."""
-    from ctxextend.inspection.table_report import short_names, tables_by_part
-
-    names = short_names(inspections) if len(inspections) > 1 else {}
+    if only_verdicts:
+        return
+    page.line()
     for group in tables_by_part(inspections):
         for inspection, shown in group:
             _add_facts(page, inspection, shown)

@@ -133,10 +133,5 @@ class Page:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Break a text behind spaces, dots, slashes and underscores, and elsewhere only where it must."""
-    lines = [""]
-    for piece in re.findall(r"[^\s._/]*[\s._/]?", text):
-        for part in (piece[start : start + width] for start in range(0, len(piece), width)):
-            if len(lines[-1]) + len(part.rstrip()) > width:
-                lines.append("")
-            lines[-1] += part
-    return [line.rstrip() for line in lines]
+    found = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s._/])|$)|.{{1,{width}}}", text) or [text]
+    return [line.rstrip() for line in found]

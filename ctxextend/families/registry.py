@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ctxextend.families.schema import (
     Buffer,
@@ -28,6 +29,7 @@ TWO_INSIDE = ReservedRows(rows=2, inside_key=True)
 TWO_ON_TOP = ReservedRows(rows=2)
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
+KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
 MASKS = tuple(
     Buffer(f"h.*.{attention}.{name}", "causal")
     for attention in ("attn", "crossattention")
@@ -44,6 +46,9 @@ BIASED = Requirement(
     ),
 )
 NOT_SINUSOIDAL = Requirement("sinusoidal_embeddings", False, SINUSOIDAL)
+NOT_ROTARY = Requirement(
+    "position_embedding_type", "absolute", PositionScheme("rotary or relative position embeddings", AS_IT_IS)
+)
 
 # Configs of CLIP and its kin may hold the text model's config a second time, and that copy wins with all its defaults.
 CLIP_OVERRIDES = ("text_config_dict",)
@@ -166,6 +171,22 @@ LANGUAGE_PART = Part(
 )
 
 
+def inner(name: str, model_type: str, **more: Any) -> Part:
+    """Describe a model inside another that may be of any family, by default of this type."""
+    return Part(name, name, (f"{name}.",), model_type, is_any=True, **more)
+
+
+def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int | None = None) -> Family:
+    """Describe a model with several tables of one length."""
+    defaults = {LENGTH: 512} | ({"pad_token_id": pad} if pad is not None else {})
+    return Family(model_type, ("", prefix or f"{model_type}."), tables, defaults)
+
+
+def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
+    """Describe one of several tables."""
+    return PositionTable(name, LENGTH, part=part, **more)
+
+
 def bark_table(part: str, name: str, *, has_masks: bool) -> PositionTable:
     """Describe the table of one of the three models of Bark."""
     masks = (Buffer(f"{name}.layers.*.attn.bias", "causal", is_kept=True),) if has_masks else ()
@@ -179,33 +200,21 @@ _FAMILIES = (
     *(encoder(name, f"{name}.") for name in SIMPLE_ENCODERS),
     encoder("bert-generation", "bert.", buffers=IDS[:1]),
     Family(
-        model_type="big_bird",
-        prefixes=("", "bert."),
-        tables=(
-            PositionTable(
-                BERT_TABLE,
-                LENGTH,
-                buffers=IDS,
-                # Texts are padded to whole blocks before they get their positions.
-                multiple_of="block_size",
-                unless=("attention_type", "original_full"),
-            ),
-        ),
-        defaults={LENGTH: 4096, "block_size": 64},
+        "big_bird",
+        ("", "bert."),
+        # Texts are padded to whole blocks before they get their positions.
+        (table("", buffers=IDS, multiple_of="block_size", unless=("attention_type", "original_full")),),
+        {LENGTH: 4096, "block_size": 64},
     ),
-    encoder("bros", "bros.", buffers=(Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])),
+    encoder("bros", "bros.", buffers=KEPT_IDS),
     encoder("deberta", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
     encoder("deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
     encoder("distilbert", "distilbert.", requires=(Requirement("sinusoidal_pos_embds", False, SINUSOIDAL),)),
     replace(
         encoder("dpr"),
         prefixes=(
-            "question_encoder.bert_model.",
-            "ctx_encoder.bert_model.",
-            "span_predictor.encoder.bert_model.",
-            "encoder.bert_model.",
-            "bert_model.",
-            "",
+            *("question_encoder.bert_model.", "ctx_encoder.bert_model.", "span_predictor.encoder.bert_model."),
+            *("encoder.bert_model.", "bert_model.", ""),
         ),
     ),
     encoder("git", "git.", length=1024),
@@ -226,10 +235,7 @@ _FAMILIES = (
         "vilt.",
         length=40,
         name="embeddings.text_embeddings.position_embeddings.weight",
-        buffers=(
-            Buffer("embeddings.text_embeddings.position_ids", "arange"),
-            Buffer("embeddings.text_embeddings.token_type_ids", "zeros"),
-        ),
+        buffers=tuple(replace(one, name=one.name.replace(".", ".text_embeddings.")) for one in IDS),
     ),
     *(
         encoder(
@@ -241,48 +247,25 @@ _FAMILIES = (
         )
         for name in ("flaubert", "xlm")
     ),
-    Family(
-        model_type="tvp",
-        prefixes=("", "model."),
-        tables=(
-            PositionTable(BERT_TABLE, LENGTH, buffers=IDS, part="text"),
-            PositionTable("visual_embeddings.position_embeddings.weight", LENGTH, part="frames"),
-        ),
-        defaults={LENGTH: 512},
+    several(
+        "tvp",
+        table("text", buffers=IDS),
+        table("frames", "visual_embeddings.position_embeddings.weight"),
+        prefix="model.",
     ),
+    several("visual_bert", table("text", buffers=IDS), table("visual", "embeddings.visual_position_embeddings.weight")),
     Family(
-        model_type="visual_bert",
-        prefixes=("", "visual_bert."),
-        tables=(
-            PositionTable(BERT_TABLE, LENGTH, buffers=IDS, part="text"),
-            PositionTable("embeddings.visual_position_embeddings.weight", LENGTH, part="visual"),
+        "perceiver",
+        ("perceiver.", ""),
+        (
+            table("input", "input_preprocessor.position_embeddings.weight"),
+            table("output", "decoder.output_position_encodings.position_embeddings"),
         ),
-        defaults={LENGTH: 512},
-    ),
-    Family(
-        model_type="perceiver",
-        prefixes=("perceiver.", ""),
-        tables=(
-            PositionTable("input_preprocessor.position_embeddings.weight", LENGTH, part="input"),
-            PositionTable("decoder.output_position_encodings.position_embeddings", LENGTH, part="output"),
-        ),
-        defaults={LENGTH: 2048},
+        {LENGTH: 2048},
     ),
     *(behind_pad(name, "roberta.") for name in ("camembert", "roberta", "xlm-roberta", "xmod")),
     behind_pad("data2vec-text", "data2vec_text."),
-    encoder(
-        "esm",
-        "esm.",
-        length=1026,
-        reserved=BEHIND_PAD,
-        requires=(
-            Requirement(
-                "position_embedding_type",
-                "absolute",
-                PositionScheme("rotary or relative position embeddings", AS_IT_IS),
-            ),
-        ),
-    ),
+    encoder("esm", "esm.", length=1026, reserved=BEHIND_PAD, requires=(NOT_ROTARY,)),
     behind_pad("layoutlmv3", "layoutlmv3."),
     behind_pad("longformer", "longformer."),
     behind_pad("markuplm", "markuplm.", pad=0),
@@ -296,39 +279,24 @@ _FAMILIES = (
         buffers=(*IDS, Buffer("embeddings.position_embeddings.weight_integer", "rows", is_kept=True)),
     ),
     encoder("mpnet", "mpnet.", reserved=TWO_INSIDE, buffers=IDS[:1]),
-    Family(
-        model_type="lilt",
-        prefixes=("", "lilt."),
-        tables=(
-            PositionTable(BERT_TABLE, LENGTH, reserved=BEHIND_PAD, buffers=IDS, part="text"),
-            PositionTable(
-                "layout_embeddings.box_position_embeddings.weight", LENGTH, reserved=BEHIND_PAD, part="layout"
-            ),
-        ),
-        defaults={LENGTH: 512, "pad_token_id": 0},
+    several(
+        "lilt",
+        table("text", reserved=BEHIND_PAD, buffers=IDS),
+        table("layout", "layout_embeddings.box_position_embeddings.weight", reserved=BEHIND_PAD),
+        pad=0,
+    ),
+    several(
+        "luke",
+        table("text", reserved=BEHIND_PAD, buffers=IDS),
+        # Entities give positions of their words, counted from 0, in a table as long as the text's.
+        table("entity", "entity_embeddings.position_embeddings.weight", reserved=NONE_INSIDE),
+        pad=1,
     ),
     Family(
-        model_type="luke",
-        prefixes=("", "luke."),
-        tables=(
-            PositionTable(BERT_TABLE, LENGTH, reserved=BEHIND_PAD, buffers=IDS, part="text"),
-            # Entities give positions of their words, counted from 0, in a table as long as the text's.
-            PositionTable("entity_embeddings.position_embeddings.weight", LENGTH, reserved=NONE_INSIDE, part="entity"),
-        ),
-        defaults={LENGTH: 512, "pad_token_id": 1},
-    ),
-    Family(
-        model_type="mra",
-        prefixes=("", "mra."),
-        tables=(
-            PositionTable(
-                BERT_TABLE,
-                LENGTH,
-                reserved=TWO_ON_TOP,
-                buffers=(Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1]),
-            ),
-        ),
-        defaults={LENGTH: 512, "block_per_row": 4},
+        "mra",
+        ("", "mra."),
+        (table("", reserved=TWO_ON_TOP, buffers=KEPT_IDS),),
+        {LENGTH: 512, "block_per_row": 4},
         # transformers' `MraSelfAttention`: the length decides to how many blocks of 32 tokens every text attends.
         pins=(Pin("block_per_row", keeps="blocks", block_size=32),),
         note="at lengths other than twice or four times the old one, short texts attend to other blocks",
@@ -339,45 +307,31 @@ _FAMILIES = (
     encoder_decoder("bigbird_pegasus", 4096, NONE),
     encoder_decoder("blenderbot", 128, NONE),
     encoder_decoder("blenderbot-small", 512, NONE),
-    Family(
-        model_type="prophetnet",
-        prefixes=("", "prophetnet."),
-        tables=(
-            PositionTable(
-                "encoder.position_embeddings.weight", LENGTH, reserved=BEHIND_PAD, part="encoder", clamps=True
-            ),
-            # The stream that predicts reads the row of the next position.
-            PositionTable("decoder.position_embeddings.weight", LENGTH, reserved=BEHIND_PAD, part="decoder", ahead=1),
-        ),
-        defaults={LENGTH: 512, "pad_token_id": 0},
+    several(
+        "prophetnet",
+        table("encoder", "encoder.position_embeddings.weight", reserved=BEHIND_PAD, clamps=True),
+        # The stream that predicts reads the row of the next position.
+        table("decoder", "decoder.position_embeddings.weight", reserved=BEHIND_PAD, ahead=1),
+        pad=0,
     ),
     Family(
-        model_type="led",
-        prefixes=("", "led."),
-        tables=(
+        "led",
+        ("", "led."),
+        tuple(
             PositionTable(
-                "encoder.embed_positions.weight",
-                "max_encoder_position_embeddings",
-                part="encoder",
-                # Texts are padded to whole windows, and the padding takes positions too.
-                multiple_of="attention_window",
-            ),
-            PositionTable("decoder.embed_positions.weight", "max_decoder_position_embeddings", part="decoder"),
+                f"{part}.embed_positions.weight", f"max_{part}_position_embeddings", part=part, multiple_of=key
+            )
+            # Texts are padded to whole windows, and the padding takes positions of the encoder too.
+            for part, key in (("encoder", "attention_window"), ("decoder", None))
         ),
-        defaults={
-            "max_encoder_position_embeddings": 16384,
-            "max_decoder_position_embeddings": 1024,
-            "attention_window": 512,
-        },
+        {"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024, "attention_window": 512},
     ),
     decoder("biogpt", "embed_positions.weight", "biogpt.", length=1024, reserved=TWO_ON_TOP),
     decoder("opt", "decoder.embed_positions.weight", "model.", length=2048, reserved=TWO_ON_TOP),
     decoder("pp_formulanet_text", "embed_positions.weight", length=2560, reserved=TWO_ON_TOP),
-    Family(
-        model_type="trocr",
+    replace(
+        decoder("trocr", "decoder.embed_positions.weight", length=512, reserved=TWO_ON_TOP),
         prefixes=("model.", ""),
-        tables=(PositionTable("decoder.embed_positions.weight", LENGTH, reserved=TWO_ON_TOP),),
-        defaults={LENGTH: 512},
         requires=(Requirement("use_learned_position_embeddings", True, UNBOUNDED),),
     ),
     decoder("whisper", "decoder.embed_positions.weight", "model.", config_key="max_target_positions", length=448),
@@ -459,8 +413,8 @@ _FAMILIES = (
         Family(
             model_type=name,
             parts=(
-                Part("encoder", "encoder", ("encoder.",), default, is_any=True, tokenizer=tokenizer),
-                Part("decoder", "decoder", ("decoder.",), default_decoder, is_any=True, is_head=True, only="decoder"),
+                inner("encoder", default, tokenizer=tokenizer),
+                inner("decoder", default_decoder, is_head=True, only="decoder"),
             ),
         )
         for name, default, default_decoder, tokenizer in (
@@ -474,23 +428,8 @@ _FAMILIES = (
         model_type="rag",
         prefixes=("", "rag."),
         parts=(
-            Part(
-                "question_encoder",
-                "question_encoder",
-                ("question_encoder.",),
-                "dpr",
-                is_any=True,
-                tokenizer="question_encoder_tokenizer",
-            ),
-            Part(
-                "generator",
-                "generator",
-                ("generator.",),
-                "bart",
-                is_any=True,
-                is_head=True,
-                tokenizer="generator_tokenizer",
-            ),
+            inner("question_encoder", "dpr", tokenizer="question_encoder_tokenizer"),
+            inner("generator", "bart", is_head=True, tokenizer="generator_tokenizer"),
         ),
     ),
     Family(
@@ -500,10 +439,7 @@ _FAMILIES = (
             bark_table("coarse", "coarse_acoustics", has_masks=True),
             bark_table("fine", "fine_acoustics", has_masks=False),
         ),
-        defaults=dict.fromkeys(
-            ("semantic_config.block_size", "coarse_acoustics_config.block_size", "fine_acoustics_config.block_size"),
-            1024,
-        ),
+        defaults={f"{part}_config.block_size": 1024 for part in ("semantic", "coarse_acoustics", "fine_acoustics")},
     ),
     decoder(
         "clvp_decoder",

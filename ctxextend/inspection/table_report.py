@@ -203,30 +203,18 @@ class Inspection(Result, shows="source family verdict"):
     @property
     def verdict(self) -> str:
         """In a sentence how long the tables are, whether all limits agree, and how the rows look."""
-        lengths = {table.positions for table in self.tables}
-        parts = [
-            f"{table.part} {table.positions}" if len(lengths) > 1 else str(table.positions) for table in self.tables
-        ]
+        parts = {table.part: str(table.positions) for table in self.tables}
+        if len(set(parts.values())) > 1:
+            parts = {part: f"{part} {positions}" for part, positions in parts.items()}
         wrong = [limit for limit in self.limits if not limit.agrees]
         said = [f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}" for limit in wrong]
         more = f" and {len(said) - 2} more" if len(said) > 2 else ""
         files = f"but limits disagree ({', '.join(said[:2])}{more})" if said else "all files agree"
-        return f"{', '.join(dict.fromkeys(parts))} positions, {files}; {self._rows_look}."
-
-    @property
-    def _rows_look(self) -> str:
-        """What is gravest in the rows of all tables, in words."""
-        tables = self.tables
-        new = sum(stop - start for table in tables for start, stop in table.new_rows or ())
-        found = {
-            "NaN or infinity in {}": sum(len(table.stats.nonfinite) for table in tables),
-            "{} of zeros": sum(len(table.stats.zeros) for table in tables),
-            "{} that look untrained": sum(len(table.untrained) for table in tables),
-            f"{{}} made by {self.method}, not trained yet": 0 if self.trainable else new,
-            "{} that repeat others": sum(table.repetition.stop - table.repetition.start for table in tables),
-        }
-        worst = next((what.format(counted(count, "row")) for what, count in found.items() if count), None)
-        return worst or "rows look trained"
+        findings = [one for table in self.tables for one in table.findings() if not one.startswith(("outlier", "seam"))]
+        new = sum(stop - start for table in self.tables for start, stop in table.new_rows or ())
+        if new and not self.trainable and not any(one.startswith(("NaN", "all zero")) for one in findings):
+            findings = [f"{counted(new, 'row')} made by {self.method}, not trained yet"]
+        return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, 'rows look trained')[0]}."
 
 
 # A table of one model, and the model.

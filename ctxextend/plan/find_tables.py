@@ -28,7 +28,6 @@ from ctxextend.recipe import CheckpointRef, flag_words
 # of them, and keys that have one of these in their names.
 MAX_RESERVED_ROWS = 8
 MAX_SUGGESTIONS = 5
-MAX_TYPES = 12
 LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 
@@ -93,13 +92,12 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
         found = fitting_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
         if len(found) > 1:
-            types = ", ".join(found[:MAX_TYPES]) + f" and {len(found) - MAX_TYPES} more" * (len(found) > MAX_TYPES)
-            what = f"{checkpoint.root / checkpoint.config_file} names no model_type, and its tensors fit {types}."
+            what = f"{checkpoint.config_file} names no model_type; its tensors fit {', '.join(found)}."
             raise CheckpointError(what, f"{SAY_WHICH}--model-type {found[0]}")
-        model_type = found[0] if found else None
-        note = f"{checkpoint.config_file} names no model_type; by its tensors it is {model_type}."
-        source = checkpoint.source
-        checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, *[note] * len(found))))
+        if found:
+            model_type, source = found[0], checkpoint.source
+            note = f"{checkpoint.config_file} names no model_type; by its tensors it is {model_type}."
+            checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
 
