@@ -272,7 +272,7 @@ def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> 
 def _read_path(folder: Path, text: str, is_model: bool) -> str:
     """Return a path that counts from a recipe's folder as one that counts from the current folder."""
     path = os.path.normpath(Path(os.path.realpath(folder), text))
-    if _is_name(text, is_model, path) or text.startswith(("~", os.sep)):
+    if not text or _is_name(text, is_model, path) or text.startswith(("~", os.sep)):
         return text
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else f".{os.sep}{near}" if is_model else near

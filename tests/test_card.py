@@ -33,6 +33,13 @@ def test_model_card_replaces_a_base_model_by_a_hub_id_and_else_adds_the_relation
     assert front_matter(card_of(old, None, is_adapter=True)) == kept
 
 
+@pytest.mark.parametrize("stated", ["license: mit\n", ""])
+@pytest.mark.parametrize("path", ["/home/alice/m", "'./m'", "~/m", "\n  - /home/alice/m"])
+def test_model_card_drops_a_base_model_that_is_a_local_path(path: str, stated: str) -> None:
+    card = card_of(f"---\nbase_model: {path}\n{stated}---\n# Old\n", None)
+    assert card == f"---\n{stated}---\n# Old\n\n{SECTION.strip()}\n"
+
+
 @pytest.mark.parametrize("name", ["yes", "1.0", "2024-01-01", "null"])
 def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
     assert front_matter(card_of(None, name)) == FINETUNE | {"base_model": name}

@@ -133,6 +133,8 @@ def test_run_counts_paths_of_a_recipe_from_its_folder_and_those_of_changes_from_
     Path("recipes/m").symlink_to(tmp_path / "models" / "m")
     recipe = read_recipe("recipes/recipe.yaml").recipe
     assert (recipe.train and recipe.train.base) == "./recipes/m"
+    Path("recipes/empty.yaml").write_text("source: ''\nresize: {to: 40}\n")
+    assert read_recipe("recipes/empty.yaml").recipe.checkpoint.source == ""
     monkeypatch.chdir(tmp_path / "models")
     assert read_recipe("../recipes/recipe.yaml").recipe.checkpoint.source == "./m"
     done = invoke("../recipes/recipe.yaml", "--set", "train=null")

@@ -29,6 +29,9 @@ MAX_FRONT_MATTER = 100_000
 # The two keys and whatever is indented below them or listed at their own level.
 BASE_MODEL = re.compile(r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
+# A folder of the author's, as trainers write it.
+LOCAL_BASE = re.compile(r"^base_model:[ \t]*(?:\r?\n[ \t]*-[ \t]*)?['\"]?[/~.]", re.MULTILINE)
+
 # Files whose auto_map names the code that transformers runs in the place of its own, where it is told to trust it.
 MAPPED = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 NAMES_SHOWN = 5
@@ -67,19 +70,18 @@ def known_base_model(checkpoint: Checkpoint) -> str | None:
 def model_card(card: str | None, base_model: str | None, *, is_adapter: bool = False, title: str, section: str) -> str:
     """Return the source's card, or one of this title, with a section of Markdown added at its end.
 
-    `base_model`, a Hub id, replaces the one that its front matter states; None leaves that. The relation to it is added
-    where it is not stated.
+    `base_model`, a Hub id, replaces the one that its front matter states; None leaves that, unless it is a local path.
+    The relation to it is added where it is not stated.
     """
     card = f"# {title}\n" if card is None else card
     newline = "\r\n" if "\r\n" in card else "\n"
     found = FRONT_MATTER.match(card)
-    front = stated = found["yaml"] if found else ""
-    keys, added = _keys(stated), {"base_model_relation": "adapter" if is_adapter else "finetune"}
-    if base_model is not None:
-        front, added = BASE_MODEL.sub("", stated), {"base_model": base_model} | added
-    if base_model is not None or ("base_model" in keys and "base_model_relation" not in keys):
-        front += yaml.safe_dump(added).replace("\n", newline)
-    if front != stated and _keys(front):  # flow style, or no YAML at all, is the author's to mend
+    stated, added = found["yaml"] if found else "", {"base_model_relation": "adapter" if is_adapter else "finetune"}
+    front = BASE_MODEL.sub("", stated) if base_model is not None or LOCAL_BASE.search(stated) else stated
+    if base_model is not None or ("base_model" in (keys := _keys(front)) and "base_model_relation" not in keys):
+        front += yaml.safe_dump(({"base_model": base_model} if base_model else {}) | added).replace("\n", newline)
+    # Flow style, or no YAML at all, is the author's to fix.
+    if front != stated and (_keys(front) or not front.strip()):
         ends = found.span("yaml") if found else None
         card = card[: ends[0]] + front + card[ends[1] :] if ends else f"---{newline}{front}---{newline}{card}"
     return card.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
