@@ -112,8 +112,7 @@ def check_file(path: Path, kind: FileKind) -> None:
 def save(path: Path, data: bytes) -> None:
     """Write a file whole, replacing what is there, or leave what is there as it is."""
     files = {path.name: len(data)}
-    hint = f"Choose another place for {path.name}."
-    with os_errors_as_output_error(path, files, hint), atomic_file(path) as staged:
+    with os_errors_as_output_error(path, files, f"Choose another place for {path.name}."), atomic_file(path) as staged:
         check_disk_space(staged.parent, files)
         staged.write_bytes(data)
 
@@ -476,7 +475,7 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
     """
     groups, panels = tables_by_part(inspections), list[Panel]()
     names = {key: public_name(name) for key, name in short_names(inspections).items()}
-    if len(set(names.values())) < len(names):
+    if len(set(names.values())) < len(names):  # of models in several folders
         names = {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
     for group in groups:
         tables, part = list[TableCurves](), f" ({group[0][1].part})" * (len(groups) > 1)
