@@ -52,7 +52,6 @@ def test_compare_prints_a_ranking_and_writes_page_and_figure(source: Path) -> No
     assert "The base in pieces of 16 tokens has " in done.stdout
     assert "<html" in Path("page.html").read_text("utf-8")
     assert "<svg" in Path("figure.svg").read_text("utf-8")
-    assert "windows of 64 tokens: 95 % intervals" in done.stderr
 
 
 def test_compare_prints_one_json_object(source: Path) -> None:

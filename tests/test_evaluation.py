@@ -121,9 +121,8 @@ def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make
     causal = add_tokenizer(make_pico("gpt2", "causal", base=True).folder, is_framed=False)
     found = ctxextend.evaluate(causal, text, tokens=64, measure=LOSSES)
     assert (found.kind, found.across_documents) == (CAUSAL, True)
-    across, few = found.warnings
+    (across,) = found.warnings
     assert "run over their ends" in across
-    assert few.startswith("Only 4 windows of 16")
     encoder = add_tokenizer(make_pico("bert", base=True).folder, is_framed=True)
     found = ctxextend.evaluate(encoder, text, tokens=64)
     assert (found.kind, found.warnings, found.across_documents) == (ENCODER, (), False)

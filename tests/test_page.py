@@ -391,7 +391,7 @@ def test_report_stays_small_however_long_the_table(tmp_path: Path) -> None:
         (changed(comparison(("random",)), odd_outcome(math.nan, None)), "No method has a finite loss at 512 tokens."),
         (
             on_one_window(),
-            "`copy` is worse by 0.500 nats/token; this is one window, so the order may be chance. The base",
+            "`copy` is worse by 0.500 nats/token; this is one window or document, so the order may be chance. The base",
         ),
         (INTERRUPTED, "`bands` is best at 512 tokens after 100 steps of training the position table: perplexity 20.54"),
         (replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),

@@ -117,7 +117,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         _add_ranking(page, comparison)
         page.line()
         if any(row.final.is_tied for row in comparison.rows[1:]):
-            page.text(f"Tied: the 95 % interval of the difference, paired by {comparison.sample}, contains 0.")
+            page.text("Tied: the 95 % interval of the paired difference contains 0.")
         if any(row.final.short is not None for row in comparison.rows):
             page.text(f"Short: loss minus the base's, both at {comparison.max_len_before} tokens.")
     if comparison.left_out:

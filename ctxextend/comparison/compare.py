@@ -92,12 +92,7 @@ def compare(
             ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
-        SourceError: Nothing is at that reference, or it cannot be reached.
-        CheckpointError: A file is missing or malformed, or transformers cannot load it.
-        UnsupportedModelError: The model has no learned position table, or reads one text and writes another.
-        DataError: The text cannot be read, there is too little of it, or what is trained on is measured on too.
-        ResizeError: A length or a measure that does not fit the model, or a method that was named and cannot be.
-        TrainingError: A training that cannot be begun, or brought to its end.
+        CtxextendError: As `evaluate` and `train`; a method that was named cannot be, or `eval_data` is trained on too.
         ComparisonInterrupted: Ctrl-C; it holds what was measured.
     """
     ref, settings = split_ref(reference, settings)

@@ -97,11 +97,6 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
         return self.metric == LOSS
 
     @property
-    def sample(self) -> str:
-        """What differences are paired by."""
-        return "window" if self.is_loss else "document"
-
-    @property
     def trained_part(self) -> str:
         """What was trained, in words."""
         return TRAINED_PARTS.get(self.trainable, self.trainable)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import UnsupportedModelError, counted
+from ctxextend.errors import UnsupportedModelError
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, batches, prepare_inputs, reads_only_text
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
@@ -45,8 +45,6 @@ SCORED_SHARE = 1 / 8
 PIECE_SHARE = 1 / 4
 # Into how many buckets positions are divided.
 BUCKETS = 16
-# With fewer windows an interval is itself a guess.
-FEW_WINDOWS = 8
 
 
 @dataclass(frozen=True)
@@ -296,13 +294,9 @@ class LossTask:
     @property
     def warnings(self) -> list[str]:
         """What should be known of the losses that were measured."""
-        few = (
-            f"Only {counted(self.windows, 'window')} of {self.length:,} tokens: 95 % intervals of so few are wide and "
-            "rough. Raise --tokens, or name more text."
-        )
         odd = "Some losses are no finite numbers: a model gives NaN or infinity, or a token no chance at all."
         is_odd = not all(np.isfinite(window).all() for losses in self.found.values() for window in losses)
-        return [few] * (0 < self.windows < FEW_WINDOWS) + [odd] * is_odd
+        return [odd] * is_odd
 
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
         """Return the losses of the windows that were read in every way, by how, with which context; shapes (k,)."""

@@ -56,7 +56,7 @@ def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
         names, amounts = zip(*worse, strict=True)
         parts.append(f"{_listed(names)} {'are' if len(names) > 1 else 'is'} worse by {_listed(amounts)}{unit}")
     if any(one.behind and one.behind.ci95 is None for _, one in others):
-        parts.append(f"this is one {found.sample}, so the order may be chance")
+        parts.append("this is one window or document, so the order may be chance")
     text = "; ".join(parts)
     if found.base is not None:
         text += f". The base in pieces of {found.max_len_before:,} tokens has {score(found.base)}"
