@@ -360,13 +360,14 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
         card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), BEFORE)
     data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
     at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
+    after = f"{result.loss_saved:.4f} after step {result.saved_step}, whose weights these are"
+    after = after if result.saved_step else "and not lower after any step measured: these are the untrained weights"
     section = (
         f"## Trained at {result.seq_len}\n\n"
         f"Trained by ctxextend {__version__} {OBJECTIVES[result.objective]}: {TRAINED[result.trainable]} "
         f"({result.parameters:,} numbers), {counted(result.steps, 'step')} of "
         f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{at_places}, on {data}; learning rate up "
-        f"to {result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {result.loss_saved:.4f} after step "
-        f"{result.saved_step}, whose weights these are."
+        f"to {result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {after}."
         f"{LOG_POINTER}{RECIPE_POINTER}\n"
     )
     return model_card(card, known_base_model(checkpoint), title=printable(result.output.name), section=section)
