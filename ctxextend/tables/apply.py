@@ -263,9 +263,8 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
     """Return which rows of a table, shape (m, d), were learned before it was resized from (n, d): a mask, shape (m,).
 
     A row that is in its place and unchanged is a learned one. So is the first that equals a learned row which is no
-    longer in its own place: interpolation in whole steps puts row i at i times the step, and the rows in between are
-    new (Zhu et al. 2024, LongEmbed, section 4.3, arXiv:2404.12096, which tunes only those). A second copy of a learned
-    row is new.
+    longer in its own place, as after interpolation in whole steps (Zhu et al. 2024, LongEmbed, section 4.3,
+    arXiv:2404.12096, tunes only those in between). A second copy of a learned row is new.
     """
     shared = min(len(before), len(after))
     bits = (np.ascontiguousarray(table[:shared]).view(np.uint8).reshape(shared, -1) for table in (before, after))

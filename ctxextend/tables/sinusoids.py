@@ -23,9 +23,7 @@ RESIDUAL_ROUNDING = 1e-20
 RESOLUTION = 0.75
 # The most steps that refine the frequencies, how often a step that makes the fit worse is halved, and the share of the
 # error that a step must remove for another to follow.
-MAX_STEPS = 20
-MAX_HALVINGS = 4
-MIN_GAIN = 1e-6
+MAX_STEPS, MAX_HALVINGS, MIN_GAIN = 20, 4, 1e-6
 
 
 def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Floats:

@@ -34,13 +34,11 @@ MAD_TO_SIGMA = 1.4826
 # Standard deviations beyond which a row is an outlier.
 OUTLIER_SIGMAS = 6.0
 # The least deviation of an outlier, so that a table that is smooth throughout has none.
-NORM_FLOOR = 0.2
-COSINE_FLOOR = 0.1
+NORM_FLOOR, COSINE_FLOOR = 0.2, 0.1
 # The shortest earlier length whose seams are looked for without being named.
 SHORTEST_LENGTH = 32
 # Standard errors within which a row counts as drawn by an initialiser, and the least width for that.
-UNTRAINED_ERRORS = 4.5
-UNTRAINED_WIDTH = 64
+UNTRAINED_ERRORS, UNTRAINED_WIDTH = 4.5, 64
 # Row ranges that are listed one by one.
 LISTED_RANGES = 10
 
@@ -209,16 +207,11 @@ def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
 def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     """Return the rows that stand out from those around them, each with what stands out and what is usual there.
 
-    Given are the norms, shape (n,), and the cosines of each row to the next, shape (n - 1,). A table's norms drift and
-    its neighbours grow apart along the way, so that a rule for the whole table flags what is merely at its end. Each
-    row is therefore compared with the 8 on either side of it. A row is an outlier where
-
-    - its norm differs from their median by more than 6 standard deviations and more than 20 % of it, or
-    - the better of its two cosines to its neighbours is below their median by more than 6 standard deviations and
-      more than 0.1,
-
-    the standard deviation being 1.4826 times the median absolute deviation of all rows from their local medians. Rows
-    that are zero or not finite are not counted here.
+    Given are the norms, shape (n,), and the cosines of each row to the next, shape (n - 1,). Since norms drift along a
+    table, each row is compared with the 8 on either side of it. It is an outlier where its norm differs from their
+    median by more than 6 standard deviations and more than 20 % of it, or the better of its two cosines is below their
+    median by more than 6 standard deviations and more than 0.1; one is 1.4826 times the median absolute deviation of
+    all rows from their local medians. Rows that are zero or not finite do not count.
     """
     found: dict[int, list[str]] = {}
     norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
@@ -305,12 +298,10 @@ def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
 
 
 def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
-    """Find the positions at which the table jumps where an older one may have ended.
+    """Find the positions at which the table jumps where an older one may have ended, by the older one's length.
 
-    A jump is a step from one row to the next that is longer than the 8 on either side of it by more than 6 standard
-    deviations (as in `find_outliers`) and more than half of their median. The lengths that it is known to have had are
-    tried first, then powers of two from 32 on. Returned are, by each length that it jumps at, those of its multiples at
-    which it jumps, each position once.
+    A jump is a step that is longer than the 8 on either side of it by more than 6 standard deviations (as in
+    `find_outliers`) and half of their median. Known lengths are tried first, then powers of two from 32 on.
     """
     rows, usual = len(stats.norms), _local_median(stats.steps)
     jumps = {step + 1 for step in _rows_beyond(stats.steps - usual, usual / 2, np.abs(stats.steps - usual))}
@@ -330,10 +321,9 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
 def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float, ...]) -> dict[int, float]:
     """Find the rows that look as an initialiser left them, each with the given standard deviation that it fits.
 
-    Of d independent normal numbers of deviation s the norm is s·√d within s/√2, and the cosine to any other row is 0
-    within 1/√d, both as standard errors; their mean is 0 within s/√d. A row for which all of these hold within 4.5
-    standard errors, the cosines to both neighbours included, counts as one. Tables less than 64 wide have none: there
-    chance alone would do.
+    Of d independent normal numbers of deviation s the norm is s·√d, with a standard error of s/√2, the cosine to any
+    other row 0 ± 1/√d, and the mean 0 ± s/√d; in such a row all of these hold within 4.5 standard errors. Tables less
+    than 64 wide have none: there chance alone would do.
     """
     width = table.shape[1]
     if width < UNTRAINED_WIDTH:
