@@ -51,7 +51,7 @@ def test_next_commands_are_three_at_most_a_line_each_and_on_a_terminal_alone() -
     )
     exec(shlex.split(load)[2], {})
     assert "Next" not in on_terminal([*command, "--quiet", "--force"], environment)
-    assert "ctxextend verify" not in on_terminal([*command, "--verify", "--force"], environment)
+    assert "ctxextend verify tiny" not in on_terminal([*command, "--verify", "--force"], environment)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
     done = run("resize", str(source), "--to", "40", "--output", "mine", "--dry-run", "--json")
     values = json.loads(done.stdout)
     assert (values["dry_run"], values["bytes_written"]) == (True, 0)
-    assert "would be refused: The output" in values["warnings"][-1]
+    assert "This would fail: The output" in values["warnings"][-1]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("resize m --to 512 --model-type brt", "registry. Did you mean bert?"),
         ("families rberta", "registry. Did you mean roberta?"),
         ("inspect m --width 9", "--width must be at least 40, got 9."),
-        ("inspect m --rows 5:5", "5:5 holds no rows"),
+        ("inspect m --rows 5:5", "--rows 5:5 is not a range"),
         ("inspect m --tensor wpe --part encoder", "--tensor names the one table: leave --part out."),
         ("evaluate m --data a b", "extra argument(s) (b) Repeat a flag to give it several values: --data a.txt"),
         ("evaluate m --data a --length 64 --length x", "--length must be a whole number, got x."),
@@ -193,6 +193,8 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("train m --data a --steps x", "--steps must be a whole number, got x."),
         ("compare m --to 512 --data a --steps -1", "--steps must be at least 1, got -1."),
         ("verify m --base b --config-key k", "Add --tensor"),
+        ("run gpt2-4096 --set foo", "--set foo: write it as key=value"),
+        ("run gpt2-4096 --set resize.too=512", "did you mean resize.to?"),
     ],
 )
 def test_usage_errors_exit_2_in_words_of_our_own_and_name_what_is_near(typed: str, said: str) -> None:

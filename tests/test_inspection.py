@@ -262,7 +262,7 @@ def test_inspect_rows_counts_the_tensors_own_rows(given: str, expected: list[int
     assert [int(line.split()[0]) for line in lines[2:]] == expected
 
 
-@pytest.mark.parametrize(("given", "code", "said"), [("9:3", 2, "9:3 holds no rows"), ("18", 1, "selects none")])
+@pytest.mark.parametrize(("given", "code", "said"), [("9:3", 2, "9:3 is not a range"), ("18", 1, "selects none")])
 def test_inspect_rows_refuses_to_show_none(given: str, code: int, said: str, make_pico: MakePico) -> None:
     done = run(make_pico("roberta").folder, f"--rows={given}")
     assert (done.exit_code, said in done.stderr) == (code, True)
@@ -332,7 +332,7 @@ def test_inspect_of_an_unknown_type_advises_flags_that_serve(make_pico: MakePico
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        *((f"--rows={given}", "no range of rows") for given in ("x", "1:2:3", "-1", "", "1-2")),
+        *((f"--rows={given}", "is not a range: write A:B") for given in ("x", "1:2:3", "-1", "", "1-2")),
         ("--reserved-rows 2", "--reserved-rows"),
         (f"--tensor {WPE} --model-type gpt2", "--model-type"),
         ("--width 20", "--width"),

@@ -68,15 +68,13 @@ class Command(TyperCommand):
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
     """Return what a command takes, by group: names as they are typed, and what they mean, with the default."""
     found: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
-    for name, inner in getattr(command, "commands", {}).items():
-        found["Commands"].append((name, summary(inner)))
-    for parameter in command.get_params(context):
-        row = parameter.get_help_record(context)
-        if row is not None and "--help" not in parameter.opts:  # who reads this knows it
-            name, does = row[0], RANGE.sub("", WORDED_DEFAULT.sub(r"default: \1", row[1]))
-            if parameter.param_type_name == "argument":  # without its type in Python, and what the usage says
-                name, does = parameter.metavar, does.removesuffix("  [required]")
-            found[parameter.rich_help_panel or PANELS[0]].append((name, does))
+    found["Commands"] = [(name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()]
+    for parameter in command.params:  # but --help, which who reads this knows
+        name, does = parameter.get_help_record(context)
+        if parameter.param_type_name == "argument":  # without its type in Python, and what the usage says
+            name, does = parameter.metavar, does.removesuffix("  [required]")
+        does = RANGE.sub("", WORDED_DEFAULT.sub(r"default: \1", does))
+        found[parameter.rich_help_panel or PANELS[0]].append((name, does))
     return {panel: rows for panel, rows in found.items() if rows}
 
 
@@ -131,12 +129,10 @@ def explain_usage(error: Any) -> tuple[str, str | None]:
         return cause.message, cause.hint
     if flag is not None and cause is not None:
         fault, choices = cause.errors()[0], flag.type_descriptor.choices
+        least, given = fault.get("ctx", {}).get("ge"), str(fault["input"])
         kind = "a whole number" if fault["type"].startswith("int") else "a number"
-        wanted = f"at least {fault['ctx']['ge']}" if fault["type"] == "greater_than_equal" else kind
-        wanted = f"one of {', '.join(choices)}" if choices else wanted
-        return f"{flag.opts[0]} must be {wanted}, got {fault['input']}.", did_you_mean(
-            str(fault["input"]), choices or ()
-        )
+        wanted = f"one of {', '.join(choices)}" if choices else kind if least is None else f"at least {least}"
+        return f"{flag.opts[0]} must be {wanted}, got {given}.", did_you_mean(given, choices or ())
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
         return f"There is no {error.option_name}.", f"Did you mean {near[0]}?" if near else None
     is_extra = "unexpected extra argument" in error.message

@@ -7,7 +7,6 @@ from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
-from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
@@ -19,12 +18,7 @@ def compare(
     data: options.Data,
     method: Annotated[
         list[str] | None,
-        options.measures(
-            "--method NAME",
-            "Compare this method, such as stretch:keep-first=5.",
-            "all",
-            autocompletion=options.completing(lambda: ("all", *METHOD_NAMES)),
-        ),
+        options.measures("--method NAME", "e.g. stretch:keep-first=5.", "all", autocompletion=options.complete_method),
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from ctxextend.errors import OutputError, ResizeError
+from ctxextend.tables.method_facts import METHOD_NAMES
 
 Settings = TypeVar("Settings")
 
@@ -48,6 +49,7 @@ def hub_id(repo: str | None) -> str | None:
     return repo
 
 
+complete_method = completing(lambda: METHOD_NAMES)
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
 complete_model_type = completing(lambda: sorted(import_module("ctxextend.families.registry").FAMILIES))
 
@@ -79,12 +81,7 @@ Tokens = Annotated[int, text("--tokens T", "Maximum number of tokens to use.")]
 Length = Annotated[list[int] | None, measures("--length L", "Context length to measure.", "128, 256, ...")]
 Measure = Annotated[
     list[str] | None,
-    measures(
-        "--measure NAME",
-        f"{', '.join(MEASURES[:-1])} or {MEASURES[-1]}.",
-        "all that fit",
-        autocompletion=completing(lambda: MEASURES),
-    ),
+    measures("--measure NAME", f"{', '.join(MEASURES)}.", "all that fit", autocompletion=completing(lambda: MEASURES)),
 ]
 
 # Training
@@ -131,11 +128,9 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
     if text is None:
         return None
     found = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text)
-    if found is None:
-        raise typer.BadParameter(f"{text} is no range of rows: write A:B for rows A to B-1.")
-    start, stop = (int(end) if end else None for end in found.groups())
+    start, stop = (int(end) if end else None for end in found.groups()) if found else (0, 0)
     if start is not None and stop is not None and 0 <= stop <= start:
-        raise typer.BadParameter(f"{text} holds no rows: write A:B for rows A to B-1.")
+        raise typer.BadParameter(f"--rows {text} is not a range: write A:B for rows A to B-1.")
     return start, stop
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.options import basic, files
+from ctxextend.cli.options import basic, complete_method, files
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
 from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
-from ctxextend.tables.method_facts import METHOD_NAMES
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration
@@ -29,28 +28,17 @@ def resize(
     to: options.To,
     method: Annotated[
         str | None,
-        basic(
-            "--method NAME",
-            "linear, bands:gain=1.2, ... (see methods).",
-            "copy",
-            autocompletion=options.completing(lambda: METHOD_NAMES),
-        ),
+        basic("--method NAME", "linear, bands:gain=1.2, ... (see methods).", "copy", autocompletion=complete_method),
     ] = None,
-    data: Annotated[
-        list[str] | None, basic("--data PATH", "With --method auto: choose by the loss on this text.")
-    ] = None,
-    keep_first: Annotated[
-        int | None, basic("--keep-first K", "Keep the first K rows as they are.", "0; stretch: 20")
-    ] = None,
+    data: Annotated[list[str] | None, basic("--data PATH", "With --method auto: choose by this text.")] = None,
+    keep_first: Annotated[int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")] = None,
     drop_last: Annotated[int, basic("--drop-last K", "Make no new row from the last K learned ones.")] = 0,
     part: options.Part = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
-    fix_limits: Annotated[
-        bool, basic("--fix-limits", "Make all files state the table's length, even if it stays.")
-    ] = False,
+    fix_limits: Annotated[bool, basic("--fix-limits", "Make every file state the table's length.")] = False,
     train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; needs --steps.")] = None,
     steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: see train, run).")] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
@@ -129,7 +117,6 @@ def resize(
 
 def calibration_text(found: "Calibration") -> str:
     """Say what was chosen, by how much text, and what it gained."""
-
     what, measure = ("windows", "nats a token") if found.is_loss else ("documents", "MRR")
     gained = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.ci95 or 0.0:.1g} (95 %) {measure}"
     if found.after == found.before:
@@ -151,7 +138,7 @@ def show_plan(
         try:
             plan.check_output(output, force=force)
         except OutputError as error:
-            warnings.append(f"As things stand the run would be refused: {error}")
+            warnings.append(f"This would fail: {error}")
             sink.warning(warnings[-1])
         output, choices = output or plan.default_output, plan.choices
         items = list(_plan_items(plan, output))
@@ -185,8 +172,9 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
         yield "", f"{table.max_len_before} -> {table.max_len_after} positions"
         yield "", f"{table.rows_before} -> {table.rows_after} rows{offset}"
     for edit in plan.edits:
-        before, after = (_limit_text(value) for value in (edit.before, edit.after))
-        yield "edit", f"{edit.file}: {edit.key} {before} -> {after}" + (f" ({edit.why})" if edit.why else "")
+        is_open = isinstance(edit.before, int | float) and edit.before >= 10**9
+        before = "no limit" if is_open else "unset" if edit.before is None else edit.before
+        yield "edit", f"{edit.file}: {edit.key} {before} -> {edit.after}" + (f" ({edit.why})" if edit.why else "")
     if plan.checkpoint.index_file in plan.texts:
         yield "edit", f"{plan.checkpoint.index_file}: totals and names"
     names = {
@@ -200,12 +188,6 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
         "write": [size_text(plan.bytes_to_write)],
     }
     yield from ((label, text) for label, texts in names.items() for text in texts)
-
-
-def _limit_text(value: Any) -> str:
-    if value is None:
-        return "unset"
-    return "no limit" if isinstance(value, int | float) and value >= 10**9 else str(value)
 
 
 def _show_result(sink: Output, result: "ResizeResult") -> None:

@@ -11,6 +11,7 @@ from ctxextend.cli.output import Output
 from ctxextend.cli.resize import show_plan
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
+from ctxextend.errors import RecipeError
 from ctxextend.json_output import to_json
 
 
@@ -42,7 +43,12 @@ def run(
     from ctxextend.recipe_file import read_recipe
 
     sink = Output(as_json, quiet)
-    written = read_recipe(recipe, changes or ())
+    try:
+        written = read_recipe(recipe, changes or ())
+    except RecipeError as error:
+        if all(line.startswith("--set ") for line in error.message.split("\n")):
+            raise typer.BadParameter(str(error)) from error
+        raise
     asked, plan = written.recipe, plan_run(written)
     if push_to_hub and plan is None and asked.train is None:
         raise typer.BadParameter("--push-to-hub: this recipe makes no checkpoint.")
