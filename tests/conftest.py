@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+os.environ |= dict.fromkeys(("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET", "OMP_NUM_THREADS", "NO_COLOR"), "1")
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # These colour help texts even in a pipe.
 os.environ.pop("FORCE_COLOR", None)

@@ -1,9 +1,10 @@
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from huggingface_hub.utils.tqdm import progress_bar_states
 
 from ctxextend import SourceError, plan_resize
 from ctxextend.checkpoints.source import resolve_source
@@ -17,20 +18,22 @@ TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 
 
 def test_resolve_source_of_a_hub_id_fetches_what_is_needed_once(
-    hub: Hub, make_pico: MakePico, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_pico("gpt2").folder
     for name in (*STALE, "vocab.txt", "2_Dense/pytorch_model.bin"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(name.encode())
     hub.add("gpt2", folder)
-    monkeypatch.setitem(progress_bar_states, "_global", True)  # which no pipe shows
-    done = invoke("resize", "gpt2", "--to", 40)
-    assert (done.exit_code, done.stdout) == (0, "gpt2-40\n"), done.stderr
+    settings = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
+    others = {key: value for key, value in os.environ.items() if key != "HF_HUB_DISABLE_PROGRESS_BARS"}
+    typed = [sys.executable, "-m", "ctxextend", "resize", "gpt2", "--to", "40"]
+    done = subprocess.run(typed, env=others | settings, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "gpt2-40\n"), done.stderr
     needed = {"config.json", "generation_config.json", "model.safetensors", "vocab.txt", "2_Dense/pytorch_model.bin"}
     assert hub.fetched() == needed
     assert set(pico.contents(Path("gpt2-40"))) == {*needed, "README.md", "ctxextend.yaml"}
-    assert "Fetching" not in done.stderr
+    assert "%|" not in done.stderr
     assert set(STALE) <= set(plan_resize("gpt2", to=40).checkpoint.omitted)
 
     hub.requests.clear()

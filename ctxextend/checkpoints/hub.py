@@ -1,7 +1,6 @@
 """Models of the Hub, fetched into the cache of its client, and what its errors mean."""
 
 import glob
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -66,11 +65,7 @@ def fetch(
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    hides_bars = not sys.stderr.isatty() and not are_progress_bars_disabled()
-    if hides_bars:
-        disable_progress_bars()
     try:
         try:
             siblings = HfApi().model_info(hub_id, revision=revision).siblings
@@ -92,18 +87,12 @@ def fetch(
         raise
     except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either
         raise _source_error(hub_id, revision, error) from error
-    finally:
-        if hides_bars:
-            enable_progress_bars()
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
     """Upload a folder, with `texts` in place of its files, to a model repository that may be new; return its URL."""
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    if not sys.stderr.isatty():
-        disable_progress_bars()
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     added = [CommitOperationAdd(name, texts.get(name, folder / name)) for name in names]
     try:

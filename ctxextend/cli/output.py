@@ -62,7 +62,7 @@ class Output:
     silent: bool = field(default_factory=is_other_process)  # nothing but errors on stderr: another process prints
 
     def __post_init__(self) -> None:
-        if self.quiet:  # the Hub's client draws bars of its own
+        if self.quiet or not sys.stderr.isatty():  # the Hub's client draws bars of its own
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def data(self, text: str) -> None:
