@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctxextend import resize, verify
+from ctxextend import resize
 from tests.trainings import NEW, OLD, changed_tensors, equal_rows, invoke, log_of, make_encoder, make_source, spoilt
 
 pytestmark = pytest.mark.usefixtures("book")
@@ -66,7 +66,6 @@ def test_train_writes_the_untrained_weights_where_no_step_is_better(gpt2: Path) 
     assert (said["best_step"], said["saved_step"], said["loss_best"]) == (0, 0, said["loss_before"])
     assert changed_tensors(gpt2, Path("out")) == set()
     assert "not lower after any step measured: these are the untrained weights." in Path("out/README.md").read_text()
-    assert verify("out", gpt2).passed
 
 
 def test_train_new_leaves_learned_rows_alone_in_the_best_step(gpt2: Path) -> None:
