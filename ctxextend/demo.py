@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.source import bundled_source
+from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.models.devices import running
@@ -55,8 +55,8 @@ def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int |
     from ctxextend.models.load import continue_text, largest_difference, load, read_text
 
     plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))
-    folders = plan.execute(output, force=force).output, plan.checkpoint.root
-    resized, base = (load(folder, plan.checkpoint.model_class).model for folder in folders)
+    made = open_checkpoint(resolve_source(plan.execute(output, force=force).output))
+    resized, base = (load(one, plan.checkpoint.model_class).model for one in (made, plan.checkpoint))
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
     with running(base, threads):
         texts: list[Any] = [read_text(model, table, before) for model in (base, resized)]

@@ -235,7 +235,7 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
     """Load a model by a class that has a language-model head, or as an encoder where its file holds no such head."""
     from transformers.models.auto import modeling_auto as auto
 
-    folder, variant, named = checkpoint.root / checkpoint.model, checkpoint.variant, checkpoint.model_class
+    named = checkpoint.model_class
     if not (checkpoint.root / SENTENCE_MODULES).is_file():
         # A model of such a type may still be its decoder alone.
         is_pair = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -250,10 +250,10 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
         tried = [(kind, named) for kind, classes in heads.items() if named is not None and named in classes.values()]
         tried = tried[:1] or [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
         for kind, model_class in tried:
-            loaded = load(folder, model_class, variant, dtype, checkpoint)
+            loaded = load(checkpoint, model_class, dtype)
             if not loaded.missing:  # even a class that its config names may need a head that the file never had
                 return kind, loaded
-    return ENCODER, load(folder, None, variant, dtype, checkpoint)
+    return ENCODER, load(checkpoint, None, dtype)
 
 
 def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> dict[str, Any]:

@@ -44,17 +44,10 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         raise CheckpointError(f"{checkpoint.root} is {what}, which transformers cannot load alone.", hint)
 
 
-def load(
-    folder: Path,
-    model_class: str | None,
-    variant: str | None = None,
-    dtype: str = "float32",
-    checkpoint: Checkpoint | None = None,
-) -> Loaded:
-    """Load the checkpoint in a folder by the class that its config names, with weights of a dtype of torch.
+def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> Loaded:
+    """Load a checkpoint by the class that its config names, with weights of a dtype of torch.
 
-    AutoModel takes the place of no class, and of one that is not public. Of a `checkpoint` of nanoGPT, which
-    transformers cannot read, the converted tensors are loaded.
+    AutoModel takes the place of no class, and of one that is not public.
     """
     import torch
     import transformers
@@ -63,20 +56,19 @@ def load(
     loader: Any = getattr(transformers, model_class or "", None) or transformers.AutoModel
     torch.manual_seed(0)  # what a checkpoint lacks is drawn at random, and then alike for every checkpoint
     # What does not fit is to be reported, and not only to fail.
-    flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": variant}
+    flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
     flags["ignore_mismatched_sizes"] = True
     flags["trust_remote_code"] = False  # left out, transformers asks, and a yes runs what the checkpoint holds
-    source: Path | None = folder
-    if checkpoint is not None and checkpoint.config_file in checkpoint.made:
-        tensors = {name: to_tensor(read_floats(file, name)) for name, file in checkpoint.names.items()}
-        source, flags["state_dict"] = None, tensors
-        flags["config"] = transformers.AutoConfig.for_model(**checkpoint.config)
+    folder: Path | None = checkpoint.root / checkpoint.model
+    if checkpoint.config_file in checkpoint.made:  # transformers cannot read nanoGPT's file
+        flags["state_dict"] = {name: to_tensor(read_floats(file, name)) for name, file in checkpoint.names.items()}
+        folder, flags["config"] = None, transformers.AutoConfig.for_model(**checkpoint.config)
     with quiet():
         try:
-            model, info = loader.from_pretrained(source, **flags)
+            model, info = loader.from_pretrained(folder, **flags)
         except Exception as error:  # whatever a class of transformers raises on a folder that it cannot load
             said = f"{type(error).__name__}: {one_line(error)}"
-            raise CheckpointError(f"transformers cannot load {folder}: {said}") from error
+            raise CheckpointError(f"transformers cannot load {checkpoint.root}: {said}") from error
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
     return Loaded(model.train(False), missing, unexpected, mismatched)

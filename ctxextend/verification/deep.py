@@ -27,14 +27,14 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
     check_loadable(base, WITHOUT)
     try:
-        loaded = load(base.root / base.model, base.model_class, base.variant, checkpoint=base)
+        loaded = load(base, base.model_class)
     except CheckpointError as error:
         raise CheckpointError(error.message, WITHOUT) from error
     before, known = _read_texts(plan, loaded, lengths), _odd_keys(loaded)
     del loaded
     try:
         check_loadable(resized)
-        loaded = load(resized.root / resized.model, base.model_class, resized.variant)
+        loaded = load(resized, base.model_class)
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
     after = _read_texts(plan, loaded, [*lengths, plan.max_len_after])
