@@ -143,13 +143,13 @@ def test_resize_takes_a_text_for_auto_alone(method: list[str], source: Path, mon
     assert "--data is what --method auto chooses by" in done.stderr
 
 
-OWN = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": (0, 128)}, Estimate(1.6, 0.1, 99, 9))
+OWN = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": None}, Estimate(1.6, 0.1, 99, 9))
 
 
 @pytest.mark.parametrize(
     ("after", "metric", "said"),
     [
-        (OWN, LOSS, "bands:sigma=7.93,repeat=31:98,gain=1.4,within=0:128; nothing was better"),
+        (OWN, LOSS, "bands:sigma=7.931,repeat=31:98,gain=1.4; nothing was better"),
         (
             Trial({"sigma": 0.0, "repeat": None, "gain": 1.4}, Estimate(1.5, 0.1, 99, 9)),
             LOSS,

@@ -122,7 +122,7 @@ def calibration_text(found: "Calibration") -> str:
     if found.after == found.before:
         gained = "nothing was better by more than a standard error"
     read = f"{found.windows} {what} of {found.length:,} tokens in {time_text(found.seconds)}"
-    return f"calibrated on {read}: {found.after.shown}; {gained}"
+    return f"calibrated on {read}: {found.method}; {gained}"
 
 
 def show_plan(

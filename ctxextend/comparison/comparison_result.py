@@ -121,12 +121,6 @@ class Trial:
         """The method with these settings, as `resize` takes it."""
         return method_text("bands", self.settings)
 
-    @property
-    def shown(self) -> str:
-        """The same to be read, its numbers to three digits."""
-        texts = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in self.settings.items()}
-        return method_text("bands", texts)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(Result, shows="method metric windows length"):
