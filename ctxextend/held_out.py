@@ -42,6 +42,13 @@ class HeldOut:
     every: int  # of so many windows one is held out
     tokens: int  # of the text that training read; what follows them is neither trained on nor held out
 
+    def __post_init__(self) -> None:
+        numbers = self.window, self.every, self.tokens
+        if not all(type(number) is int and 0 < number < 2**40 for number in numbers):
+            raise ValueError(f"no text is held out by {numbers}")
+        if self.tokens // self.window // self.every > MOST_WINDOWS:
+            raise ValueError(f"more than {MOST_WINDOWS:,} windows are held out")
+
     @classmethod
     def of(cls, tokens: int, window: int) -> "HeldOut":
         """Hold out one window in 20; of a text of fewer than 80 windows four, or one in 5, but at least one."""
@@ -127,10 +134,8 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
     for training in trainings:
         try:
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
-            if held_out and held_out.tokens // held_out.window // held_out.every not in range(MOST_WINDOWS):
-                continue
             for file in training["data"]:
-                found[text_key(file)].add((held_out, file["first_token"], training["text_field"]))
+                found[text_key(file)].add((held_out, int(np.int64(file["first_token"])), training["text_field"]))
         except NOT_PLAIN:  # a stranger wrote it
             continue
     return dict(found)

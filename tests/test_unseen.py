@@ -94,7 +94,13 @@ def test_evaluate_knows_of_trainings_before_a_resize_and_before_another_training
         {"held_out": {"window": 0, "every": 1, "tokens": 5}},
         {"held_out": {"window": 1, "every": 1, "tokens": 10**30}},
         {"held_out": {"window": "x", "every": None}},
+        {"held_out": {"window": 10**30, "every": 1, "tokens": 5}},
+        {"held_out": {"window": 1.5, "every": 1, "tokens": 5}},
+        {"held_out": {"window": 1, "every": 1, "tokens": -5}},
         {"held_out": [1]},
+        {"first_token": "x"},
+        {"first_token": 10**30},
+        {"first_token": -(10**15)},
         {"data": 3},
         {"data": [{}]},
         {"data": [{"name": []}]},
@@ -103,7 +109,8 @@ def test_evaluate_knows_of_trainings_before_a_resize_and_before_another_training
 def test_evaluate_survives_what_a_stranger_says_of_a_training(said: dict[str, Any], source: Path) -> None:
     train(source, "trained")
     recipe = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())
-    recipe["provenance"]["trained"] |= said
+    trained = recipe["provenance"]["trained"]
+    (trained["data"][0] if "first_token" in said else trained).update(said)
     Path("trained/ctxextend.yaml").write_text(yaml.safe_dump(recipe))
     assert evaluated("trained", "book.txt", tokens=64).tokens == 64
 
