@@ -59,6 +59,7 @@ class Output:
 
     as_json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # nothing on stderr but errors
+    is_path_only: bool = False  # whether stdout holds the path of an output alone: screens go to stderr
     silent: bool = field(default_factory=is_other_process)  # nothing but errors on stderr: another process prints
 
     def __post_init__(self) -> None:
@@ -72,7 +73,9 @@ class Output:
 
     def screen(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
-        if not (self.as_json or self.silent):
+        if self.is_path_only and not self.as_json:
+            self.note(*(styled(line, colour=False) for line in lines))
+        elif not (self.as_json or self.silent):
             _print("\n".join(styled(line, colour=in_colour()) for line in lines))
 
     def result(self, command: str, value: Any, warnings: Sequence[str] = ()) -> None:
@@ -111,14 +114,7 @@ class Output:
                 _print(without_tokens(json.dumps({"error": error}, indent=2)))
 
     def measured(
-        self,
-        command: str,
-        found: "Evaluation | Comparison",
-        lines: Iterable[Pieces],
-        files: Files,
-        value: Any = None,
-        *,
-        on_stderr: bool = False,
+        self, command: str, found: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
     ) -> None:
         """Write and print what was measured; exit where not all of it could be, or a file could not be written."""
         if not found.complete:
@@ -132,10 +128,7 @@ class Output:
                 failures.append(str(error))
         self.note(*found.notes)
         self.warning(*found.warnings)
-        if on_stderr and not self.as_json:
-            self.note(*(styled(line, colour=False) for line in lines))
-        elif not on_stderr:
-            self.screen(lines)
+        self.screen(lines)
         self.result(command, value or found, [*found.warnings, *failures])
         self.note(*(f"Error: {failure}" for failure in failures))
         if not found.complete:

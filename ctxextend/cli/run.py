@@ -1,5 +1,6 @@
 """`ctxextend run`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -67,5 +68,5 @@ def run(
         sink.result("run", values)
     else:
         add_evaluation(page := Page.of_stdout(), result.evaluation)
-        # Where a checkpoint was written, stdout holds its path alone.
-        sink.measured("run", result.evaluation, page.lines, [], values, on_stderr=result.output is not None)
+        sink = replace(sink, is_path_only=result.output is not None)
+        sink.measured("run", result.evaluation, page.lines, [], values)
