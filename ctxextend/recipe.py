@@ -32,7 +32,7 @@ TRAINABLE = ("new", "positions", "all")
 # The greatest whole number that a setting takes: libraries hold them in 32 bits.
 MOST = 2**31 - 1
 # How `Resize.to` is typed.
-LENGTH = re.compile(r"([0-9]{1,9})([kx]?)")
+LENGTH = re.compile(r"([0-9]{1,18})([kx]?)")
 # A window of fewer tokens holds no text to speak of.
 LEAST_LENGTH = 8
 

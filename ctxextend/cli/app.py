@@ -31,10 +31,9 @@ COMMANDS = (
     *("resize", "train", "inspect", "verify", "evaluate", "compare"),
     *("run", "recipes", "families", "methods", "demo"),
 )
-# Typer puts a default that is given in words into parentheses, and shows the range of a number.
+# Typer puts a default that is given in words into parentheses.
 WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
 FLAG = re.compile(r"--[a-z][a-z-]+")
-RANGE = re.compile(r"; x[<>]=[\d.]+|x[<>]=[\d.]+; |  \[x[<>]=[\d.]+\]")
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -73,8 +72,7 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
         name, does = parameter.get_help_record(context)
         if parameter.param_type_name == "argument":  # without its type in Python, and what the usage says
             name, does = parameter.metavar, does.removesuffix("  [required]")
-        does = RANGE.sub("", WORDED_DEFAULT.sub(r"default: \1", does))
-        found[parameter.rich_help_panel or PANELS[0]].append((name, does))
+        found[parameter.rich_help_panel or PANELS[0]].append((name, WORDED_DEFAULT.sub(r"default: \1", does)))
     return {panel: rows for panel, rows in found.items() if rows}
 
 
@@ -129,9 +127,8 @@ def explain_usage(error: Any) -> tuple[str, str | None]:
         return cause.message, cause.hint
     if flag is not None and cause is not None:
         fault, choices = cause.errors()[0], flag.type_descriptor.choices
-        least, given = fault.get("ctx", {}).get("ge"), str(fault["input"])
-        kind = "a whole number" if fault["type"].startswith("int") else "a number"
-        wanted = f"one of {', '.join(choices)}" if choices else kind if least is None else f"at least {least}"
+        given, kind = str(fault["input"]), "a whole number" if fault["type"].startswith("int") else "a number"
+        wanted = f"one of {', '.join(choices)}" if choices else kind
         return f"{flag.opts[0]} must be {wanted}, got {given}.", did_you_mean(given, choices or ())
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
         return f"There is no {error.option_name}.", f"Did you mean {near[0]}?" if near else None
@@ -187,13 +184,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
     caller = frame
     while caller is not None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
-            _end(number, frame)
+            os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Stopped(128 + number)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    os._exit(128 + number)
 
 
 def _raise_later(unraisable: Any) -> None:
@@ -224,4 +217,4 @@ def main() -> None:
         app_of([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
     finally:
         for number in stops:
-            signal.signal(number, _end)
+            signal.signal(number, lambda number, frame: os._exit(128 + number))

@@ -7,7 +7,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output, Pieces
-from ctxextend.cli.tables import Cell, Page
+from ctxextend.cli.tables import LEAST_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def inspect(
     check: Annotated[bool, options.basic("--check", "Print the verdict only; exit 3 where limits disagree.")] = False,
     report: options.Report = None,
     plot: options.Plot = None,
-    width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's", min=40)] = None,
+    width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's")] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
@@ -60,6 +60,8 @@ def inspect(
 
     sink, page = Output(as_json, quiet), Page.of_stdout(width)
     ends = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
+    if width is not None and width < LEAST_WIDTH:
+        raise typer.BadParameter(f"--width must be at least {LEAST_WIDTH}, got {width}.")
     options.check_files(plot, report)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     found = [inspect_model(open_model(ref), part) for ref in refs]

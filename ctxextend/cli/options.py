@@ -171,12 +171,9 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:
     """Refuse a figure or a report that cannot be written before a model is read for it."""
-    if plot is None and report is None:
-        return
-    from ctxextend.report.figures import FIGURE, REPORT, check_file, check_format
-
-    for path, kind in ((plot, FIGURE), (report, REPORT)):
+    for path, name in ((plot, "FIGURE"), (report, "REPORT")):
         if path is not None:
+            figures = import_module("ctxextend.report.figures")
             with usage_errors():
-                check_format(path, kind)
-            check_file(path, kind)
+                figures.check_format(path, getattr(figures, name))
+            figures.check_file(path, getattr(figures, name))

@@ -34,17 +34,9 @@ Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
 
 # Styles as `typer.style` takes them.
 STYLES: dict[str, dict[str, Any]] = {
-    "": {},
-    "title": {"bold": True},
-    "label": {"bold": True, "fg": "cyan"},
-    "faint": {"dim": True},
-    "wrong": {"bold": True, "fg": "red"},
-    "right": {"fg": "green"},
-    "learned": {"fg": "cyan"},
-    "second": {"fg": "green"},
-    "third": {"fg": "magenta"},
-    "new": {"fg": "yellow"},
-    "offset": {"fg": "magenta"},
+    **{"": {}, "title": {"bold": True}, "faint": {"dim": True}, "label": {"bold": True, "fg": "cyan"}},
+    **{"wrong": {"bold": True, "fg": "red"}, "right": {"fg": "green"}, "learned": {"fg": "cyan"}},
+    **{"second": {"fg": "green"}, "third": {"fg": "magenta"}, "new": {"fg": "yellow"}, "offset": {"fg": "magenta"}},
 }
 
 
