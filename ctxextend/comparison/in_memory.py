@@ -123,11 +123,8 @@ class InMemoryTrainer:
             signal.raise_signal(stop.signal)
             raise
         finally:
-            with torch.no_grad():
-                for name, value in before.items():
-                    parameter = model.get_parameter(name)
-                    parameter.copy_(value)
-                    parameter.grad = None
+            setup.trainable.load(before)
+            model.zero_grad()
             model.train(False)
 
 

@@ -196,13 +196,10 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {name: torch.from_numpy(values.astype(np.int64)) for name, values in item.items()}
 
     def _placement(self, number: int) -> tuple[int, int, int, int]:
-        """Return where a sequence is taken from, and at which positions its text stands.
+        """Return a sequence's first token, its tokens before the jump, what the jump leaves out, and its offset.
 
-        These are its first token in the text; its tokens before the jump; the tokens and positions that the jump leaves
-        out; and the positions between the special tokens before the text and the text. It stands at the first and at
-        the last position so often that the positions at both ends are seen as often as those between. The tokens after
-        a jump are taken from as far on in the text as their positions say, so that distances are true; where the text
-        ends before that, the jump is shorter.
+        Positions at both ends are seen as often as those between. The tokens after a jump are as far on in the text as
+        their positions say, so that distances are true; where a part ends before that, the jump is shorter.
 
         Source: Zhu et al. 2024, section 3, with v = u of appendix A and two parts, the first of which has an offset
             too; arXiv:2309.10400.

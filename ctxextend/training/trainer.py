@@ -234,14 +234,10 @@ class RunTrainer(Trainer):
         self.best: dict[str, torch.Tensor] = {}  # the parameters of the step of least held-out loss, on the CPU
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
-        """Return the order of the data, which is shuffled already."""
         return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Measure the loss of the held-out sequences, weighted by their tokens, and keep the best parameters.
-
-        Trainer's own weights batches of all sizes alike. Each process reads its share of the sequences.
-        """
+        """Measure the held-out loss, weighted by tokens (Trainer weights batches alike), and keep the best weights."""
         began, setup, size = time.perf_counter(), self.setup, self.args.per_device_train_batch_size
         model: Any = self.model
         data, total, tokens = setup.held_out, 0.0, 0
@@ -306,7 +302,6 @@ class RunTrainer(Trainer):
             save_file(self.best, folder / BEST_WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load what `_save` saved."""
         self.setup.trainable.load(load_file(Path(resume_from_checkpoint) / WEIGHTS))
         if (best := Path(resume_from_checkpoint) / BEST_WEIGHTS).exists():
             self.best = load_file(best)
@@ -385,7 +380,6 @@ class Stop:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Remember a signal; a second one interrupts at once."""
         if self.signal is None:
             self.signal, self._received_at = number, time.monotonic()
         elif time.monotonic() - self._received_at > SAME_SIGNAL:
