@@ -100,7 +100,7 @@ def run_recipe(
         measured = replace(measured, source=name, revision=None, subfolder=None)
     try:
         with progress("Reading", "tokens") as moved:
-            return replace(result, evaluation=evaluate_checkpoint(measured, recipe.evaluate, moved, tell))
+            return replace(result, evaluation=evaluate_checkpoint(measured, recipe.evaluate, moved))
     except EvaluationInterrupted as stop:
         raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,9 @@ from ctxextend.cli.app import app_of
 from ctxextend.models import devices
 from ctxextend.progress import no_progress, with_estimate
 from ctxextend.training.memory import open_devices
+from tests.pico import Pico
 from tests.trainings import write_book
+from tests.words import add_tokenizer
 
 MODEL = torch.nn.Linear(1000, 1000)
 TINY = torch.nn.Linear(10, 10)
@@ -113,6 +116,18 @@ def test_threads_must_be_one_or_more() -> None:
         evaluate("tiny-gpt2", "book.txt", threads=0)
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")])
+def test_command_line_lets_waiting_threads_sleep_unless_told_otherwise(given: dict[str, str], expected: str) -> None:
+    names = ("OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS")
+    code = (
+        f"import os, sys; sys.argv[1:] = ['methods']\ntry: main()\nexcept SystemExit: print(*map(os.getenv, {names}))"
+    )
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", f"from ctxextend.cli.app import main; {code}"]
+    done = subprocess.run(command, env=others | given, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == expected
+
+
 # ---- devices
 
 
@@ -146,19 +161,28 @@ def test_written_recipe_holds_nothing_of_the_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(0.1, []), (0.2, []), (1.0, ["2 min"]), (8.0, ["13 min"]), (80.0, ["2 h 11 min"])]
+    ("seconds", "expected"),
+    [
+        (0.1, []),
+        (0.2, []),
+        (1.0, ["2 min"]),
+        (8.0, ["13 min"]),
+        (80.0, ["2 h 11 min"]),
+    ],
 )
 def test_estimate_is_told_once_of_what_takes_more_than_a_minute(
     seconds: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, told = [100.0], list[str]()
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
     move = with_estimate(no_progress, told.append)
     now[0] += 500  # the first step warms up
     for _ in range(100):
         move(10, 1000)
         now[0] += seconds
-    assert told == expected
+    assert told == [f"About {left} left on {threads}." for left in expected]
 
 
 def test_estimate_is_printed_in_a_pipe_and_not_under_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +193,24 @@ def test_estimate_is_printed_in_a_pipe_and_not_under_quiet(monkeypatch: pytest.M
     done = CliRunner().invoke(app_of(), typed)
     assert done.stderr.count("About 0 min left on 1 thread.\n") == 1
     assert "min left" not in CliRunner().invoke(app_of(), [*typed, "--quiet"]).stderr
+
+
+def test_libraries_say_nothing_of_their_own(make_pico: Callable[..., Pico]) -> None:
+    folder = add_tokenizer(make_pico("gpt2").folder, is_framed=False)  # its config names ids beyond its vocabulary
+    Path("text.txt").write_text("a b c d e f " * 50)
+    command = [
+        sys.executable,
+        "-m",
+        "ctxextend",
+        "evaluate",
+        str(folder),
+        "--data",
+        "text.txt",
+        "--measure",
+        "position",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "[transformers]" not in done.stderr
 
 
 # ---- without torch or transformers

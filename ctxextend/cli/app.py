@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterable
 from importlib import import_module
 from io import TextIOWrapper
@@ -208,6 +209,10 @@ def main() -> None:
     # Threads of torch that spin while they wait would keep others from work on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # What libraries say of themselves while they load is for those who call them.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
     # A daemon may have closed them; then print would write to the wrong one, or fail.
     sys.stdout, sys.stderr = (stream or nowhere() for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):

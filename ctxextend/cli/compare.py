@@ -66,7 +66,7 @@ def compare(
         settings = Compare.from_flags(methods=method or (), **options.given_flags(flags, Evaluate, Train), to=to)
     try:
         with sink.progress("Comparing", of="tokens") as progress:
-            found = compare_model(open_model(ref), settings, progress, sink.note)
+            found = compare_model(open_model(ref), settings, progress)
     except ComparisonInterrupted as stop:
         found = stop.comparison
     show_comparison(sink, "compare", found, report, plot)

@@ -71,7 +71,7 @@ def evaluate(
     ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
     try:
         with sink.progress("Reading", of="tokens") as progress:
-            found = evaluate_checkpoint(ref, settings, progress, sink.note)
+            found = evaluate_checkpoint(ref, settings, progress)
     except EvaluationInterrupted as stop:
         found = stop.evaluation
     from ctxextend.report.figures import evaluation_figure, write_figure

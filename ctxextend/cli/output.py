@@ -14,7 +14,7 @@ import typer
 
 from ctxextend.errors import OutputError, RecipeError, printable, size_text, without_tokens
 from ctxextend.json_output import to_json
-from ctxextend.progress import Progress, no_progress
+from ctxextend.progress import Progress, no_progress, with_estimate
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
@@ -132,7 +132,7 @@ class Output:
     def progress(self, what: str, of: str = "bytes") -> Iterator[Progress]:
         """Show on a terminal how much of something is done, how fast, and how long the rest will take."""
         if self.quiet or self.silent or not sys.stderr.isatty():
-            yield no_progress
+            yield no_progress if self.quiet or self.silent else with_estimate(no_progress, self.note)
             return
         from rich import progress as bars
         from rich.console import Console
@@ -147,7 +147,7 @@ class Output:
                 speed = (f"{size_text(rate)}/s" if of == "bytes" else f"{rate:,.0f} {of}/s") if rate else ""
                 bar.update(task, advance=advance, total=total, description=f"{what} {label}".rstrip(), speed=speed)
 
-            yield move
+            yield with_estimate(move, self.note)
 
 
 def styled(line: Pieces, *, colour: bool) -> str:

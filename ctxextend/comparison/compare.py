@@ -85,11 +85,8 @@ def compare(
             nothing are every method with its defaults.
         steps: Optimizer steps of training; 0 for none.
         progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
-        settings: Any of these, by their names: ``length`` (contexts to measure beside `to`), ``measure`` (which
-            measures to take beside what methods are ranked by), ``tokens``, ``precision``, ``seed`` and ``text_field``
-            as in `evaluate`; with `steps`, ``eval_data`` (the text to measure on; by default 5 % of what
-            is read of `data`, which is then not trained on) and the fields of `Train`: ``trainable``, ``lr``, …;
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
+        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, those of
+            `Train` too, ``eval_data`` being what is measured on; and ``revision``, … as in `plan_resize`.
 
     Raises:
         CtxextendError: As `evaluate` and `train`; a method that was named cannot be, or `eval_data` is trained on too.
@@ -175,18 +172,13 @@ def read_methods(typed: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
     return tuple(found.values())
 
 
-def compare_model(
-    opened: OpenedModel,
-    settings: Compare,
-    progress: Progress = no_progress,
-    tell: Callable[[str], None] = lambda text: None,
-) -> Comparison:
-    """Compare methods on a checkpoint; see `compare`. `tell` is told how long it takes, if that is long."""
+def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = no_progress) -> Comparison:
+    """Compare methods on a checkpoint; see `compare`."""
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(opened, settings, Path(folder))
         try:
-            with running(run.resized.model.model, settings.evaluate.threads, progress, tell) as moved:
-                run.measure(moved)
+            with running(run.resized.model.model, settings.evaluate.threads):
+                run.measure(progress)
         except KeyboardInterrupt:
             raise ComparisonInterrupted(run.report(complete=False)) from None
         return run.report(complete=True)

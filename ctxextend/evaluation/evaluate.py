@@ -88,14 +88,8 @@ def evaluate(
             out are read, or all of it with a warning. Unseen go trainings by other tools, the same text in another
             file, changes behind the first 64 MiB, and files beyond the first 200 of a training.
         progress: Told how many tokens were read since the last call, and how many there are to read in all.
-        settings: Any of these, by their names: ``base`` (the base checkpoint; by default what the recipe beside the
-            checkpoint says), ``no_base`` (compare with no base), ``length`` (contexts to measure, in tokens; by
-            default doublings up to the model's own), ``tokens`` (of the text to use, at most, by default 65,536; every
-            one is read several times), ``batch_size`` (windows that are read at once; by default as many as hold 4,096
-            tokens), ``precision`` (``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator
-            that has it), ``seed`` (of masks and numbers), ``measure`` (some of ``position``, ``context``, ``passkey``
-            and ``retrieval``; by default all that fit), ``text_field`` (the key of a line of .jsonl, or the column,
-            that holds the text); ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
+        settings: The other fields of `Evaluate`, by name: ``length``, ``tokens``, ``measure``, …; and ``revision``,
+            ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
@@ -106,13 +100,8 @@ def evaluate(
     return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
 
 
-def evaluate_checkpoint(
-    ref: CheckpointRef,
-    settings: Evaluate,
-    progress: Progress = no_progress,
-    tell: Callable[[str], None] = lambda text: None,
-) -> Evaluation:
-    """Measure a checkpoint; see `evaluate`. `tell` is told how long it takes, if that is long."""
+def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
+    """Measure a checkpoint; see `evaluate`."""
     check_paths(settings.data)
     files = open_files(open_model(ref))
     model = load_eval_model(files, settings.precision, settings.device)
@@ -139,8 +128,8 @@ def evaluate_checkpoint(
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens
     try:
-        with running(model.model, settings.threads, progress, tell) as moved:
-            run.measure(lambda tokens: moved(tokens, total))
+        with running(model.model, settings.threads):
+            run.measure(lambda tokens: progress(tokens, total))
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None
     return run.report(complete=True)

@@ -2,13 +2,12 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.errors import ResizeError, counted
-from ctxextend.progress import Progress, no_progress, with_estimate
+from ctxextend.errors import ResizeError
 
 if TYPE_CHECKING:
     import torch
@@ -44,12 +43,10 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 
 @contextmanager
-def running(
-    model: Any, threads: int | None, progress: Progress = no_progress, tell: Callable[[str], None] = lambda text: None
-) -> Iterator[Progress]:
+def running(model: Any, threads: int | None) -> Iterator[None]:
     """Let torch use so many CPU threads while a model runs; None is its own choice, or fewer where those are slower.
 
-    Yields what to report progress to, which lets `tell` know how long the rest takes. ``OMP_NUM_THREADS`` stays.
+    The user's ``OMP_NUM_THREADS`` stays.
     """
     import torch
 
@@ -58,9 +55,8 @@ def running(
         is_tiny = sum(value.numel() for value in model.parameters()) < ONE_THREAD
         threads = 1 if is_tiny else min(before, available_cpus())
     torch.set_num_threads(threads or before)
-    on = counted(threads or before, "thread") if model.device.type == "cpu" else model.device
     try:
-        yield with_estimate(progress, lambda left: tell(f"About {left} left on {on}."))
+        yield
     finally:
         torch.set_num_threads(before)
 

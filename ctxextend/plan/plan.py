@@ -463,13 +463,8 @@ def plan_resize(
             Also ``4k`` (4,096), or ``4x`` (four times the present ones).
         method: The name of one of `list_methods`, with its settings where they should not be the default's:
             ``bands:sigma=4,gain=1.2``. None is ``copy``, or ``truncate`` where the table gets shorter.
-        settings: Any of these, by their names: ``keep_first`` and ``drop_last`` (positions at the start and the end
-            that the method does not read), ``part`` (which of several tables: encoder, decoder, text, …),
-            ``fix_limits`` (make all files state the table's length even where it stays), ``copy_code`` (copy code in
-            the folder too; nothing in it is run), ``revision``, ``subfolder`` and ``variant`` (which copy of the
-            checkpoint), ``model_type`` (the model type to take it for), and for one that is not in the registry
-            ``tensor`` (its table), ``config_key`` (the key that states its length) and ``reserved_rows`` (its rows
-            before position 0).
+        settings: The other fields of `Resize`, by name: ``keep_first``, ``drop_last``, ``part``, ``fix_limits`` and
+            ``copy_code``; and those of `CheckpointRef`: ``revision``, …, and ``tensor`` for a model type of your own.
 
     Raises:
         SourceError: Nothing is at that reference, or it cannot be reached.

@@ -46,10 +46,8 @@ def open_devices(device: str | None = None) -> PartialState:
             )
     wanted = open_device(device)
     if wanted.index:  # transformers' Trainer takes the first
-        raise TrainingError(
-            f"--device {device}: training runs on the first device that it sees.",
-            f"Set CUDA_VISIBLE_DEVICES={wanted.index}, and use --device {wanted.type}.",
-        )
+        how = f"Set CUDA_VISIBLE_DEVICES={wanted.index}, and use --device {wanted.type}."
+        raise TrainingError(f"--device {device}: training runs on the first device that it sees.", how)
     return PartialState(cpu=wanted.type == "cpu")
 
 

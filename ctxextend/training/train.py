@@ -186,8 +186,8 @@ def train_recipe(
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
             check_disk_space(existing_above(path), sizes | saves)
-        with running(model.model, settings.threads, progress, tell) as moved:
-            result = run_training(setup, folder, moved, tell)
+        with running(model.model, settings.threads):
+            result = run_training(setup, folder, progress, tell)
         begun_for = folder.begun_for if folder.begun_for != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
         warnings += tuple(_warnings(settings, begun_for, result))
