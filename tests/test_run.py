@@ -99,7 +99,7 @@ def test_run_refuses_a_source_whose_other_weights_changed(place: float, as_pickl
     weights.write_bytes(data)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "no longer what it was when this recipe was written: its tables are the same, and other" in done.stderr
+    assert "no longer what it was when this recipe was written: its tables are the same, but other" in done.stderr
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
     compared = ["evaluate", "first", "--data", "book.txt", "--tokens", "320", "--measure", "position"]
     assert "is no longer what it was then: its tables are" in CliRunner().invoke(app_of(), compared).stderr
