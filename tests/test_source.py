@@ -107,7 +107,7 @@ def test_open_reference_refuses_a_type_without_a_table_before_weights_are_looked
         folder.mkdir()
         (folder / "config.json").write_text(config)
         (folder / "model-q4.gguf").write_bytes(b"GGUF")
-        for command in (("inspect", folder), ("resize", folder, "--to", 40), ("verify", folder)):
+        for command in (("inspect", folder), ("resize", folder, "--to", 40), ("verify", folder, "--base", folder)):
             done = invoke(*command)
             assert done.exit_code == 1
             assert "no learned position table; it uses" in done.stderr, done.stderr
