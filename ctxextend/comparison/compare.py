@@ -146,11 +146,8 @@ class Compare:
         """Return what is measured of a model of a kind at a length: what was asked, and what ranks methods."""
         ranked_by = "retrieval" if kind == ENCODER else "position"
         length, measure = self.evaluate.length, self.evaluate.measure
-        return replace(
-            self.evaluate,
-            length=tuple(dict.fromkeys((*length, to))) if length else (),
-            measure=tuple(dict.fromkeys((*measure, ranked_by))) if measure else (),
-        )
+        length, measure = length and (*length, to), measure and (*measure, ranked_by)
+        return replace(self.evaluate, length=length, measure=measure)
 
 
 def read_methods(typed: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
