@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ctxextend import text_data
+from ctxextend import evaluate, text_data
 from ctxextend.errors import DataError
 from ctxextend.text_data import PIECE, check_paths, check_texts, cut, empty_files, read_documents, read_pieces
 from tests.hub_server import serve
@@ -88,6 +88,8 @@ def test_empty_files_of_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     assert check_paths([tmp_path]) == [tmp_path / "a.txt"]
     note = f"Skipped 4 empty files in {tmp_path}: b.rst, c.md, d.txt, ..."
     assert list(empty_files([tmp_path, tmp_path / "a.txt"])) == [note]
+    written(tmp_path / "a.txt", "fine words " * 100)
+    assert note in evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64).notes
 
 
 # ---- documents and pieces

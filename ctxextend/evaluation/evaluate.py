@@ -34,7 +34,7 @@ from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
-from ctxextend.text_data import TextSource, check_paths, path_names, read_documents
+from ctxextend.text_data import TextSource, check_paths, empty_files, path_names, read_documents
 
 Ids = NDArray[np.int64]
 
@@ -240,7 +240,7 @@ def plan_evaluation(
         )
     lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
     size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
-    warnings, notes = list[str](), list(notes)
+    warnings, notes = list[str](), [*notes, *empty_files(settings.data)]
     if documents is None:
         documents, warnings, said = read_unseen(model, settings, size * least)
         notes += said
