@@ -29,6 +29,7 @@ TWO_INSIDE = ReservedRows(rows=2, inside_key=True)
 TWO_ON_TOP = ReservedRows(rows=2)
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
+IMAGE_FIRST = "the tokens of the image, 49 by default, read the first rows too: keep at least as many"
 KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
 MASKS = tuple(
     Buffer(f"h.*.{attention}.{name}", "causal")
@@ -45,6 +46,7 @@ BIASED = Requirement(
         "It reads longer texts as it is, and max_position_embeddings, which sizes those, is best left as it is.",
     ),
 )
+XLM_TABLES = (PositionTable("position_embeddings.weight", LENGTH, buffers=(Buffer("position_ids", "arange"),)),)
 NOT_SINUSOIDAL = Requirement("sinusoidal_embeddings", False, SINUSOIDAL)
 NOT_ROTARY = Requirement(
     "position_embedding_type", "absolute", PositionScheme("rotary or relative position embeddings", AS_IT_IS)
@@ -176,6 +178,18 @@ def inner(name: str, model_type: str, **more: Any) -> Part:
     return Part(name, name, (f"{name}.",), model_type, is_any=True, **more)
 
 
+def pair(model_type: str, encoder: str, decoder: str, tokenizer: str | None = None) -> Family:
+    """Describe an encoder and a decoder of any families, by default of these types."""
+    last = inner("decoder", decoder, is_head=True, only="decoder")
+    return Family(model_type, parts=(inner("encoder", encoder, tokenizer=tokenizer), last))
+
+
+def qformer_part(model_type: str) -> Part:
+    """Describe what reads an instruction beside an image."""
+    prefixes = ("qformer.", "model.qformer.")
+    return Part("qformer", "qformer_config", prefixes, model_type, tokenizer="qformer_tokenizer")
+
+
 def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int | None = None) -> Family:
     """Describe a model with several tables of one length."""
     defaults = {LENGTH: 512} | ({"pad_token_id": pad} if pad is not None else {})
@@ -218,15 +232,7 @@ _FAMILIES = (
         ),
     ),
     encoder("git", "git.", length=1024),
-    *(
-        encoder(
-            name,
-            "layoutlmv2.",
-            buffers=IDS[:1],
-            note="the tokens of the image, 49 by default, read the first rows too: keep at least as many",
-        )
-        for name in ("layoutlmv2", "layoutxlm")
-    ),
+    *(encoder(name, "layoutlmv2.", buffers=IDS[:1], note=IMAGE_FIRST) for name in ("layoutlmv2", "layoutxlm")),
     encoder("megatron-bert", "bert."),
     encoder("squeezebert", "transformer."),
     encoder("tapas", "tapas.", length=1024, clamps=True),
@@ -238,13 +244,7 @@ _FAMILIES = (
         buffers=tuple(replace(one, name=one.name.replace(".", ".text_embeddings.")) for one in IDS),
     ),
     *(
-        encoder(
-            name,
-            "transformer.",
-            name="position_embeddings.weight",
-            buffers=(Buffer("position_ids", "arange"),),
-            requires=(NOT_SINUSOIDAL,),
-        )
+        replace(encoder(name, "transformer."), tables=XLM_TABLES, requires=(NOT_SINUSOIDAL,))
         for name in ("flaubert", "xlm")
     ),
     several(
@@ -394,36 +394,13 @@ _FAMILIES = (
         defaults={"qformer_config.max_position_embeddings": 512},
     ),
     *(
-        Family(
-            model_type=name,
-            parts=(
-                LANGUAGE_PART,
-                Part(
-                    "qformer",
-                    "qformer_config",
-                    ("qformer.", "model.qformer."),
-                    f"{name}_qformer",
-                    tokenizer="qformer_tokenizer",
-                ),
-            ),
-        )
+        Family(name, parts=(LANGUAGE_PART, qformer_part(f"{name}_qformer")))
         for name in ("instructblip", "instructblipvideo")
     ),
-    *(
-        Family(
-            model_type=name,
-            parts=(
-                inner("encoder", default, tokenizer=tokenizer),
-                inner("decoder", default_decoder, is_head=True, only="decoder"),
-            ),
-        )
-        for name, default, default_decoder, tokenizer in (
-            ("encoder-decoder", "bert", "bert", ""),
-            ("nougat", "donut-swin", "mbart", None),
-            ("speech-encoder-decoder", "wav2vec2", "bert", None),
-            ("vision-encoder-decoder", "vit", "bert", None),
-        )
-    ),
+    pair("encoder-decoder", "bert", "bert", tokenizer=""),
+    pair("nougat", "donut-swin", "mbart"),
+    pair("speech-encoder-decoder", "wav2vec2", "bert"),
+    pair("vision-encoder-decoder", "vit", "bert"),
     Family(
         model_type="rag",
         prefixes=("", "rag."),
