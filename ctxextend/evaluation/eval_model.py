@@ -175,10 +175,8 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
     """Refuse a checkpoint whose weights are not those that a recipe records: tables whole, others by samples."""
     for name, known in hashes.items():
         if name == FINGERPRINT:
-            found, what = (
-                checkpoint.weights_fingerprint(),
-                "its tables are the same, but other weights or a header changed",
-            )
+            found = checkpoint.weights_fingerprint()
+            what = "its tables are the same, but other weights or a header changed"
         else:
             file, what = checkpoint.names.get(name), f"its table {name} is another"
             found = table_hash(read_floats(file, name)) if file else ""
