@@ -1,5 +1,7 @@
+import contextlib
 import json
 import os
+import pty
 import re
 import shlex
 import shutil
@@ -294,6 +296,24 @@ def test_ctrl_c_at_any_moment_is_silent_and_leaves_a_whole_output_or_none(comman
             assert (Path(left[0]) / "config.json").is_file()
             shutil.rmtree(left[0])
     assert 130 in codes
+
+
+def test_ctrl_c_leaves_a_terminal_with_its_cursor() -> None:
+    Path("book.txt").write_text("The quick brown fox. " * 400)
+    command = [*COMMAND, "compare", "tiny-gpt2", "--to", "256", "--data", "book.txt"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while b"\x1b[?25l" not in shown:  # hidden by the bar
+            shown += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # what Linux says where nobody is left to write
+            while more := os.read(ours, 4096):
+                shown += more
+    os.close(ours)
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
+    assert process.returncode in (130, -signal.SIGINT)
 
 
 def test_resize_shows_a_bar_on_a_terminal_and_none_in_a_pipe() -> None:

@@ -185,6 +185,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     caller = frame
     while caller is not None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
+            if os.isatty(2):
+                os.write(2, b"\r\x1b[K\x1b[?25h")  # remove a progress bar, which hides the cursor
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Stopped(128 + number)

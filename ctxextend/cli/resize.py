@@ -191,7 +191,7 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
 
 
 def _show_result(sink: Output, result: "ResizeResult") -> None:
-    """Print what became of a plan, and the new folder."""
+    """Print what became of a plan, the new folder, and what to type next."""
     plan = result.plan
     sink.warning(*result.warnings[len(plan.warnings) :])
     if result.verified:
@@ -203,18 +203,9 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     sink.note(*(f"left out: {name} ({why})" for name, why in plan.checkpoint.omitted.items()))
     sink.note(f"{size_text(result.bytes_written)} in {time_text(result.seconds)}", plan.consequences)
     sink.data(str(result.output))
-    sink.next_steps(*_next_steps(result))
-
-
-def _next_steps(result: "ResizeResult") -> list[str]:
-    """Return what to type next."""
-    plan, name = result.plan, str(result.output)
-    output = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
-    steps = []
-    if plan.makes_rows and plan.ref.tensor is None:
-        steps.append(f"ctxextend train {output} --data TEXT --steps 200")
-    if not result.verified:
-        steps.append(f"ctxextend verify {output}")
-    if result.load_code is not None:
-        steps.append(f"python -c {shlex.quote(result.load_code)}")
-    return [*steps, f"ctxextend inspect {output}"]
+    name = str(result.output)
+    folder = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
+    train = plan.makes_rows and plan.ref.tensor is None and f"ctxextend train {folder} --data TEXT --steps 200"
+    verify = not result.verified and f"ctxextend verify {folder}"
+    load = result.load_code and f"python -c {shlex.quote(result.load_code)}"
+    sink.next_steps(*(step for step in (train, verify, load, f"ctxextend inspect {folder}") if isinstance(step, str)))
