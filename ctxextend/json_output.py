@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,10 @@ def to_json(value: Any) -> Any:
 class Result:
     """What the library returns: equal where its JSON is, times apart, and shown on one line by some attributes."""
 
-    def __init_subclass__(cls, shows: str = "") -> None:
-        cls._shown = shows.split()
+    _shown: str
 
-    _shown: Sequence[str] = ()
+    def __init_subclass__(cls, shows: str) -> None:
+        cls._shown = shows
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``--json`` prints, as plain values, without the version of the schema and the command's name."""
@@ -58,7 +58,7 @@ class Result:
         return isinstance(other, type(self)) and _timeless(self.to_json()) == _timeless(other.to_json())
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown.split())
         return f"{type(self).__name__}({shown})"
 
 

@@ -19,35 +19,25 @@ ONE_THREAD = 1_000_000
 
 def available_cpus(root: Path = Path("/")) -> int:
     """Return how many CPUs this process may use, by its affinity and the quotas of its cgroups, 1 or more."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return math.ceil(min([allowed, *_cpu_quotas(root)]))
-
-
-def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the quotas, in CPUs, of this process's cgroups (v2, or of v1 that of cpu) and of those above them."""
-    with suppress(OSError):  # Linux alone has them
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-            # A container may not see its own group's folder; then its quota is at the top.
-            for folder in (top / group.strip("/"), *(top / group.strip("/")).parents):
-                with suppress(OSError, ValueError):  # "max" is no number
-                    quota, period = (int(value) for file in files for value in (folder / file).read_text().split())
-                    if quota > 0:  # -1 is none
-                        yield quota / period
-                if folder == top:
-                    break
+    least: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cgroups = root / "proc/self/cgroup"
+    for line in cgroups.read_text().splitlines() if cgroups.exists() else ():  # Linux alone has them
+        _, controllers, group = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")  # of version 1, or 2
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        # Quotas above the own group count too; in a container, its own may be seen at the top alone.
+        for folder in (top / group.strip("/") / "-").parents:
+            with suppress(OSError, ValueError):  # "max" is no number
+                quota, period = (int(value) for file in files for value in (folder / file).read_text().split())
+                least = min(least, quota / period if quota > 0 else least)  # -1 is none
+    return math.ceil(least)
 
 
 @contextmanager
 def running(model: Any, threads: int | None) -> Iterator[None]:
-    """Let torch use so many CPU threads while a model runs; None is its own choice, or fewer where those are slower.
-
-    The user's ``OMP_NUM_THREADS`` stays.
-    """
+    """Let torch use so many CPU threads while a model runs; None is what ``OMP_NUM_THREADS`` says, or what helps."""
     import torch
 
     before = torch.get_num_threads()

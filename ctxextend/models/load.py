@@ -118,9 +118,7 @@ def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
     for depth in range(len(path) + 1):
         module = model.get_submodule(".".join(path[:depth]))
         parameters = inspect.signature(module.forward).parameters
-        for names in TEXTS:
-            if not all(name in parameters for name in names):
-                continue
+        for names in (names for names in TEXTS if {*names} <= parameters.keys()):
             with suppress(Exception):  # each class has its own way to miss what it was not given, even in a short text
                 if _first_output(module, names, model.config, 2) is None:
                     continue

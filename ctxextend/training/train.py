@@ -102,11 +102,7 @@ def train(
             ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
-        SourceError: Nothing is at that reference, or it cannot be reached.
-        CheckpointError: A file is missing or malformed, or transformers cannot load it.
-        UnsupportedModelError: It has no learned position table, reads one text and writes another, or takes no
-            position ids though windows need them.
-        ResizeError: A setting that no training could have.
+        CtxextendError: As `plan_resize`; or it takes no position ids though windows need them.
         DataError: The text cannot be read, or there is too little of it.
         TrainingError: Training cannot start, resume or finish.
         OutputError: The output or a save cannot be written.
