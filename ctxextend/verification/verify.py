@@ -14,14 +14,7 @@ from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, holds, resolve_source
-from ctxextend.errors import (
-    CheckpointError,
-    CtxextendError,
-    RecipeError,
-    ResizeError,
-    SourceError,
-    VerificationError,
-)
+from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, SourceError, VerificationError
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
@@ -29,14 +22,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, takes
 from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.checks import (
-    Check,
-    ExpectedResize,
-    check_files,
-    check_tables,
-    check_tensors,
-    compare_table,
-)
+from ctxextend.verification.checks import Check, ExpectedResize, check_files, check_tables, check_tensors, compare_table
 
 NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
 TRAINED = "That it was trained, and what, is its recipe's word alone."
