@@ -242,8 +242,7 @@ def plan_evaluation(
     size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     warnings, notes = list[str](), [*notes, *empty_files(settings.data)]
     if documents is None:
-        documents, warnings, said = read_unseen(model, settings, size * least)
-        notes += said
+        documents, warnings = read_unseen(model, settings, size * least)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
     text = cut_windows(documents, size, wanted, separator, one_each=one_each, least=least)
     read = np.concatenate(text.documents)
@@ -282,10 +281,10 @@ def plan_evaluation(
     return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
 
 
-def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Iterator[Ids], list[str], list[str]]:
-    """Return the documents of a text, warnings and notes; of a file that the model was trained on, what was held out.
+def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Iterator[Ids], list[str]]:
+    """Return the documents of a text, and warnings; of a file that the model was trained on, only what was held out.
 
-    Where that is not known, or fewer than `least` tokens were held out in all, the whole file is read, with a warning.
+    Where that is not known, or fewer than `least` tokens were held out in all, the whole file is read.
     """
     most, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
     held_out, seen = dict[TextSource, list[Ids]](), list[TextSource]()
@@ -315,11 +314,8 @@ def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Itera
         return [f"{model.name} was trained on {', '.join(names[:3])}{others}{then}"] * bool(names)
 
     seen_too = ", and no held-out part of that is known that is long enough: it looks better here than on new text. "
-    return (
-        documents(),
-        said(seen, f"{seen_too}Name other text with --data."),
-        said(held_out, f": it is measured on {tokens:,} tokens held out of that."),
-    )
+    warnings = said(seen, f"{seen_too}Name other text with --data.")
+    return documents(), [*warnings, *said(held_out, f": it is measured on {tokens:,} tokens held out of that.")]
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
