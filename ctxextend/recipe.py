@@ -92,7 +92,7 @@ class Resize(MethodOptions):
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
         if not isinstance(self.to, str):
-            yield from _wrong_counts(self, 1, "to")
+            yield from _wrong_counts(self, 1, "to", most=2**63 - 1)  # what its table needs is told by the disk
         elif not LENGTH.fullmatch(self.to):
             yield ResizeError(f"--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got {self.to}.")
         yield from super().faults()
@@ -266,7 +266,7 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
     return [word for flag, value in values.items() if value is not None for word in (f"--{flag}", str(value))]
 
 
-def _wrong_counts(settings: Any, least: int, *names: str) -> Iterator[ResizeError]:
+def _wrong_counts(settings: Any, least: int, *names: str, most: int = MOST) -> Iterator[ResizeError]:
     """Yield what is wrong with fields that hold whole numbers, or several of them, or None."""
     for name in names:
         value = getattr(settings, name)
@@ -274,8 +274,8 @@ def _wrong_counts(settings: Any, least: int, *names: str) -> Iterator[ResizeErro
             if number is not None and (type(number) is not int or number < least):
                 wanted = f"at least {least}" if type(number) is int else "a whole number"
                 yield ResizeError(f"{flag_name(name)} must be {wanted}, got {number!r}.")
-            elif number is not None and number > MOST:
-                yield ResizeError(f"{flag_name(name)} must be at most {MOST:,}, got {number:,}.")
+            elif number is not None and number > most:
+                yield ResizeError(f"{flag_name(name)} must be at most {most:,}, got {number:,}.")
 
 
 def _wrong_names(name: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> Iterator[ResizeError]:

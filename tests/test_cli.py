@@ -177,7 +177,7 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("resize m --too 512", "There is no --too. Did you mean --to?"),
         ("resize m --to 0", "--to must be at least 1, got 0."),
         ("resize m --to many", "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many."),
-        ("resize m --to 9999999k", "--to must be at most 2,147,483,647"),
+        ("resize m --to 99999999999999999k", "--to must be at most 9,223,372,036,854,775,807"),
         ("compare m --to 2 --data a", "--to 2 is shorter than any window"),
         ("resize m --to 512 --model-type brt", "registry. Did you mean bert?"),
         ("families rberta", "registry. Did you mean roberta?"),
