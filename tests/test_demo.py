@@ -26,10 +26,11 @@ def demo(*arguments: str) -> Result:
 
 
 def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Comparison:
-    """Compare two methods on one window."""
+    """Compare two methods on one window, with a warning."""
     few = replace(settings.evaluate, tokens=512, measure=("position",))
     methods = read_methods(("linear", "copy"), settings.to)
-    return compare_model(opened, replace(settings, methods=methods, evaluate=few), *others)
+    found = compare_model(opened, replace(settings, methods=methods, evaluate=few), *others)
+    return replace(found, warnings=(*found.warnings, "The text is short."))
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_demo_prints_one_json_object_and_writes_the_page_where_it_is_told() -> N
     assert (values["command"], values["max_len_after"], values["tokens"]) == ("demo", 512, 512)
     assert (values["same_outputs"], values["output"]) == (True, "beside/kept")
     assert [row["method"] for row in values["comparison"]["rows"]] == ["linear", "copy"]
-    assert values["warnings"]
+    assert values["warnings"] == ["The text is short."]
     assert Path("beside/ctxextend-demo.html").is_file()
     assert demo("--quiet", "--report", "other.html").exit_code == 0
     assert Path("other.html").is_file()
