@@ -1,6 +1,7 @@
 """The bundled checkpoint resized by every method, and shown to work: what a user would type step by step."""
 
 import ast
+import hashlib
 import inspect
 import json
 import os
@@ -8,8 +9,8 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 from ctxextend.checkpoints.folder import open_checkpoint
@@ -84,23 +85,12 @@ def _open_demo() -> OpenedModel:
     return identify_model(open_checkpoint(bundled_source(DEMO_SOURCE), None), CheckpointRef(DEMO_SOURCE))
 
 
-@cache
-def held_out_documents() -> tuple[str, ...]:
-    """Return topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
-    import hashlib
-    from pydoc_data.topics import topics
-
-    texts = dict.fromkeys((*topics.values(), *_docstrings(Path(sysconfig.get_paths()["stdlib"]))))
-    return tuple(
-        text
-        for text in texts
-        if len(text) >= LEAST_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW
-    )
-
-
-def _docstrings(library: Path) -> Iterator[str]:
-    """Yield the docstrings of the modules that lie in the library itself; its packages would take long."""
-    for path in sorted(library.glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
-                yield inspect.cleandoc(text)
+def held_out_documents() -> Iterator[str]:
+    """Yield topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
+    texts = list(topics.values())
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):  # its packages would take long
+        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+        texts += [inspect.cleandoc(ast.get_docstring(node) or "") for node in nodes if isinstance(node, DOCUMENTED)]
+    for text in dict.fromkeys(texts):
+        if len(text) >= LEAST_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW:
+            yield text
