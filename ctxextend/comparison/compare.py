@@ -29,6 +29,7 @@ from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import method_text
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.stats import norms_and_neighbours
 from ctxextend.text_data import check_paths, path_names
 
 HELD_OUT = (
@@ -47,7 +48,6 @@ CHOICE = "auto"  # among all methods it would be one of them twice
 # Flags of a measurement, and those of them that a training has too.
 MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
 COMMON = ("precision", "seed", "text_field", "device", "threads")
-DEFAULTS = {known.name: known.default for known in fields(Train)}
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
@@ -127,7 +127,8 @@ class Compare:
         given = {name: value for name, value in flags.items() if value is not None}
         measuring = {name: given[name] for name in MEASURING if name in given}
         training = {name: value for name, value in given.items() if name not in MEASURING}
-        if not steps and (idle := [name for name, value in training.items() if value != DEFAULTS.get(name)]):
+        defaults = {known.name: known.default for known in fields(Train)}
+        if not steps and (idle := [name for name, value in training.items() if value != defaults.get(name)]):
             raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
         training |= {name: measuring[name] for name in COMMON if name in measuring}
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
@@ -301,7 +302,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         if any(base.trained_on.get(key, runs) != runs for key, runs in now.items()):
             run.warnings += (SEEN.format(base.name),)
     if base.kind == ENCODER and run.retrieval is None:
-        why = next((note for note in run.notes if note.startswith("Retrieval")), "Retrieval cannot be measured.")
+        why = next(note for note in run.notes if note.startswith("Retrieval"))
         raise DataError(
             f"Encoders as {base.name} are ranked by the documents they find. {why}", "Name more, or longer, text."
         )
@@ -331,16 +332,12 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
             if spec.is_named:
                 raise
             left_out[spec.name] = str(error)
-    if not plans:
-        raise ResizeError(next(iter(left_out.values())))
     return plans, left_out
 
 
 def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
     """Return the norms of a table's rows from position 0 on."""
-    rows = table[plan.tables[0].reserved_rows :].astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return tuple(np.linalg.norm(rows, axis=1).tolist())
+    return tuple(norms_and_neighbours(table[plan.tables[0].reserved_rows :])[0].tolist())
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
