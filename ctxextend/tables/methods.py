@@ -190,8 +190,7 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     Source: Su Jianlin 2020, kexue.fm/archives/7947, and his bert4keras.
     """
     units = (table - alpha * table[0]) / (1 - alpha)
-    result = np.empty((rows, table.shape[1]))
-    result[: len(table)] = table[:rows]
+    result = _extended(table, rows, table[0])
     for start in range(len(table), rows, BLOCK_ROWS):
         digits = np.divmod(np.arange(start, min(start + BLOCK_ROWS, rows)), len(table))
         result[start : start + BLOCK_ROWS] = alpha * units[digits[0]] + (1 - alpha) * units[digits[1]]
@@ -240,13 +239,8 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
 
     Source: our own, the baseline; each column's mean and deviation after Hewitt 2021, as for `mean`.
     """
-    result = np.empty((rows, table.shape[1]))
-    result[: len(table)] = table
-    new = result[len(table) :]
-    np.random.default_rng(seed).standard_normal(out=new)
-    new *= table.std(axis=0)
-    new += table.mean(axis=0)
-    return result
+    drawn = np.random.default_rng(seed).standard_normal((rows - len(table), table.shape[1]))
+    return _extended(table, rows, drawn * table.std(axis=0) + table.mean(axis=0))
 
 
 @method(

@@ -58,11 +58,10 @@ def principal_components(table: Floats, most: int) -> PrincipalComponents:
     with np.errstate(invalid="ignore", over="ignore"):
         mean = table.mean(axis=0)
         unit = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
-    no_components = np.zeros((len(table), 0)), np.zeros((0, table.shape[1]))
     if not np.isfinite(unit):
-        return PrincipalComponents(np.full_like(mean, np.nan), *no_components)
-    if unit <= 1e-14 * np.abs(mean).max():  # constant rows may differ from their mean by rounding
-        return PrincipalComponents(mean, *no_components)
+        mean[:] = np.nan
+    if not unit > 1e-14 * np.abs(mean).max():  # constant rows may differ from their mean by rounding
+        return PrincipalComponents(mean, np.zeros((len(table), 0)), np.zeros((0, table.shape[1])))
     centred = table - mean
     centred /= unit  # so that squares of very large and very small numbers neither overflow nor vanish
     is_wide = len(table) < table.shape[1]
@@ -104,11 +103,14 @@ def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Fl
     return bins / (OVERSAMPLING * length), np.asarray(explained * count, dtype=np.float64)
 
 
-def find_vertex(three: Floats) -> float:
-    """Return the offset, in steps, of the maximum of the parabola through three values from the middle one."""
-    if len(three) < 3 or three[1] <= max(three[0], three[2]):
-        return 0.0
-    return float((three[2] - three[0]) / (2 * (2 * three[1] - three[0] - three[2])))
+def highest_peak(frequencies: Floats, power: Floats) -> tuple[float, float]:
+    """Return the highest of evenly spaced powers, and where the parabola through it and those beside it is highest."""
+    best = int(np.argmax(power))
+    frequency, three = frequencies[best], power[max(best - 1, 0) : best + 2]
+    if len(three) == 3 and three[1] > max(three[0], three[2]):
+        offset = (three[2] - three[0]) / (2 * (2 * three[1] - three[0] - three[2]))
+        frequency += offset * (frequencies[1] - frequencies[0])
+    return float(power[best]), float(frequency)
 
 
 class SinusoidFit:
@@ -163,27 +165,17 @@ def fit_sinusoids(curves: Floats, most: int) -> SinusoidFit:
     residual of all curves, and all are refined after each. They are half a cycle per table or more, and far enough
     apart that none cancels another.
     """
-    fit = SinusoidFit(curves, np.zeros(0))
-    total = float(np.square(curves).sum())
+    fit, positions = SinusoidFit(curves, np.zeros(0)), np.arange(len(curves))
     for _ in range(min(most, len(curves) // 4)):
-        if fit.error <= RESIDUAL_ROUNDING * total or (found := _strongest_frequency(fit)) is None:
+        powers = [periodogram(positions, curve) for curve in fit.residual.T]
+        frequencies, power = powers[0][0], np.sum([power for _, power in powers], axis=0)
+        near = np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(curves)
+        power[near.any(axis=1)] = 0
+        highest, frequency = highest_peak(frequencies, power)
+        if not highest > 0 or fit.error <= RESIDUAL_ROUNDING * np.square(curves).sum():
             break
-        fit = _refine(curves, SinusoidFit(curves, np.append(fit.frequencies, found)))
+        fit = _refine(curves, SinusoidFit(curves, np.append(fit.frequencies, frequency)))
     return fit
-
-
-def _strongest_frequency(fit: SinusoidFit) -> float | None:
-    """Return the frequency that explains most of the residual, among those far enough from the others."""
-    positions = np.arange(len(fit.residual))
-    powers = [periodogram(positions, curve) for curve in fit.residual.T]
-    frequencies, power = powers[0][0], np.sum([power for _, power in powers], axis=0)
-    near = np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(positions)
-    power[near.any(axis=1)] = 0
-    best = int(np.argmax(power))
-    if not power[best] > 0:
-        return None
-    between = find_vertex(power[max(best - 1, 0) : best + 2]) * (frequencies[1] - frequencies[0])
-    return float(frequencies[best] + between)
 
 
 def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.sinusoids import BLOCK_ROWS, find_vertex, periodogram
+from ctxextend.tables.sinusoids import BLOCK_ROWS, highest_peak, periodogram
 
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -69,8 +69,7 @@ class TableStats:
     @cached_property
     def finite_norms(self) -> Floats:
         """The norms of the finite rows."""
-        found: Floats = self.norms[np.isfinite(self.norms)]
-        return found
+        return np.extract(np.isfinite(self.norms), self.norms)
 
     @property
     def norm_variation(self) -> float:
@@ -130,23 +129,18 @@ def measure(table: Table) -> TableStats:
 def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
     """Return the norms of a table's rows, shape (n,), and cosine and distance of each to the next, shape (n - 1,)."""
     norms, dots, steps = np.empty(len(table)), np.empty(len(table) - 1), np.empty(len(table) - 1)
+    products = partial(np.einsum, "ij,ij->i")  # half the time of numpy.linalg.norm, which copies
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(table), BLOCK_ROWS):
             block = table[start : start + BLOCK_ROWS + 1].astype(np.float64)
             own, pairs = slice(start, start + BLOCK_ROWS), slice(start, start + len(block) - 1)
-            norms[own] = np.sqrt(_row_products(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
-            dots[pairs] = _row_products(block[1:], block[:-1])
+            norms[own] = np.sqrt(products(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
+            dots[pairs] = products(block[1:], block[:-1])
             moves = block[1:] - block[:-1]
-            steps[pairs] = np.sqrt(_row_products(moves, moves))
+            steps[pairs] = np.sqrt(products(moves, moves))
         lengths = norms[1:] * norms[:-1]
         cosines = np.where(np.isfinite(lengths) & (lengths > 0), dots / lengths, np.nan)
     return norms, cosines, steps
-
-
-def _row_products(one: Floats, other: Floats) -> Floats:
-    """Return the product of each row with that of the other table; half the time of numpy.linalg.norm, which copies."""
-    found: Floats = np.einsum("ij,ij->i", one, other)
-    return found
 
 
 def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
@@ -184,12 +178,9 @@ def _components(
     found = list[Component]()
     projected = np.concatenate([(block - mean) @ directions for block in _blocks(table, rows)])
     for values, eigenvalue in zip(projected.T, eigenvalues, strict=False):
-        frequencies, power = periodogram(rows, values)
-        best = int(np.argmax(power))
+        highest, frequency = highest_peak(*periodogram(rows, values))
         squares = float(np.square(values - values.mean()).sum())
-        fit = min(float(power[best]) / squares, 1.0) if squares > 0 else 0.0
-        step = frequencies[1] - frequencies[0] if len(frequencies) > 1 else 0.0
-        frequency = float(frequencies[best] + step * find_vertex(power[max(best - 1, 0) : best + 2]))
+        fit = min(highest / squares, 1.0) if squares > 0 else 0.0
         found.append(Component(float(eigenvalue / total), 1 / frequency, fit))
     return tuple(found)
 
