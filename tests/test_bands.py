@@ -256,6 +256,14 @@ def test_choose_settings_gives_numbers_that_make_the_same_rows_without_any_choic
     ).tobytes() == (expected.tobytes())
 
 
+@pytest.mark.parametrize(("typed", "is_said"), [("sigma=0", False), ("sigma=5,repeat=20:60", False), ("sigma=5", True)])
+def test_choose_settings_says_nothing_where_every_number_is_typed(typed: str, is_said: bool) -> None:
+    """A range that repeats is chosen where there is a fast part, and none where sigma is 0."""
+    choice = choose_settings(TWO_BANDS, 512, MethodOptions(method=f"bands:gain=1.2,{typed}"))
+    assert "within=" in choice.options.method
+    assert bool(choice.why) is is_said
+
+
 def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -> None:
     found = find_repeats(TWO_BANDS, 8.0, 3)
     assert found[0] == choose_split(TWO_BANDS, sigma=8.0).repeat

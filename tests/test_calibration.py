@@ -117,6 +117,7 @@ def test_resize_by_a_text_writes_numbers_as_if_they_had_been_typed(source: Path)
     assert values["verified"]
     assert found["tried"][0] == found["before"]
     assert "calibrated on 10 windows of 96 tokens in " in done.stderr
+    assert "as given" not in done.stderr
     typed = invoke("resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "typed")
     assert typed.exit_code == 0, typed.stderr
     Path("texts.jsonl").unlink()

@@ -21,7 +21,7 @@ from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS
-from ctxextend.tables.bands import choose_bands, find_repeats
+from ctxextend.tables.bands import choose_bands, find_repeats, leaves_open
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
@@ -96,8 +96,7 @@ def calibrate_model(
     settings = replace(settings, method=CALIBRATED) if settings.method == "auto" else settings
     if settings.facts.name != CALIBRATED:
         raise ResizeError(f"A text chooses settings of {CALIBRATED}, not of {settings.facts.name}.")
-    sigma, repeat, gain, _ = settings.settings.values()
-    if gain is not None and (sigma == 0 or None not in (sigma, repeat)):
+    if not leaves_open(**settings.settings):
         raise ResizeError("Every number is given already: nothing is left for the text.", "Leave one of them out.")
     check_paths(text.data)
     files, plan = open_files(opened), plan_model(opened, settings)
@@ -169,7 +168,7 @@ class Search:
     rows: int  # wanted
     typed: Resize
     measure: Callable[[Resize], tuple[Values, ...]]  # the scores of each window or document, each of shape (k,)
-    sign: int = 1  # 1 where less is better, and -1 where more is
+    sign: int  # 1 where less is better, and -1 where more is
     found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # what was tried and what it gave, in order
 
     def run(self) -> Resize:
@@ -177,11 +176,11 @@ class Search:
 
         The best of some twenty trials owes a part of its lead to this text: one of a standard error does not count.
         """
-        now = self._part(self.typed.settings["sigma"], self.typed.settings["gain"])
+        now = self._complete(self.typed.settings["sigma"], self.typed.settings["gain"])
         self.found[now] = self.measure(now)
-        for others in (self._sigmas, self._repeats, self._gains):
+        for name in ("sigma", "repeat", "gain"):
             best, lead = now, 0.0
-            for other in others(now):
+            for other in self._others(name, now) if self.typed.settings[name] is None else ():
                 if other not in self.found:
                     self.found[other] = self.measure(other)
                 by = self.better_by(other, now)
@@ -195,29 +194,20 @@ class Search:
         pairs = zip(self.found[other], self.found[one], strict=True)
         return estimate([self.sign * (before - after) for before, after in pairs])
 
-    def _sigmas(self, now: Resize) -> Iterator[Resize]:
-        """Yield other ways to split the table, each with the range that the table says for it."""
-        typed, gain, before = self.typed.settings, now.settings["gain"], now.settings["sigma"] or 0.0
-        if typed["sigma"] is not None:
-            return
-        if typed["repeat"] is None:  # which has no meaning without a fast band
-            yield self._part(0.0, gain)
-        for sigma in SIGMAS:
-            if sigma <= MOST_SHARE * len(self.table) and abs(sigma - before) > NEARLY * sigma:
-                yield self._part(sigma, gain)
-
-    def _repeats(self, now: Resize) -> Iterator[Resize]:
-        """Yield other stretches to repeat."""
-        if self.typed.settings["repeat"] is None and (sigma := now.settings["sigma"]):
+    def _others(self, name: str, now: Resize) -> Iterator[Resize]:
+        """Yield settings with other values of one of them; to another sigma belongs the range that the table says."""
+        sigma, gain = now.settings["sigma"], now.settings["gain"]
+        if name == "gain":
+            yield from (now.with_settings(gain=other) for other in GAINS)
+        elif name == "sigma":
+            for other in SIGMAS if self.typed.settings["repeat"] else (0.0, *SIGMAS):  # 0 repeats nothing
+                if other <= MOST_SHARE * len(self.table) and abs(other - sigma) > NEARLY * other:
+                    yield self._complete(other, gain)
+        elif sigma:
             for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.typed.kept_first):
                 yield now.with_settings(repeat=repeat)
 
-    def _gains(self, now: Resize) -> Iterator[Resize]:
-        """Yield other factors by which rows are moved away from their mean."""
-        for gain in GAINS if self.typed.settings["gain"] is None else ():
-            yield now.with_settings(gain=gain)
-
-    def _part(self, sigma: float | None, gain: float | None) -> Resize:
+    def _complete(self, sigma: float | None, gain: float | None) -> Resize:
         """Return settings in numbers; what is None the table says."""
         asked = self.typed.settings | {"sigma": sigma, "gain": gain}
         method, _ = choose_bands(self.table, self.rows, keep=self.typed.kept_first, **asked)

@@ -51,6 +51,11 @@ MIN_NORM = 0.2
 COLUMNS = 64
 
 
+def leaves_open(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
+    """Whether the table is to choose a number of `bands` beside the rows `within`; at sigma 0 nothing repeats."""
+    return gain is None or (sigma != 0 and None in (sigma, repeat))
+
+
 def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = None, **given: Any) -> tuple[str, str]:
     """Choose the settings of `bands` for a table, and say by which of its figures; arguments as there."""
     split = choose_split(table, keep=keep, **given)
@@ -61,6 +66,8 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
         "within": (split.head, split.stop),
     }
     near = "rows grow apart within an eighth of the table" if split.is_local else "far rows are much like near ones"
+    if not leaves_open(gain=gain, **given):
+        return method_text("bands", chosen), ""
     why = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else near})"
     figures = f"leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise"
     if not _can_be_split(table[split.head : split.stop]):
@@ -130,26 +137,20 @@ def bands(
     first, still, last = max(split.head, keep), max(split.head, keep - 1), split.stop - 1
     steps = np.maximum(np.arange(rows) - still, 0)
     position = np.minimum(np.arange(rows), still) + steps * (max(last - still, 0) / max(rows - 1 - still, 1))
-    position -= split.head
+    position = np.minimum(position - split.head, len(slow) - 1)
+    lower = np.floor(position).astype(np.int64).clip(0, max(len(slow) - 2, 0))
+    upper, weight = np.minimum(lower + 1, len(slow) - 1), (position - lower)[:, None]
     result = np.empty((rows, table.shape[1]))
     result[:first] = table[:first]
     for start in range(first, rows, BLOCK_ROWS):
         block = np.arange(start, min(start + BLOCK_ROWS, rows))
-        made = _between_rows(slow, position[block])
+        made = (1 - weight[block]) * slow[lower[block]] + weight[block] * slow[upper[block]]
         if split.sigma:
             before, after, share = _fast_rows(split, block)
             made += (1 - share[:, None]) * (source[before] - slow[before])
             made += share[:, None] * (source[after] - slow[after])
         result[block] = made + (gain - 1) * (made - mean)
     return result
-
-
-def _between_rows(rows: Rows, position: Rows) -> Rows:
-    """Return rows at fractional positions, linearly; the last row beyond the end."""
-    position = np.minimum(position, len(rows) - 1)
-    lower = np.clip(np.floor(position).astype(np.int64), 0, max(len(rows) - 2, 0))
-    weight = (position - lower)[:, None]
-    return (1 - weight) * rows[lower] + weight * rows[np.minimum(lower + 1, len(rows) - 1)]
 
 
 def _fast_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Rows]:
