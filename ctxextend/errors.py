@@ -7,7 +7,6 @@ from collections.abc import Iterable
 SAY_WHICH = "Say which it is: "
 # Tokens of the Hub.
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
-
 # Control characters, those that turn the order of letters, and halves of surrogate pairs.
 HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -16,14 +15,11 @@ class CtxextendError(Exception):
     """A known failure: `message` says what was found and where, `hint` what to type or change next, or is None."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message, hint)  # which copies are made with
         self.message, self.hint = message, hint
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
-
-    def __reduce__(self) -> tuple[type["CtxextendError"], tuple[str, str | None]]:
-        return type(self), (self.message, self.hint)
 
 
 class SourceError(CtxextendError):
