@@ -12,7 +12,6 @@ LOGIN = "run `hf auth login`, or set HF_TOKEN"
 AGAIN = "Run the same command again (files that were fetched whole are kept)"
 FAILED = "{id} could not be fetched from the Hub: "
 # What went wrong, and what to do next, by the name of the error or by the answer's status; the first that fits holds.
-# By name, for the client has changed its HTTP library.
 EXPLAINED = {
     "GatedRepoError": (
         "Access to {id} on the Hub is restricted, and this account was not let in.",
@@ -47,6 +46,12 @@ EXPLAINED = {
             FAILED + "the Hub could not be reached: {said}.",
             f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {AGAIN}.",
         ),
+    ),
+    "errno": (FAILED + "{said}.", "Make room in the Hub's cache, or name another place: HF_HOME."),
+    "Exception": (
+        FAILED + "{said}.",
+        f"{AGAIN}. A proxy or a network's login page may have answered in the Hub's place: open "
+        "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY.",
     ),
 }
 
@@ -86,7 +91,10 @@ def fetch(
     except CtxextendError:
         raise
     except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either
-        raise _source_error(hub_id, revision, error) from error
+        kinds, said = _reasons(error)
+        kinds |= {"errno"} if isinstance(error, OSError) and error.errno is not None else set()
+        message, hint = next(words for kind, words in EXPLAINED.items() if kind in kinds)
+        raise SourceError(message.format(id=hub_id, revision=revision, said=said), hint) from error
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
@@ -119,19 +127,3 @@ def _reasons(error: Exception) -> tuple[set[str], str]:
             kinds |= {f"HTTP {response.status_code}", f"HTTP {response.status_code // 100}xx"}
         cause = cause.__cause__
     return kinds, said
-
-
-def _source_error(hub_id: str, revision: str | None, error: Exception) -> SourceError:
-    """Return the error that says what went wrong with a download, and what to do next."""
-    kinds, said = _reasons(error)
-    for name, (message, hint) in EXPLAINED.items():
-        if name in kinds:
-            return SourceError(message.format(id=hub_id, revision=revision, said=said), hint)
-    if isinstance(error, OSError) and error.errno is not None:
-        hint = "Make room in the Hub's cache, or name another place: HF_HOME."
-    else:
-        hint = (
-            f"{AGAIN}. A proxy or a network's login page may have answered in the Hub's place: open "
-            "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY."
-        )
-    return SourceError(FAILED.format(id=hub_id) + f"{said}.", hint)
