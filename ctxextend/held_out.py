@@ -105,10 +105,7 @@ def read_ids(
 
 
 def fingerprint(source: TextSource) -> dict[str, Any]:
-    """Return what tells a text file from others: its ``name``, ``bytes``, and ``sha256``; of a Hub dataset the name.
-
-    The SHA-256 is that of the first 64 MiB.
-    """
+    """Return a text file's ``name``, ``bytes`` and ``sha256`` (of its first 64 MiB); of a Hub dataset the name."""
     if not isinstance(source, Path):
         return {"name": source}
     with source.open("rb") as file:
@@ -144,7 +141,6 @@ def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> l
     """Return the documents, and parts of documents, in windows, each of shape (tokens,)."""
     found = list[Ids]()
     for window in windows:
-        ends: NDArray[np.intp] = np.flatnonzero(window == (-1 if separator is None else separator))
-        pieces = (piece[piece != separator] for piece in np.split(window, ends))
-        found += [piece.astype(np.int64) for piece in pieces if len(piece)]
+        pieces = np.split(window, np.flatnonzero(window == (-1 if separator is None else separator)))
+        found += [piece[piece != separator].astype(np.int64) for piece in pieces if (piece != separator).any()]
     return found

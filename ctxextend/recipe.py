@@ -225,11 +225,10 @@ class Train:
         ]
         if not self.data:
             faults.append(ResizeError("No text to train on was named.", "Name some: --data book.txt."))
-        for name, value, least in (("lr", self.lr, math.ulp(0.0)), ("weight_decay", self.weight_decay, 0.0)):
-            if value is not None and not least <= value < math.inf:
-                faults.append(
-                    ResizeError(f"{flag_name(name)} must be {'positive' if least else 'at least 0'}, got {value:g}.")
-                )
+        if self.lr is not None and not 0 < self.lr < math.inf:
+            faults.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
+        if not 0 <= self.weight_decay < math.inf:
+            faults.append(ResizeError(f"--weight-decay must be at least 0, got {self.weight_decay:g}."))
         refuse(faults)
         # What is wrong with several values together, each of which is right.
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:

@@ -253,10 +253,7 @@ def _unknown(path: str) -> str:
 
 
 def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> dict[str, Any]:
-    """Return a recipe's plain values with all paths changed, those of the recipes in its provenance too.
-
-    `change` takes a path, and whether it may also be the name of a bundled checkpoint or a model of the Hub.
-    """
+    """Return a recipe's plain values with each path changed: `change` takes it, and whether it may name a model."""
 
     def changed(key: str, value: Any) -> Any:
         if key in PATH_KEYS and isinstance(value, list):
@@ -321,9 +318,8 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
 
 def _given(settings: Any) -> dict[str, Any]:
     """Return the fields of a settings class that are not their default's, nor the machine's own."""
-    own = [known for known in fields(settings) if known.name not in MACHINE_KEYS]
-    values = {known.name: (getattr(settings, known.name), known.default) for known in own}
-    given = {name: value for name, (value, default) in values.items() if default is MISSING or value != default}
+    own = {known.name: known.default for known in fields(settings) if known.name not in MACHINE_KEYS}
+    given = {name: getattr(settings, name) for name, default in own.items() if getattr(settings, name) != default}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
@@ -392,10 +388,7 @@ class BaseCheckpoint:
 def find_base(
     written: Provenance | None, named: str | None = None, tokenizer: str | None = None
 ) -> BaseCheckpoint | None:
-    """Return the base that the user named, or the first that the recipe beside a checkpoint knows; else None.
-
-    `tokenizer` is what the checkpoint is read with, where that is not its own: it reads the base too.
-    """
+    """Return the base that the user named, or the first that a checkpoint's recipe knows; `tokenizer` reads it too."""
     if named is not None:
         return BaseCheckpoint(CheckpointRef(named, tokenizer=tokenizer))
     if written is None:
@@ -419,9 +412,10 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
         method, before = str(facts.get("method")).partition(":")[0], facts.get("source_recipe")
         if runs > MOST_RUNS:
             raise RecipeError(f"it holds more than {MOST_RUNS} recipes, one in the other.")
-        rows: dict[str, Any] = {
-            key: (table.get("rows_before"), table.get("rows_after")) for key, table in _tables(facts).items()
-        }
+        rows = dict[str, Any]()
+        for key, table in _tables(facts).items():
+            counts = table.get("rows_before"), table.get("rows_after")
+            rows |= {key: counts} if all(type(count) is int and 0 <= count < 2**63 for count in counts) else {}
         return Provenance(
             base=asked.checkpoint,
             settings=asked.resize or Resize(facts["max_len"]),  # what was only trained has the length that it had
@@ -429,11 +423,7 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
             method=method if unregistered or method in (*METHODS, TRUNCATE) else None,
             unregistered=unregistered,
             methods=table_methods(written),
-            rows={
-                key: counts
-                for key, counts in rows.items()
-                if all(type(count) is int and 0 <= count < 2**63 for count in counts)
-            },
+            rows=rows,
             hashes=source_hashes(facts),
             values=written.values,
             before=None if before is None else parse_provenance(yaml_text(before), name, runs=runs + 1),
@@ -447,9 +437,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return what a file's ``provenance`` says of each table, by the table's name."""
-    tables = facts.get("tables")
-    listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list) else []
-    return {table["name"]: table for table in listed if isinstance(table.get("name"), str)}
+    tables = facts["tables"] if isinstance(facts.get("tables"), list) else []
+    return {one["name"]: one for one in tables if isinstance(one, Mapping) and isinstance(one.get("name"), str)}
 
 
 def source_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -460,10 +449,7 @@ def source_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def table_methods(written: RecipeFile) -> dict[str, str]:
-    """Return what made each table's rows, by the table's name, where it was not the same for all.
-
-    It is left out where the recipe asks for another method by now.
-    """
+    """Return what made each table's rows, where it differs and the recipe does not ask for another method by now."""
     resize, facts = written.recipe.resize, written.provenance
     if resize is None or resize.method != facts.get("method"):
         return {}
@@ -472,17 +458,11 @@ def table_methods(written: RecipeFile) -> dict[str, str]:
 
 
 def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
-    """Return which rows of a table were learned before the resizes of a chain, the newest first: shape (positions,).
-
-    None where the recipes do not say how many rows there were, or say that there were more than `most`.
-    """
+    """Return which rows were learned before a chain of resizes, shape (positions,); None where it does not tell."""
     oldest_first = chain[::-1]
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
-    if (
-        any(one.unregistered for one in chain)
-        or not rows
-        or not all(reserved_rows < count <= most for counts in rows for count in counts)
-    ):
+    are_known = [reserved_rows < count <= most for counts in rows for count in counts]
+    if not are_known or not all(are_known) or any(one.unregistered for one in chain):
         return None
     try:
         steps = [
