@@ -108,10 +108,7 @@ def _is_user_text(file: Path, folder: Path) -> bool:
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
-    """Read the beginning of every file and dataset, so that faults show before long work begins.
-
-    A file in a folder may hold no text.
-    """
+    """Read the beginning of every file and dataset, so that faults show early; a file in a folder may be blank."""
     named = {*map(Path, path_names(paths))}
     for source in check_paths(paths):
         has_text = any(text.strip() for text, _ in read_pieces([str(source)], text_field))
@@ -134,10 +131,7 @@ def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int =
 
 
 def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
-    """Yield all text in pieces of about a million characters, and whether a document ends with the piece.
-
-    A text file is never held whole; see `cut`.
-    """
+    """Yield all text in pieces of about a million characters, and whether a document ends with the piece; see `cut`."""
     return _read(paths, text_field, cut)
 
 
@@ -211,7 +205,6 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
 
 
 def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
-    """Yield a row's text if it is not null."""
     names = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
     if not isinstance(row, dict) or text_field not in row:
         raise DataError(f"{where} has no field {text_field!r}; it has {names}.", "Name the text's: --text-field.")

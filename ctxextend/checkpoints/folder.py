@@ -179,10 +179,7 @@ class Checkpoint:
 
 
 def open_checkpoint(source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None) -> Checkpoint:
-    """Read a folder's config and the headers of its weights, and decide which of its other files are copied.
-
-    `check` is called with the config before any weights are looked for, and may refuse it.
-    """
+    """Read a folder's config, which `check` may refuse, and its weights' headers; see which other files are copied."""
     with reading(source.folder):
         return _open(source, variant, check)
 

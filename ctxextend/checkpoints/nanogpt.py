@@ -53,10 +53,7 @@ class PlainUnpickler(Unpickler):
 
 
 def read_characters(path: Path) -> dict[str, int]:
-    """Return the ids of the characters that a ``meta.pkl`` of nanoGPT lists.
-
-    Source: nanoGPT, data/shakespeare_char/prepare.py.
-    """
+    """Return the ids of characters in a ``meta.pkl`` of nanoGPT, as its data/shakespeare_char/prepare.py writes it."""
     try:
         with open_source(path) as file:
             found = dict(PlainUnpickler(io.BytesIO(file.read(MAX_VOCABULARY))).load()["stoi"])

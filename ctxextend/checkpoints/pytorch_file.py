@@ -195,10 +195,7 @@ def _fault(key: Any, value: Any) -> str | None:
 
 
 def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: range | None, *, ties: bool) -> PytorchFile:
-    """Describe the safetensors file that tensors from `find_tensors` will be written as.
-
-    With `ties`, names that share their numbers, and that transformers ties again, are written once.
-    """
+    """Describe the safetensors file that tensors will be written as; with `ties`, those tied on loading stand once."""
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(kept)}

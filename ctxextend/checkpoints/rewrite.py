@@ -128,10 +128,7 @@ def rewrite(
     destination: Path,
     written: Written = lambda file, count: None,
 ) -> None:
-    """Write the file that `plan_layout(file, …)` laid out, with the old one's permission bits.
-
-    `tensor_of` gives a new tensor by its name, in its file's dtype and shape; only one is ever in memory.
-    """
+    """Write a file as `plan_layout` laid it out, in its old mode; `tensor_of` gives each new tensor, one at a time."""
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))
         written(output, len(layout.header))
@@ -162,10 +159,7 @@ def write_files(
     texts: Mapping[str, bytes],
     written: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Write an output: weights as they are laid out, texts, copies of all else; then check the source.
-
-    `tensor_of` gives a new tensor by its name; `written` is called with the bytes written since the last call.
-    """
+    """Write an output: weights as laid out, with new tensors from `tensor_of`, texts, copies; then check the source."""
     is_early = sum(file_sizes(checkpoint, layouts, texts).values()) <= EARLY_BYTES and hasattr(os, "posix_fadvise")
 
     def moved(file: BinaryIO, count: int) -> None:

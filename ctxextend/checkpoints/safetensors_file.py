@@ -114,10 +114,7 @@ def open_safetensors(path: Path) -> TensorFile:
 
 
 def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Parse a header and check each tensor on its own; return the parsed JSON, and the tensors by name.
-
-    Raises ValueError for what is no valid header; its message continues a sentence that names the file.
-    """
+    """Parse a header, check each tensor on its own; a ValueError's message continues a sentence on the file."""
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique_keys)
         # Not everything that Python reads can be written again: NaN, and half of a surrogate pair.

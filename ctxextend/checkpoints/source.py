@@ -151,10 +151,7 @@ IRREGULAR = "not a regular file"
 
 
 def holds(source: Source, path: Path) -> bool:
-    """Whether a checkpoint has a file of that name; raise CheckpointError if it must not be read.
-
-    That is what is no regular file, and a link out of the folder; the file that the user named may be one.
-    """
+    """Whether a checkpoint has a file of that name; raise CheckpointError if it is irregular or a link out of it."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no system has

@@ -58,11 +58,7 @@ def with_length(settings: Resize, found: Sequence[FoundTable], describe: Callabl
 def plan_tables(
     found: Sequence[FoundTable], settings: Resize, describe: Callable[[str], TableShape], *, has_config: bool = True
 ) -> tuple[TablePlan, ...]:
-    """Plan those of a checkpoint's or a loaded model's tables that were asked for.
-
-    `describe` gives shape, dtype and file of a tensor by its name; a config, if there is one, must agree with the
-    tables.
-    """
+    """Plan those of a checkpoint's or a loaded model's tables that were asked for; a config must agree with them."""
     chosen = of_part(found, settings.part)
     keys = {location.config_key for location, _ in chosen}
     for table in found:

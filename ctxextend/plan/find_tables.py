@@ -84,10 +84,7 @@ def _known_parts(config: Mapping[str, Any]) -> list[str]:
 
 
 def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
-    """Detect the architecture of a checkpoint that is open already, and find its tables; see `open_model`.
-
-    Where its config names no model type, as in 2019, its tensors tell it if they are those of one type.
-    """
+    """Detect an open checkpoint's architecture, by its tensors where no model type is named, and find its tables."""
     model_type, config = ref.model_type, checkpoint.config
     if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
         found = fitting_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
@@ -212,7 +209,6 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
 
 
 def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
-    """Return the architecture of a model whose table the user describes."""
     table, key, reserved = str(ref.tensor), ref.config_key, ref.reserved_rows
     shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
     rows = shape[0] if shape else 0

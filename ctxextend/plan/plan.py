@@ -290,7 +290,6 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         return yaml_text(recipe_values(Recipe(ref, stated)) | {"provenance": provenance}, folder)
 
     def _card(self) -> str:
-        """Return the model card: the source's own, and a section on the resize."""
         source, after = self.checkpoint.source, self.max_len_after
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
