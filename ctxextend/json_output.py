@@ -55,7 +55,9 @@ class Result:
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and _timeless(self.to_json()) == _timeless(other.to_json())
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return bool(_timeless(self.to_json()) == _timeless(other.to_json()))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown.split())

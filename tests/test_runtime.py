@@ -1,5 +1,6 @@
 """What commands run on: threads, devices, the time that they take, and what they need of torch and transformers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -272,3 +273,10 @@ def test_missing_library_is_one_line_that_names_what_to_install(blocked: str, ty
     done = without(blocked, typed)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
+
+
+def test_missing_library_is_an_object_under_json() -> None:
+    write_book()
+    done = without("torch", "evaluate tiny-gpt2 --data book.txt --json")
+    error = {"type": "ModuleNotFoundError", "message": "This needs torch: pip install torch", "hint": None}
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"error": error})

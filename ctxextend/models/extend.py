@@ -154,9 +154,7 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     name = str(tensor.dtype).removeprefix("torch.")
     dtype = getattr(ml_dtypes, name, None) or getattr(np, name, None)
     if dtype is None or not tensor.is_floating_point():
-        raise ResizeError(
-            f"A position table of {tensor.dtype} cannot be resized.", "Convert the model to floats first."
-        )
+        raise ResizeError(f"A position table of {tensor.dtype} cannot be resized.", "Convert it to floats first.")
     if tensor.is_meta:
         raise ResizeError("The model is on the meta device and has no values.", "Load its weights first.")
     return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
