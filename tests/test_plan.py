@@ -298,7 +298,7 @@ def refused(source: Path, error: type[Exception], message: str, **options: Any) 
     ("options", "message"),
     [
         ({"to": 0}, "--to must be at least 1, got 0"),
-        ({"to": 4.5}, "--to must be at least 1, got 0"),
+        ({"to": 4.5}, "--to must be a whole number, got 4.5"),
         ({"keep_first": 16}, "--keep-first 16 by --method copy: of 16 learned positions none is left"),
         ({"drop_last": 16}, "--drop-last 16 by --method copy: of 16 learned positions none is left"),
         ({"keep_first": 8, "drop_last": 8}, "--keep-first 8 and --drop-last 8 by .* of 16 learned positions none"),
