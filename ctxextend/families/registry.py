@@ -4,17 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.families.schema import (
-    Buffer,
-    Family,
-    Part,
-    Pin,
-    PositionScheme,
-    PositionTable,
-    Requirement,
-    ReservedRows,
-)
-from ctxextend.families.unsupported import AS_IT_IS, SINUSOIDAL, UNBOUNDED
+from ctxextend.families.schema import Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
+from ctxextend.families.unsupported import RELATIVE_ALONE, ROTARY_OR_RELATIVE, SINUSOIDAL, UNBOUNDED
 
 LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
@@ -38,19 +29,10 @@ MASKS = tuple(
 )
 NEO_MASKS = (Buffer("h.*.attn.attention.bias", "causal"), Buffer("h.*.attn.attention.masked_bias", "causal"))
 
-BIASED = Requirement(
-    "position_biased_input",
-    True,
-    PositionScheme(
-        "relative positions only",
-        "It reads longer texts as it is, and max_position_embeddings, which sizes those, is best left as it is.",
-    ),
-)
+BIASED = Requirement("position_biased_input", True, RELATIVE_ALONE)
 XLM_TABLES = (PositionTable("position_embeddings.weight", LENGTH, buffers=(Buffer("position_ids", "arange"),)),)
 NOT_SINUSOIDAL = Requirement("sinusoidal_embeddings", False, SINUSOIDAL)
-NOT_ROTARY = Requirement(
-    "position_embedding_type", "absolute", PositionScheme("rotary or relative position embeddings", AS_IT_IS)
-)
+NOT_ROTARY = Requirement("position_embedding_type", "absolute", ROTARY_OR_RELATIVE)
 
 # Configs of CLIP and its kin may hold the text model's config a second time, and that copy wins with all its defaults.
 CLIP_OVERRIDES = ("text_config_dict",)
@@ -67,24 +49,16 @@ def encoder(
     *prefixes: str,
     length: int = 512,
     pad: int | None = None,
-    reserved: ReservedRows = NONE,
-    buffers: tuple[Buffer, ...] = IDS,
     name: str = BERT_TABLE,
     requires: tuple[Requirement, ...] = (),
     pins: tuple[Pin, ...] = (),
-    clamps: bool = False,
     note: str = "",
+    **more: Any,
 ) -> Family:
     """Describe a model with one table, built as BERT is."""
-    return Family(
-        model_type=model_type,
-        prefixes=("", *prefixes),
-        tables=(PositionTable(name, LENGTH, reserved=reserved, buffers=buffers, clamps=clamps),),
-        defaults={LENGTH: length} | ({"pad_token_id": pad} if pad is not None else {}),
-        requires=requires,
-        pins=pins,
-        note=note,
-    )
+    defaults = {LENGTH: length} | ({"pad_token_id": pad} if pad is not None else {})
+    tables = (table("", name, **{"buffers": IDS} | more),)
+    return Family(model_type, ("", *prefixes), tables, defaults, requires, pins=pins, note=note)
 
 
 def behind_pad(model_type: str, *prefixes: str, length: int = 512, pad: int = 1) -> Family:
@@ -105,45 +79,18 @@ def encoder_decoder(model_type: str, length: int, reserved: ReservedRows) -> Fam
     )
 
 
-def decoder(
-    model_type: str,
-    table: str,
-    *prefixes: str,
-    config_key: str = LENGTH,
-    length: int,
-    reserved: ReservedRows = NONE,
-    buffers: tuple[Buffer, ...] = (),
-    aliases: tuple[str, ...] = (),
-    unused_keys: tuple[str, ...] = (),
-) -> Family:
+def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGTH, length: int, **more: Any) -> Family:
     """Describe a causal language model with one table."""
-    return Family(
-        model_type=model_type,
-        prefixes=("", *prefixes),
-        tables=(
-            PositionTable(
-                table, config_key, aliases=aliases, unused_keys=unused_keys, reserved=reserved, buffers=buffers
-            ),
-        ),
-        defaults={config_key: length},
-    )
+    return Family(model_type, ("", *prefixes), (PositionTable(table, config_key, **more),), {config_key: length})
 
 
 def gpt2_like(
     model_type: str, masks: tuple[Buffer, ...] = MASKS, table: str = "wpe.weight", length: int = 1024
 ) -> Family:
     """Describe a model built as GPT-2 is."""
-    return decoder(
-        model_type,
-        table,
-        "transformer.",
-        config_key="n_positions",
-        length=length,
-        buffers=masks,
-        # transformers' `attribute_map` writes max_position_embeddings, where a file has it, over n_positions.
-        aliases=(LENGTH,),
-        unused_keys=("n_ctx",),
-    )
+    # transformers' `attribute_map` writes max_position_embeddings, where a file has it, over n_positions.
+    key, others = "n_positions", {"aliases": (LENGTH,), "unused_keys": ("n_ctx",)}
+    return decoder(model_type, table, "transformer.", config_key=key, length=length, buffers=masks, **others)
 
 
 def clip_text(model_type: str, length: int = 77) -> Family:

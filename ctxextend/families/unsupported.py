@@ -24,6 +24,11 @@ ALIBI = PositionScheme(
     "ALiBi, a penalty on distance", "It reads longer texts as it is; where config.json states max_seq_len, raise that."
 )
 RELATIVE = PositionScheme("relative positions, which depend on distances only", AS_IT_IS)
+RELATIVE_ALONE = PositionScheme(
+    "relative positions only",
+    "It reads longer texts as it is, and max_position_embeddings, which sizes those, is best left as it is.",
+)
+ROTARY_OR_RELATIVE = PositionScheme("rotary or relative position embeddings", AS_IT_IS)
 SINUSOIDAL = PositionScheme(
     "fixed sinusoids, computed and not learned",
     "Raise the length in config.json (max_position_embeddings, n_positions, ...); where the weights store the "
