@@ -163,7 +163,8 @@ def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
 
 def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
     """Yield a table's figures, each with its label."""
-    stats, norm, cosine = shown.stats, shown.figures.norm, shown.figures.neighbour_cosine
+    stats, more = shown.stats, shown.json_more()
+    norm, cosine = more["norm"], more["neighbour_cosine"]
     if norm["median"] is not None:
         yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
         yield "norm, median", f"{norm['median']:.3g}"

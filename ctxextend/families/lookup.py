@@ -8,18 +8,12 @@ from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from ctxextend.families.registry import FAMILIES, SIGNS
-from ctxextend.families.schema import Buffer, Family, Part, PositionScheme, PositionTable, Requirement, ReservedRows
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.schema import Buffer, Family, Part, PositionTable, Requirement, ReservedRows
+from ctxextend.families.unsupported import OTHER_TYPE, POSITION_SCHEMES
 
 Keys = tuple[str, ...]
 
-ABSOLUTE = Requirement(
-    "position_embedding_type",
-    "absolute",
-    PositionScheme(
-        "positions of that type, which are not resized", "If it was trained with absolute ones, let config.json say so."
-    ),
-)
+ABSOLUTE = Requirement("position_embedding_type", "absolute", OTHER_TYPE)
 # Models in models in models: no model of transformers is nested more deeply.
 MAX_DEPTH = 3
 FAMILIES_HINT = "`ctxextend families` lists the model types that have one."
@@ -160,10 +154,9 @@ def find_architecture(
     for found in _search(model_type, nowhere):
         if isinstance(found, UnsupportedPart):
             unsupported.append(found)
-        elif not found.tokenizer and any(part.reads_tokens for part in unsupported):  # that part reads its texts
-            locations.append(replace(found, tokenizer=None))
-        else:
-            locations.append(found)
+            continue
+        is_read = not found.tokenizer and any(part.reads_tokens for part in unsupported)  # that part reads its texts
+        locations.append(replace(found, tokenizer=None) if is_read else found)
     if not locations:
         raise unsupported_error(model_type, unsupported)
     return Architecture(FAMILIES[model_type], tuple(locations), tuple(unsupported))
@@ -224,11 +217,8 @@ def _search(
     if model_type not in FAMILIES:
         scheme = POSITION_SCHEMES.get(model_type)
         if scheme is None:
-            yield UnsupportedPart(
-                outer.part,
-                f"The model type {model_type!r} is not in ctxextend's registry.",
-                did_you_mean(model_type, FAMILIES),
-            )
+            unknown = f"The model type {model_type!r} is not in ctxextend's registry."
+            yield UnsupportedPart(outer.part, unknown, did_you_mean(model_type, FAMILIES))
             return
         lacks = "position table; it uses" if scheme.reads_tokens else "table over token positions: it uses"
         message = f"This {model_type} model has no learned {lacks} {scheme.uses}."
@@ -244,7 +234,7 @@ def _search(
     for table in family.tables:
         if only and table.part not in ("", only):
             continue
-        found = replace(here, table=table, part=here.part if only else _joined(here.part, table.part))
+        found = replace(here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip("."))
         needs = (*family.requires, ABSOLUTE)
         if unmet := [need for need in needs if found.stated(need.key) not in (None, need.value)]:
             key, instead = unmet[0].key, unmet[0].instead
@@ -255,7 +245,7 @@ def _search(
     for part in family.parts:
         inner = replace(
             here,
-            part=_joined(here.part, part.name),
+            part=f"{here.part}.{part.name}".strip("."),
             prefixes=tuple(before + own for before in prefixes for own in part.prefixes),
             path=(*here.path, part.config_key),
             overrides=tuple((*here.path, key) for key in part.overrides),
@@ -265,10 +255,6 @@ def _search(
         stated = nested(here.config, (*inner.path, "model_type"))
         is_stated = part.is_any and isinstance(stated, str) and stated
         yield from _search(stated if is_stated else part.model_type, inner, part)
-
-
-def _joined(*parts: str) -> str:
-    return ".".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -294,8 +280,11 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
     Raises:
         UnsupportedModelError: One of them has no learned position table, or is not known.
     """
-    listed = list[FamilyTable]()
-    for name in sorted({name for text in model_types or FAMILIES for name in _matching(text)}):
+    listed, names = list[FamilyTable](), set[str]()
+    for text in model_types or FAMILIES:
+        is_type = text in FAMILIES or text in POSITION_SCHEMES
+        names.update([name for name in FAMILIES if text in name and not is_type] or [text])
+    for name in sorted(names):
         for found in find_architecture({"model_type": name}).locations:
             rule = found.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
@@ -303,12 +292,6 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             notes, usual_name = tuple(_notes(FAMILIES[name], found)), found.usual_prefix + found.table.name
             listed.append(FamilyTable(name, found.part, usual_name, found.config_key, reserved, notes))
     return listed
-
-
-def _matching(text: str) -> list[str]:
-    """Return the type that a text names, else those in whose names it stands, and itself where there are none."""
-    is_type = text in FAMILIES or text in POSITION_SCHEMES
-    return [name for name in FAMILIES if text in name and not is_type] or [text]
 
 
 def _notes(outer: Family, found: TableLocation) -> Iterator[str]:
@@ -324,7 +307,7 @@ def _notes(outer: Family, found: TableLocation) -> Iterator[str]:
     if found.table.multiple_of:
         yield f"a multiple of {found.table.multiple_of}"
     if found.table.ahead:
-        yield f"{found.table.ahead} more row{'s' if found.table.ahead > 1 else ''} behind the last position"
+        yield f"{found.table.ahead} more row{'s' * (found.table.ahead > 1)} behind the last position"
     if found.table.clamps:
         yield "longer texts do not fail: their end shares the last position"
     yield from (f"{pin.key} held" for pin in found.family.pins)

@@ -29,6 +29,9 @@ RELATIVE_ALONE = PositionScheme(
     "It reads longer texts as it is, and max_position_embeddings, which sizes those, is best left as it is.",
 )
 ROTARY_OR_RELATIVE = PositionScheme("rotary or relative position embeddings", AS_IT_IS)
+OTHER_TYPE = PositionScheme(
+    "positions of that type, which are not resized", "If it was trained with absolute ones, let config.json say so."
+)
 SINUSOIDAL = PositionScheme(
     "fixed sinusoids, computed and not learned",
     "Raise the length in config.json (max_position_embeddings, n_positions, ...); where the weights store the "

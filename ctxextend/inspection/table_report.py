@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,36 +47,27 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
     values: NDArray[Any] = field(metadata=not_in_json)
     location: TableLocation = field(metadata=not_in_json)  # where the registry has it
 
-    json_properties: ClassVar = {
-        "neighbour_cosines": "stats.cosines",
-        "norm": "figures.norm",
-        "neighbour_cosine": "figures.neighbour_cosine",
-        "effective_rank": "stats.effective_rank",
-        "components_for_95_percent": "figures.components_for_95_percent",
-        "components": "stats.components",
-        "mean_row_norm": "stats.mean_norm",
-        **{name: f"figures.{name}" for name in ("outliers", "zero_rows", "nonfinite_rows", "untrained_rows", "tiling")},
-        **{name: f"figures.{name}" for name in ("duplicates", "seams")},
-    }
-
-    @cached_property
-    def figures(self) -> SimpleNamespace:
-        """What the JSON says of it beside; rows count from the tensor's first, reserved rows included."""
+    def json_more(self) -> dict[str, Any]:
+        """Return what the JSON says of it beside; rows count from the tensor's first, reserved rows included."""
         stats, repeated, first = self.stats, self.repetition, self.reserved_rows
         cosines, worst = stats.cosines[~np.isnan(stats.cosines)], stats.worst_neighbours
         tiling = {"period": repeated.period, "start": repeated.start + first, "stop": repeated.stop + first}
-        return SimpleNamespace(
-            norm={**_summary(stats.finite_norms), "variation": stats.norm_variation},
-            neighbour_cosine={**_summary(cosines), "worst_row": None if worst is None else worst + first},
-            components_for_95_percent=stats.components_for(0.95),
-            outliers=[{"row": position + first, "why": why} for position, why in self.outliers.items()],
-            zero_rows=[position + first for position in stats.zeros],
-            nonfinite_rows=[position + first for position in stats.nonfinite],
-            untrained_rows=row_ranges(position + first for position in self.untrained),
-            tiling=tiling | {"copies": repeated.copies} if repeated.period else None,
-            duplicates=[[position + first for position in group] for group in repeated.groups],
-            seams=[{"length": length, "positions": positions} for length, positions in self.seams.items()],
-        )
+        return {
+            "neighbour_cosines": stats.cosines,
+            "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
+            "neighbour_cosine": {**_summary(cosines), "worst_row": None if worst is None else worst + first},
+            "effective_rank": stats.effective_rank,
+            "components_for_95_percent": stats.components_for(0.95),
+            "components": stats.components,
+            "mean_row_norm": stats.mean_norm,
+            "outliers": [{"row": position + first, "why": why} for position, why in self.outliers.items()],
+            "zero_rows": [position + first for position in stats.zeros],
+            "nonfinite_rows": [position + first for position in stats.nonfinite],
+            "untrained_rows": row_ranges(position + first for position in self.untrained),
+            "tiling": tiling | {"copies": repeated.copies} if repeated.period else None,
+            "duplicates": [[position + first for position in group] for group in repeated.groups],
+            "seams": [{"length": length, "positions": positions} for length, positions in self.seams.items()],
+        }
 
     def findings(self) -> Iterator[str]:
         """Yield what is unusual in it, the gravest first."""
