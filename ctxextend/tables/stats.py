@@ -113,14 +113,14 @@ def measure(table: Table) -> TableStats:
     for block in _blocks(table, finite):
         total += block.sum(axis=0)
     mean = total / max(len(finite), 1)
-    eigenvalues, directions = _spectrum(table, finite, mean)
+    eigenvalues, components = _spectrum(table, finite, mean)
     return TableStats(
         norms=norms,
         cosines=cosines,
         steps=steps,
         mean_norm=float(np.linalg.norm(mean)),
         eigenvalues=eigenvalues,
-        components=_components(table, finite, mean, eigenvalues, directions),
+        components=components,
         nonfinite=tuple(np.flatnonzero(~np.isfinite(norms)).tolist()),
         zeros=tuple(np.flatnonzero(norms == 0).tolist()),
     )
@@ -149,40 +149,30 @@ def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
         yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
 
 
-def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Floats, Floats]:
-    """Return the variances along all principal components, and the directions of the leading ones, shape (d, k)."""
-    width = table.shape[1]
-    most = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
-    if len(rows) > most:
-        rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.intp)]
+def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Floats, tuple[Component, ...]]:
+    """Return the variances of rows around the mean one along all principal components, and the leading components."""
+    width, found = table.shape[1], list[Component]()
     if len(rows) < 2:
-        return np.zeros(0), np.zeros((width, 0))
-    centred = table[rows].astype(np.float64)
+        return np.zeros(0), ()
+    most = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
+    centred = table[rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)]].astype(np.float64)
     centred -= mean
-    is_long = len(rows) >= width
+    is_long = len(centred) >= width
     values, vectors = np.linalg.eigh(centred.T @ centred if is_long else centred @ centred.T)
     values, vectors = values[::-1], vectors[:, ::-1]
     leading = vectors[:, : np.count_nonzero(values[:LEADING_COMPONENTS] > ROUNDING * values.sum())]
     if not is_long:
         leading = centred.T @ leading
         leading /= np.linalg.norm(leading, axis=0)
-    return np.maximum(values, 0) / len(rows), leading
-
-
-def _components(
-    table: Table, rows: NDArray[np.intp], mean: Floats, eigenvalues: Floats, directions: Floats
-) -> tuple[Component, ...]:
-    total = eigenvalues.sum()
-    if not total > 0 or len(rows) < 4:
-        return ()
-    found = list[Component]()
-    projected = np.concatenate([(block - mean) @ directions for block in _blocks(table, rows)])
-    for values, eigenvalue in zip(projected.T, eigenvalues, strict=False):
-        highest, frequency = highest_peak(*periodogram(rows, values))
-        squares = float(np.square(values - values.mean()).sum())
-        fit = min(highest / squares, 1.0) if squares > 0 else 0.0
-        found.append(Component(float(eigenvalue / total), 1 / frequency, fit))
-    return tuple(found)
+    eigenvalues = np.maximum(values, 0) / len(centred)
+    if leading.size and len(rows) >= 4:
+        projected = np.concatenate([(block - mean) @ leading for block in _blocks(table, rows)])
+        for curve, eigenvalue in zip(projected.T, eigenvalues, strict=False):
+            highest, frequency = highest_peak(*periodogram(rows, curve))
+            squares = float(np.square(curve - curve.mean()).sum())
+            fit = min(highest / squares, 1.0) if squares > 0 else 0.0
+            found.append(Component(float(eigenvalue / eigenvalues.sum()), 1 / frequency, fit))
+    return eigenvalues, tuple(found)
 
 
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
