@@ -338,10 +338,9 @@ def _interpolated(
     for first in range(0, len(start), BLOCK_ROWS):
         block = slice(first, first + BLOCK_ROWS)
         moved = table[start[block]]
-        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not finite
-            for share, to, origin in steps:
-                ends = (table[rows[block].clip(0, len(table) - 1)] for rows in (to, origin))
-                moved += share[block, None] * np.subtract(*ends)
+        for share, to, origin in steps:
+            ends = (table[rows[block].clip(0, len(table) - 1)] for rows in (to, origin))
+            moved += share[block, None] * np.subtract(*ends)
         result[block] = np.where(is_between[block, None], moved, table[start[block]])
     return result
 

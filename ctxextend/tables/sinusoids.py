@@ -55,9 +55,8 @@ def principal_components(table: Floats, most: int) -> PrincipalComponents:
 
     A constant table has none, nor has one with a row that is not finite.
     """
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = table.mean(axis=0)
-        unit = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
+    mean = table.mean(axis=0)
+    unit = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
     if not np.isfinite(unit):
         mean[:] = np.nan
     if not unit > 1e-14 * np.abs(mean).max():  # constant rows may differ from their mean by rounding
@@ -184,8 +183,12 @@ def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:
         step = fit.newton_step()
         for _ in range(MAX_HALVINGS):
             moved = fit.frequencies + step
-            if _are_distinct(moved, len(curves)) and (better := SinusoidFit(curves, moved)).error < fit.error:
-                break
+            ordered = np.sort(moved) * len(curves)
+            is_inside = 2 * ordered[0] >= 1 and 2 * ordered[-1] <= len(curves)
+            if is_inside and (np.diff(ordered) >= RESOLUTION).all():
+                better = SinusoidFit(curves, moved)
+                if better.error < fit.error:
+                    break
             step /= 2
         else:
             return fit
@@ -193,10 +196,3 @@ def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:
         if is_done:
             break
     return fit
-
-
-def _are_distinct(frequencies: Floats, length: int) -> bool:
-    """Whether frequencies lie between half a cycle per table and half a cycle per row, and far enough apart."""
-    ordered = np.sort(frequencies)
-    is_inside = 2 * length * ordered[0] >= 1 and 2 * ordered[-1] <= 1
-    return bool(is_inside and (np.diff(ordered) * length >= RESOLUTION).all())
