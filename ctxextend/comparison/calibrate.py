@@ -26,8 +26,6 @@ from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
 
-CALIBRATED = "bands"  # the method whose settings a text can choose
-
 # Windows, or documents, without which a standard error is itself a guess; and those that are read at most. A rank says
 # less than the losses of a window, and among few documents nothing.
 LEAST, WINDOWS, DOCUMENTS = 8, 16, 64
@@ -49,7 +47,7 @@ def calibrate(
     to: int | str,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    method: str = CALIBRATED,
+    method: str = "bands",
     tokens: int = 65_536,
     precision: str = "auto",
     seed: int = 0,
@@ -73,8 +71,7 @@ def calibrate(
         data: As in `evaluate`; at least 8 windows, or for an encoder documents, as long as the new length.
         method: ``bands``, with settings that are to stay as they are: ``bands:gain=1.2``.
         tokens: Tokens of the text to use, at most, unless 8 windows have more.
-        precision, text_field: As in `evaluate`.
-        seed: What a masked model's tokens are drawn with.
+        precision, seed, text_field: As in `evaluate`.
         progress: Told how many tokens were read since the last call, and how many there will be at most.
         settings: Others of `plan_resize`, by their names.
 
@@ -93,9 +90,9 @@ def calibrate_model(
 ) -> Calibration:
     """Choose the numbers that a resize leaves open; see `calibrate`. Lengths and measures of `text` are not read."""
     began = time.perf_counter()
-    settings = replace(settings, method=CALIBRATED) if settings.method == "auto" else settings
-    if settings.facts.name != CALIBRATED:
-        raise ResizeError(f"A text chooses settings of {CALIBRATED}, not of {settings.facts.name}.")
+    settings = replace(settings, method="bands") if settings.method == "auto" else settings
+    if settings.facts.name != "bands":
+        raise ResizeError(f"A text chooses settings of bands, not of {settings.facts.name}.")
     if not leaves_open(**settings.settings):
         raise ResizeError("Every number is given already: nothing is left for the text.", "Leave one of them out.")
     check_paths(text.data)

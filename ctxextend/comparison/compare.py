@@ -119,11 +119,7 @@ class Compare:
     def from_flags(
         cls, to: int | str, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
     ) -> "Compare":
-        """Return how methods are compared, from flags: those of `Evaluate` and `Train`, by their fields' names.
-
-        With steps, `data` is trained on and ``eval_data`` measured on. None is a flag's default. A value that nothing
-        could have, and a flag of a training without one, raise ResizeError.
-        """
+        """Return how methods are compared, from fields of `Evaluate` and `Train` by their names; None is a default."""
         given = {name: value for name, value in flags.items() if value is not None}
         measuring = {name: given[name] for name in MEASURING if name in given}
         training = {name: value for name, value in given.items() if name not in MEASURING}
@@ -152,11 +148,7 @@ class Compare:
 
 
 def read_methods(typed: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
-    """Return the methods that were asked for, each once, at a length of `to` positions.
-
-    Each is a name with its settings where it has any, ``stretch:keep-first=5``. ``all`` is every method with its
-    defaults, and so is nothing.
-    """
+    """Return the methods that were asked for, each once; ``all`` and nothing are every method with its defaults."""
     found: dict[str, MethodSpec] = {}
     for text in typed or [ALL]:
         if text.strip() == ALL:

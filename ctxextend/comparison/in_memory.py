@@ -100,9 +100,8 @@ class InMemoryTrainer:
         if task.settings.trainable == "new":
             table, rows = plan.tables[0], np.zeros(plan.tables[0].rows_after, np.bool_)
             first = table.reserved_rows
-            rows[first:] = ~still_learned(
-                table.rows_before - first, [(table.rows_after - first, plan.chosen[table.name].options)]
-            )
+            made = table.rows_after - first, plan.chosen[table.name].options
+            rows[first:] = ~still_learned(table.rows_before - first, [made])
             task = replace(task, rows=rows)
         # The trainer measures what it holds out at both ends: one sequence does.
         start = int(task.held_out.spans[0, 0])

@@ -17,8 +17,6 @@ Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 Options = TypeVar("Options", bound="MethodOptions")
 
-# Columns of the table that `still_learned` resizes in place of a real one.
-SAMPLE_WIDTH = 8
 # What counts positions that a method leaves out; where one takes no `keep_first`, nothing is kept.
 COUNT = Setting("", *WHOLE)
 COUNTS = ("keep_first", "drop_last")
@@ -42,9 +40,10 @@ def read_method(text: str) -> tuple[str, dict[str, Any], list[ResizeError]]:
     for part in rest.split(",") if rest else ():
         typed, _, value = (word.strip() for word in part.partition("="))
         key = typed.replace("-", "_")
+        if key in given:
+            faults.append(ResizeError(f"--method {name} has {typed} twice.", "Leave one of them out."))
+            continue
         try:
-            if key in given:
-                raise ResizeError(f"--method {name} has {typed} twice.", "Leave one of them out.")
             given[key] = taken[key].read(value)
             if not taken[key].allows(given[key]):
                 raise ValueError
@@ -54,8 +53,6 @@ def read_method(text: str) -> tuple[str, dict[str, Any], list[ResizeError]]:
         except ValueError:
             told = f"--method {name}: {typed} must be {taken[key].must}, got {value!r:.60}."
             faults.append(ResizeError(told, takes))
-        except ResizeError as error:
-            faults.append(error)
     return name, given, faults
 
 
@@ -284,7 +281,7 @@ def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) ->
 
     A coarse dtype can make rows between two learned ones equal to one of them; here they are new all the same.
     """
-    before = table = np.random.default_rng(0).normal(size=(learned, SAMPLE_WIDTH)).astype(np.float32)
+    before = table = np.random.default_rng(0).normal(size=(learned, 8)).astype(np.float32)
     for rows, options in resizes:
         table = resize_table(table, rows, options)
     return learned_rows(before, table)

@@ -339,9 +339,8 @@ def _split_at(split: BandSplit, rows: Rows, sigma: float, least_stop: int, given
     difference = found - _noise_autocorrelation(min(sigma, float(len(rows))), len(found))
     distance = float(np.square(difference).sum()) if share > 0 else 0.0
     if given is None:
-        (first, stop), match = max(
-            _best_ranges(fast, least_stop), key=lambda one: one[1], default=((0, len(fast)), -1.0)
-        )
+        ranges = _best_ranges(fast, least_stop)
+        (first, stop), match = max(ranges, key=lambda one: one[1], default=((0, len(fast)), -1.0))
     else:
         (first, stop), length = given, given[1] - given[0]
         # Of all rows, there is none behind the range to compare with.
