@@ -166,7 +166,7 @@ def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path
     warning = "book.txt is trained on and measured on: the held-out loss is not one of new text."
     assert json.loads(done.stdout)["warnings"] == [warning]
     assert done.stderr.count(warning) == 1
-    assert "measured on" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
+    assert "trained on and measured on" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
 
 
 def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
