@@ -187,9 +187,8 @@ def open_checkpoint(source: Source, variant: str | None = None, check: ConfigChe
 def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
     root = source.folder
     # A file without a config may lie anywhere, and its neighbours are not looked at.
-    is_alone = source.file is not None and not any(
-        os.path.lexists(root / name) for name in (CONFIG, ADAPTER_CONFIG, MODULES)
-    )
+    has_more = any(os.path.lexists(root / name) for name in (CONFIG, ADAPTER_CONFIG, MODULES))
+    is_alone = source.file is not None and not has_more
     listed = [str(source.file)] if is_alone else list(_files_below(root))
     # Taken before any file is read: what changes from here on is noticed.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
@@ -216,10 +215,8 @@ def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint
         if not all(name.endswith(".safetensors") for name in shards):
             stated, size = index.get("metadata"), sum(file.tensor_bytes for file in shards.values())
             weight_map = {tensor: shard_name(name) for name, file in shards.items() for tensor in file.entries}
-            index = {
-                "metadata": (stated if isinstance(stated, dict) else {}) | {"total_size": size},
-                "weight_map": dict(sorted(weight_map.items())),
-            }
+            metadata = (stated if isinstance(stated, dict) else {}) | {"total_size": size}
+            index = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
             index_file = index_file.replace("pytorch_model.bin", SINGLE_FILE)
             made[index_file] = json.dumps(index, indent=2) + "\n"
     else:
@@ -234,19 +231,11 @@ def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint
     if weights_name.startswith("adapter_model."):
         adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else {}
         adapter_of = str(adapter.get("base_model_name_or_path") or "its base model")
-    return Checkpoint(
-        source,
-        model,
-        config or {},
-        weights,
-        index,
-        index_file,
-        made,
-        tuple(name for name in listed if name not in used and not reasons[name]),
-        {name: why for name, why in reasons.items() if why},
-        {name: file_fingerprint(root / name) for name in used} | fingerprints,
-        adapter_of,
-    )
+    copied = tuple(name for name in listed if name not in used and not reasons[name])
+    omitted = {name: why for name, why in reasons.items() if why}
+    fingerprints = {name: file_fingerprint(root / name) for name in used} | fingerprints
+    files = weights, index, index_file, made, copied, omitted, fingerprints
+    return Checkpoint(source, model, config or {}, *files, adapter_of)
 
 
 def _model_folder(source: Source) -> PurePosixPath:
@@ -260,10 +249,8 @@ def _model_folder(source: Source) -> PurePosixPath:
     modules = load_modules(root / MODULES)
     paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
     if len(paths) != 1 or not stays_inside(paths[0]):
-        raise CheckpointError(
-            f"{root / MODULES} names no transformer in a sub-folder, and {root} holds no config.json.",
-            "Name the folder of a transformers or sentence-transformers checkpoint.",
-        )
+        what = f"{root / MODULES} names no transformer in a sub-folder, and {root} holds no config.json."
+        raise CheckpointError(what, "Name the folder of a transformers or sentence-transformers checkpoint.")
     return PurePosixPath(paths[0])
 
 
@@ -322,10 +309,8 @@ def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: boo
         raise CheckpointError(f"{path} has no weight_map.", "Fetch or save the checkpoint again.")
     for tensor, shard in weight_map.items():
         if not isinstance(shard, str) or not stays_inside(shard):
-            raise CheckpointError(
-                f"{path} says that {tensor!r} is in {shard!r}, which is not inside the folder.",
-                "Do not use this checkpoint before you know who wrote that.",
-            )
+            what = f"{path} says that {tensor!r} is in {shard!r}, which is not inside the folder."
+            raise CheckpointError(what, "Do not use this checkpoint before you know who wrote that.")
     shards = {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
     names = sorted(set(shards.values()))
     if missing := [shard for shard in names if not holds(source, path.parent / shard)]:
@@ -356,11 +341,9 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
             load = f"transformers.{_model_class(config or {}) or 'AutoModel'}.from_pretrained"
             save = f"save_pretrained({f'{source.name}-safetensors'!r})"
             code = f"import transformers; {load}({source.hub_id or str(folder)!r}, {flag}).{save}"
-            return CheckpointError(
-                f"{folder} holds {library.split()[0]} weights alone, which transformers 5 no longer reads.",
-                f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then '
-                f"python -c {shlex.quote(code)}",
-            )
+            what = f"{folder} holds {library.split()[0]} weights alone, which transformers 5 no longer reads."
+            hint = f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then python -c '
+            return CheckpointError(what, hint + shlex.quote(code))
     others = [name for name in here if Path(name).suffix in WEIGHTS_SUFFIXES]
     readable = [name for name in others if name.endswith(READABLE)]
     variants = dict.fromkeys(match["variant"] for match in map(VARIANT_FILE.fullmatch, everywhere) if match)

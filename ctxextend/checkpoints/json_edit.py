@@ -25,10 +25,8 @@ def read_bytes(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, and a device never ends
             raise CheckpointError(f"{path} is not a regular file.", "Put the file itself there.")
         if status.st_size > MAX_BYTES:
-            raise CheckpointError(
-                f"{path} has {status.st_size:,} bytes; no such file needs more than {MAX_BYTES:,}.",
-                "Fetch the file again.",
-            )
+            what = f"{path} has {status.st_size:,} bytes; no such file needs more than {MAX_BYTES:,}."
+            raise CheckpointError(what, "Fetch the file again.")
         return path.read_bytes()
 
 

@@ -28,18 +28,12 @@ EMBEDDINGS, POSITIONS, HEAD = "transformer.wte.weight", "transformer.wpe.weight"
 MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
 # Shapes of a block's weights in widths, as torch's Linear keeps them: outputs first. Each has a bias as well.
 BLOCK = {
-    "ln_1": (1,),
-    "attn.c_attn": (3, 1),
-    "attn.c_proj": (1, 1),
-    "ln_2": (1,),
-    "mlp.c_fc": (4, 1),
-    "mlp.c_proj": (1, 4),
+    **{"ln_1": (1,), "attn.c_attn": (3, 1), "attn.c_proj": (1, 1)},
+    **{"ln_2": (1,), "mlp.c_fc": (4, 1), "mlp.c_proj": (1, 4)},
 }
 LENGTHS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 # The end of text in GPT-2's vocabulary, which nanoGPT pads to 50,304.
 END_OF_TEXT = 50256
-
-
 # Far more than the characters of any script need.
 MAX_VOCABULARY = 10_000_000
 
@@ -67,10 +61,10 @@ def read_characters(path: Path) -> dict[str, int]:
 
 def is_nanogpt(content: Any) -> bool:
     """Whether a loaded pickle is a checkpoint of nanoGPT."""
-    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        return False
-    arguments = content.get("model_args")
-    return isinstance(arguments, dict) and "block_size" in arguments
+    match content:
+        case {"model": dict(), "model_args": {"block_size": _}}:
+            return True
+    return False
 
 
 def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

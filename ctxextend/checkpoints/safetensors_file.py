@@ -159,10 +159,8 @@ def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a tensor; raise CheckpointError if it holds no floats that can be interpolated."""
     entry = file.entries[name]
     if entry.dtype not in FLOATS:
-        raise CheckpointError(
-            f"{file.path}: {name} is stored as {entry.dtype}, which holds no position rows that can be read.",
-            f"Use a checkpoint that keeps it as one of {', '.join(FLOATS)}.",
-        )
+        what = f"{file.path}: {name} is stored as {entry.dtype}, which holds no position rows that can be read."
+        raise CheckpointError(what, f"Use a checkpoint that keeps it as one of {', '.join(FLOATS)}.")
     return numpy_dtype(entry.dtype)
 
 

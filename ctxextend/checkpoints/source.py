@@ -99,10 +99,8 @@ def bundled_source(name: str) -> Source:
 def _local(reference: str, path: Path, *, is_file: bool) -> Source:
     """Return the source for a folder, or for one weights file: where that is a link, its neighbours are the link's."""
     if is_file and path.suffix not in READABLE:
-        raise SourceError(
-            f"{reference} is no weights file that can be read.",
-            f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}.",
-        )
+        hint = f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}."
+        raise SourceError(f"{reference} is no weights file that can be read.", hint)
     folder = (path.parent if is_file else path).resolve()
     name, hub_id, revision, notes = folder.name or "model", None, None, tuple[str, ...]()
     if is_file and path.stem not in PLAIN_STEMS and not (folder / "config.json").is_file():
