@@ -63,43 +63,25 @@ def plan_tables(
     keys = {location.config_key for location, _ in chosen}
     for table in found:
         if table.location.config_key in keys and table not in chosen:
-            raise ResizeError(
-                f"--part {settings.part}: {table.name} has its length by the same key, {table.location.config_key}, "
-                "and neither can change alone.",
-                "Leave --part out, or name the part that holds both.",
-            )
+            what = f"--part {settings.part}: {table.name} has its length by the same key, {table.location.config_key}"
+            hint = "Leave --part out, or name the part that holds both."
+            raise ResizeError(f"{what}, and neither can change alone.", hint)
     plans = []
     for location, name in chosen:
         (rows, hidden_size), dtype, file = describe(name)
         check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
         # Every table that has its length by the same key must have so many positions at least.
-        after = location.rows(
-            max(other.key_value(settings.positions) for other, _ in found if other.config_key == location.config_key)
-        )
-        plans.append(
-            TablePlan(
-                name=name,
-                part=location.part,
-                file=file,
-                config_key=location.config_key,
-                max_len_before=location.positions(rows),
-                max_len_after=location.positions(after),
-                rows_before=rows,
-                rows_after=after,
-                reserved_rows=location.reserved_rows,
-                hidden_size=hidden_size,
-                dtype=dtype,
-                location=location,
-                fixes_limits=settings.fix_limits,
-            )
-        )
+        key = location.config_key
+        after = location.rows(max(other.key_value(settings.positions) for other, _ in found if other.config_key == key))
+        max_lens = location.positions(rows), location.positions(after)
+        counts = *max_lens, rows, after, location.reserved_rows, hidden_size
+        plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits))
     changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}
     if len(changes) > 1:
-        raise ResizeError(
-            f"{settings.to} positions are more than the {changes[True].max_len_before} of {changes[True].name} and "
-            f"fewer than the {changes[False].max_len_before} of {changes[False].name}.",
-            f"Resize one at a time: --part {' or --part '.join(plan.part or '…' for plan in changes.values())}.",
-        )
+        than = {is_longer: f"than the {plan.max_len_before} of {plan.name}" for is_longer, plan in changes.items()}
+        parts = " or ".join(f"--part {plan.part or '…'}" for plan in changes.values())
+        what = f"{settings.to} positions are more {than[True]} and fewer {than[False]}."
+        raise ResizeError(what, f"Resize one at a time: {parts}.")
     for plan in plans:
         _check_length(settings, plan)
     return tuple(plans)
@@ -109,11 +91,9 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
     """Refuse a length that the model cannot have, and flags that mean nothing, or leave nothing, for a table."""
     learned, wanted = plan.max_len_before, plan.max_len_after
     if wanted < learned and settings.method_flags:
-        raise ResizeError(
-            f"{', '.join(settings.method_flags)} has no meaning here: {wanted} positions are fewer than the "
-            f"{learned} that {plan.name} has, and a shorter table is its first rows.",
-            "Leave it out.",
-        )
+        what = f"{', '.join(settings.method_flags)} has no meaning here: {wanted} positions are fewer than the "
+        what += f"{learned} that {plan.name} has, and a shorter table is its first rows."
+        raise ResizeError(what, "Leave it out.")
     if wanted > learned:
         check_source_rows(learned, wanted, settings)
     location = plan.location
@@ -125,10 +105,8 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
     step = max((value for value in values if isinstance(value, int) and value > 0), default=1)
     if wanted % step:
         below, above = wanted // step * step, (wanted // step + 1) * step
-        raise ResizeError(
-            f"{plan.name}: texts are padded to multiples of {step} ({key}), which {wanted} positions are not.",
-            f"Use --to {f'{below} or {above}' if below else above}.",
-        )
+        what = f"{plan.name}: texts are padded to multiples of {step} ({key}), which {wanted} positions are not."
+        raise ResizeError(what, f"Use --to {f'{below} or {above}' if below else above}.")
 
 
 def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, ...]:

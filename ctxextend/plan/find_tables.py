@@ -129,19 +129,16 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
     for location in architecture.locations:
         matches = [name for name in location.names if name in names]
         if len(matches) > 1:
-            raise CheckpointError(
-                f"{where}: there are two candidate tables, {' and '.join(matches)}.",
-                "Save the model again with save_pretrained, which writes one.",
-            )
+            what = f"{where}: there are two candidate tables, {' and '.join(matches)}."
+            raise CheckpointError(what, "Save the model again with save_pretrained, which writes one.")
         found += [FoundTable(location, name) for name in matches]
     if not found and architecture.unsupported:
         raise unsupported_error(architecture.family.model_type, architecture.unsupported)
     if not found:
         wanted = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
-        raise CheckpointError(
-            f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}.",
-            "Check that model_type in config.json, or --model-type, and the weights belong together.",
-        )
+        what = f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}."
+        hint = "Check that model_type in config.json, or --model-type, and the weights belong together."
+        raise CheckpointError(what, hint)
     return tuple(found)
 
 
@@ -150,10 +147,8 @@ def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
     chosen = [table for table in found if part is None or f"{table.location.part}.".startswith(f"{part}.")]
     if not chosen:
         parts = " or ".join(dict.fromkeys(location.part for location, _ in found if location.part))
-        raise ResizeError(
-            f"--part {part}: this model has no such part with a position table.",
-            f"Its parts are {parts}." if parts else "It has one table: leave --part out.",
-        )
+        hint = f"Its parts are {parts}." if parts else "It has one table: leave --part out."
+        raise ResizeError(f"--part {part}: this model has no such part with a position table.", hint)
     return chosen
 
 
@@ -175,36 +170,28 @@ def check_rows(location: TableLocation, rows: int, name: str, *, has_config: boo
         expected = location.rows(value)
         if rows != expected:
             how = "" if location.stated(key) is not None else " (transformers' default, since the key is missing)"
-            raise CheckpointError(
-                f"config.json states {path} {reprlib.repr(value)}{how}, so {name} should have "
-                f"{reprlib.repr(expected)} rows, and it has {rows}.",
-                "Correct config.json, or fetch config and weights again: they do not belong together.",
-            )
+            what = f"config.json states {path} {reprlib.repr(value)}{how}, so {name} should have "
+            hint = "Correct config.json, or fetch config and weights again: they do not belong together."
+            raise CheckpointError(f"{what}{reprlib.repr(expected)} rows, and it has {rows}.", hint)
     if location.positions(rows) < 1:
         behind = f", {location.table.ahead} behind the last" if location.table.ahead else ""
-        raise CheckpointError(
-            f"{name} has {rows} rows, and {location.reserved_rows} of them stand in front of position 0{behind}.",
-            f"Check {location.table.reserved.config_key or 'the offset'}.",
-        )
+        what = f"{name} has {rows} rows, and {location.reserved_rows} of them stand in front of position 0{behind}."
+        raise CheckpointError(what, f"Check {location.table.reserved.config_key or 'the offset'}.")
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
     """Return the architecture with the names that tensors have in a PEFT adapter."""
-    locations = tuple(
-        replace(location, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes))
-        for location in architecture.locations
-    )
+    base, locations = checkpoint.adapter_of, list[TableLocation]()
+    for location in architecture.locations:
+        locations.append(replace(location, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)))
     names = [name for location in locations for name in location.names]
     if any(name in checkpoint.names for name in names):
-        return replace(architecture, locations=locations)
+        return replace(architecture, locations=tuple(locations))
     modules = tuple(name.removesuffix("weight") for name in names)
     if any(name.startswith(modules) for name in checkpoint.names):
-        has, then = (
-            "that changes each row of",
-            f"Merge it into {checkpoint.adapter_of} with merge_and_unload(), and resize that.",
-        )
+        has, then = "that changes each row of", f"Merge it into {base} with merge_and_unload(), and resize that."
     else:
-        has, then = "without", f"Resize {checkpoint.adapter_of}, then load the adapter onto that."
+        has, then = "without", f"Resize {base}, then load the adapter onto that."
     raise CheckpointError(f"{checkpoint.root} holds a PEFT adapter {has} the position table.", then)
 
 
@@ -220,13 +207,12 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     elif key is None and checkpoint.has_config:
         message, about = f"--tensor {table}: which key of config.json states its length is not known.", table
     elif checkpoint.has_config and stated not in (rows, rows - reserved):
-        said = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
-        message, about = said, table
+        message = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
+        about = table
     else:
         return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
-    raise CheckpointError(
-        message, _suggestions(checkpoint, about) or "Check --tensor, --config-key and --reserved-rows."
-    )
+    hint = _suggestions(checkpoint, about) or "Check --tensor, --config-key and --reserved-rows."
+    raise CheckpointError(message, hint)
 
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:

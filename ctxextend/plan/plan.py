@@ -167,9 +167,8 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         short = UNCHANGED if self.keeps_learned_rows else f"{method.short_inputs}{but}"
         if method.keeps_learned_rows and not options.keeps_learned_rows:
             short = f"nothing that it had learned of positions is left{but}, so short texts change too"
-        return (
-            f"{UNTRAINED.format(after)} with {method.name}, {short}; beyond {self._old_lengths}, {method.long_inputs}."
-        )
+        beyond = f"beyond {self._old_lengths}, {method.long_inputs}"
+        return f"{UNTRAINED.format(after)} with {method.name}, {short}; {beyond}."
 
     @property
     def _old_lengths(self) -> str:
@@ -234,11 +233,9 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The new layout of every weights file that changes or gets another name, by its name in the output."""
-        changed = (table for table in self.tables if table.is_changed)
-        shapes = {table.name: (table.rows_after, table.hidden_size) for table in changed}
-        return plan_layouts(
-            self.checkpoint, shapes | {buffer.name: buffer.shape for buffer in self.remade}, self.dropped
-        )
+        shapes = {buffer.name: buffer.shape for buffer in self.remade}
+        shapes |= {table.name: (table.rows_after, table.hidden_size) for table in self.tables if table.is_changed}
+        return plan_layouts(self.checkpoint, shapes, self.dropped)
 
     @cached_property
     def texts(self) -> Mapping[str, bytes]:
