@@ -3,7 +3,6 @@
 import importlib.util
 import io
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,9 +32,8 @@ Bar = tuple[str, Estimate, Look]
 # In inches: a panel of a page, the width of a column of a paper (8.4 cm), and the room of a bar and of a legend's line.
 LARGE, SQUARE, COLUMN, BAR, LEGEND_LINE = (4.8, 2.8), (4.8, 3.1), 3.3, 0.23, 0.16
 DOTS_PER_INCH = 300
-NUMBERS, EN_DASH = NumberFormat(unicode=True), "\N{EN DASH}"
-# Characters of a name in a legend or beside a bar.
-NAME = 32
+NUMBERS = NumberFormat(unicode=True)
+NAME = 32  # characters of a name in a legend or beside a bar
 
 # Told apart by every kind of colour vision, as are those of the page in dark mode.
 COLOURS = ("#2c4387", "#e45908", "#1c9789", "#8f39e2", "#82430a")
@@ -50,9 +48,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDE, THIN = 2.4, 1.1
 # Where methods are compared, the base has dots, and no method's colour.
 BASE_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
-
-# A path in a text, in one word; of ``</s>`` nothing.
-PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 
 STYLE: dict[str, Any] = {
     **{"svg.hashsalt": "ctxextend", "pdf.fonttype": 42, "text.parse_math": False, "font.size": 8, "axes.titlesize": 8},
@@ -128,11 +123,6 @@ def public_name(reference: str) -> str:
     path = Path(reference.replace("\\", "/"))
     is_id = reference.startswith("hf:") or "://" in reference or (len(path.parts) == 2 and not path.parent.exists())
     return reference if is_id or not reference else path.absolute().name or reference
-
-
-def hide_folders(text: str) -> str:
-    """Return a text with names in place of the paths in it."""
-    return PATH.sub(lambda found: public_name(found[0]), text)
 
 
 def render(make: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:
@@ -263,30 +253,27 @@ def loss_panel(
 
     Intervals are drawn of the first curve, and of all where they have a legend; a dashed line is at `learned`.
     """
-
-    def means(curves: Iterable[LossCurve]) -> list[float]:
-        return [loss.mean for curve in curves for loss in curve.losses.values()]
-
-    limit = upper_limit(means(curves), means(curve for curve in curves if curve.is_whole))
+    all_means = [(loss.mean, curve.is_whole) for curve in curves for loss in curve.losses.values()]
+    limit = upper_limit([mean for mean, _ in all_means], [mean for mean, is_whole in all_means if is_whole])
+    places = sorted({place for curve in curves for place in curve.losses})
+    longest = max((place[-1] for place in places), default=0)
 
     def draw(axes: "Axes") -> None:
         axes.set(xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
         axes.grid(visible=False, axis="x")
         points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
         for number, (name, losses, look, is_strong, _) in enumerate(curves):
-            places = np.array([place for places in losses for place in places], np.float64)
-            values = [loss for places, loss in losses.items() for _ in places]
+            ends = np.array([end for place in losses for end in place], np.float64)
+            values = [loss for place, loss in losses.items() for _ in place]
             means, errors = finite([loss.mean for loss in values]), np.array([half_interval(loss) for loss in values])
             label = short_name(name) * is_strong
-            (line,) = axes.plot(places, means, label=label, zorder=2 + is_strong, **points, **look)
+            (line,) = axes.plot(ends, means, label=label, zorder=2 + is_strong, **points, **look)
             if has_legend or number == 0:
                 band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
-                axes.fill_between(places, means - errors, means + errors, **band)
-        ends = sorted({place for curve in curves for places in curve.losses for place in places})
-        longest = ends[-1] if ends else 0
+                axes.fill_between(ends, means - errors, means + errors, **band)
         if by == "context":
             axes.set_xscale("log", base=2)
-            axes.set_xticks(ends, [str(place) for place in ends])
+            axes.set_xticks([place[0] for place in places], [str(place[0]) for place in places])
             axes.minorticks_off()
         else:
             axes.set_xticks(range(0, longest + 1, 2 ** max(math.ceil(math.log2(max(longest, 1) / 4)), 0)))
@@ -301,9 +288,8 @@ def loss_panel(
     title = f"Loss{' of masked tokens' * (kind == 'masked')} by {by}{' length' * (by == 'context')}"
     height = LARGE[1] + has_legend * LEGEND_LINE * (len(curves) + 1)
     plot = Plot(title, draw, (LARGE[0], height), is_cut=limit is not None)
-    places = sorted({place for curve in curves for place in curve.losses})
     spans = [(place[0], place[-1] - 1) if by == "position" else place for place in places]
-    head = ["", *(EN_DASH.join(f"{end:,}" for end in span) for span in spans)]
+    head = ["", *("\N{EN DASH}".join(f"{end:,}" for end in span) for span in spans)]
     cells = [[one.name, *(NUMBERS.estimate(one.losses.get(place)) for place in places)] for one in curves]
     return Panel(by, title, [plot], [head, *cells])
 
@@ -592,15 +578,9 @@ def sampled_cosines(table: NDArray[Any]) -> tuple[Floats, int]:
     A cosine is NaN where a row has none. The distance is a power of two, as lengths mostly are: so rows that are a
     whole table apart stay so.
     """
-    step = 1
-    while len(table) > step * MAP_POSITIONS:
-        step *= 2
+    step = 2 ** max(math.ceil(math.log2(len(table) / MAP_POSITIONS)), 0)
     rows = table[::step].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         norms = np.linalg.norm(rows, axis=1)
-    empty = ~(np.isfinite(norms) & (norms > 0))
-    rows[empty], norms[empty] = 0, 1
-    unit = rows / norms[:, None]
-    cosines = np.clip(unit @ unit.T, -1, 1)
-    cosines[empty], cosines[:, empty] = np.nan, np.nan
-    return cosines, step
+        unit = rows / np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)[:, None]
+        return np.clip(unit @ unit.T, -1, 1), step

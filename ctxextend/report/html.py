@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASE = "the base, in pieces"
+# A path in a text, in one word; of ``</s>`` nothing.
+PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 # The share of norms that are shown whole.
 USUAL = 0.98
 # The size of a small panel for one method, in inches.
@@ -83,7 +85,7 @@ def write_report(found: Comparison | Evaluation | Sequence[Inspection], path: Pa
             return value
         for source in sources:
             value = value.replace(source, public_name(source)) if len(Path(source).parts) > 1 else value
-        return "\n".join(map(printable, figures.hide_folders(value).split("\n")))
+        return "\n".join(map(printable, PATH.sub(lambda found: public_name(found[0]), value).split("\n")))
 
     loader = PackageLoader("ctxextend.report", "")
     environment = Environment(loader=loader, autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True)
