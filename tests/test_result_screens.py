@@ -73,7 +73,7 @@ def test_result_screens_have_known_styles() -> None:
     ],
 )
 def test_compared_says_what_a_difference_of_losses_means(change: Estimate, said: str) -> None:
-    assert NumberFormat(unicode=True).compared(change, "X") == said
+    assert NumberFormat().compared(change, "X") == said
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_evaluation_screen_begins_with_what_was_found(found: Evaluation, said: s
     ],
 )
 def test_number_has_two_digits_of_its_interval(value: float | None, ci95: float | None, text: str) -> None:
-    assert NumberFormat(unicode=True).number(value, ci95) == text
+    assert NumberFormat().number(value, ci95) == text
 
 
 @pytest.mark.parametrize(

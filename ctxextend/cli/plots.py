@@ -140,9 +140,7 @@ def _bits(shares: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]) -
 def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:
     """Return the line under the plot with a tick at round positions, and their numbers."""
     line, tick, corner, end = AXES[unicode]
-    step = 1  # a power of two, since lengths are such
-    while length > step * max(columns // 10, 1):
-        step *= 2
+    step = 2 ** max(math.ceil(math.log2(length / max(columns // 10, 1))), 0)  # lengths are powers of two
     ticks = {position * columns // length: str(position) for position in range(0, length, step)}
     ruler = "".join(tick if column in ticks else line for column in range(columns))
     numbers = [" "] * columns

@@ -51,7 +51,7 @@ class Page:
         """How numbers with errors are written here."""
         from ctxextend.report.numbers import NumberFormat
 
-        return NumberFormat(self.unicode)
+        return NumberFormat("±" if self.unicode else "+-")
 
     def line(self, *cells: Cell) -> None:
         """Add a line as it is; an empty one without any text."""
@@ -59,9 +59,7 @@ class Page:
 
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add a text in lines, those behind the first indented by two characters more."""
-        text = printable(text)
-        for sign in ("\u00b1", "+-"):  # a number stays in one line with its error
-            text = text.replace(f" {sign} ", f"\0{sign}\0")
+        text = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))  # a number stays in one line with its error
         behind = f"{indent}  "
         # Hyphens stand in ranges and names, which stay whole.
         for line in textwrap.wrap(

@@ -52,11 +52,7 @@ def running(model: Any, threads: int | None) -> Iterator[None]:
 
 
 def open_device(name: str | None = None) -> "torch.device":
-    """Return a device by its name; None is the accelerator, if there is one, and else the CPU.
-
-    Raises:
-        ResizeError: There is no such device here.
-    """
+    """Return a device by its name; None is the accelerator, if there is one, and else the CPU."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

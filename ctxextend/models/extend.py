@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401 - lets numpy know the dtypes that are not its own
 import numpy as np
 from numpy.typing import NDArray
 
@@ -151,13 +151,11 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     """Return a float tensor's bits as the numpy array of the same dtype."""
     import torch
 
-    name = str(tensor.dtype).removeprefix("torch.")
-    dtype = getattr(ml_dtypes, name, None) or getattr(np, name, None)
-    if dtype is None or not tensor.is_floating_point():
+    if not tensor.is_floating_point():
         raise ResizeError(f"A position table of {tensor.dtype} cannot be resized.", "Convert it to floats first.")
     if tensor.is_meta:
         raise ResizeError("The model is on the meta device and has no values.", "Load its weights first.")
-    return tensor.cpu().contiguous().view(torch.uint8).numpy().view(dtype)
+    return tensor.cpu().contiguous().view(torch.uint8).numpy().view(str(tensor.dtype).removeprefix("torch."))
 
 
 def set_tables(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
@@ -166,7 +164,7 @@ def set_tables(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) 
 
     old = {name: model.get_parameter(name) for name in weights}
     new = {id(old[name]): torch.nn.Parameter(weights[name], old[name].requires_grad) for name in weights}
-    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        if id(parameter) in new:
-            owner, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(owner), own_name, new[id(parameter)])
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if id(parameter) in new:
+                setattr(module, name, new[id(parameter)])

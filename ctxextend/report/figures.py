@@ -28,11 +28,12 @@ Floats = NDArray[np.float64]
 Look = Mapping[str, Any]  # of a line or a bar, in matplotlib's terms
 Losses = Mapping[tuple[int, ...], Estimate]  # by first position and the one behind the last, or by (context,)
 Bar = tuple[str, Estimate, Look]
+TableCurves = tuple[TableReport, str, Look]  # a table, its name in legends, and how its curves look
 
 # In inches: a panel of a page, the width of a column of a paper (8.4 cm), and the room of a bar and of a legend's line.
 LARGE, SQUARE, COLUMN, BAR, LEGEND_LINE = (4.8, 2.8), (4.8, 3.1), 3.3, 0.23, 0.16
 DOTS_PER_INCH = 300
-NUMBERS = NumberFormat(unicode=True)
+NUMBERS = NumberFormat()
 NAME = 32  # characters of a name in a legend or beside a bar
 
 # Told apart by every kind of colour vision, as are those of the page in dark mode.
@@ -44,8 +45,7 @@ THEME = {"ink": INK, "soft": SOFT, "other": OTHER, "hair": HAIR, "heat": HEAT, "
 # A dash for each colour, so that curves differ in print too; the base has dots.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (2, 1)), (0, (6, 1.4, 1.2, 1.4)), (0, (6, 1.2, 1.2, 1.2, 1.2, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# Lines: those below are wide, so that curves that are equal over a stretch are both seen.
-WIDE, THIN = 2.4, 1.1
+WIDE, THIN = 2.4, 1.1  # lines: those below are wide, so that curves that are equal over a stretch are both seen
 # Where methods are compared, the base has dots, and no method's colour.
 BASE_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
 
@@ -112,24 +112,15 @@ def save(path: Path, data: bytes) -> None:
         staged.write_bytes(data)
 
 
-# What figures and reports share
-
-
 def public_name(reference: str) -> str:
-    """Return what a checkpoint, a file or a flag's value is called where others read it: of a path the last part.
-
-    An id of the Hub, as it is no path here, is whole.
-    """
+    """Return what a checkpoint, a file or a flag's value is called where others read it: an id, or a path's end."""
     path = Path(reference.replace("\\", "/"))
     is_id = reference.startswith("hf:") or "://" in reference or (len(path.parts) == 2 and not path.parent.exists())
     return reference if is_id or not reference else path.absolute().name or reference
 
 
 def render(make: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:
-    """Return a figure in a format (.png, .svg or .pdf); the same one gives the same bytes with the same matplotlib.
-
-    `make` is called once matplotlib's settings are those of all figures; `fonttype` is how an SVG holds text.
-    """
+    """Return what `make` draws in a format (.png, .svg or .pdf); `fonttype` is how an SVG holds text."""
     from matplotlib import style
 
     # Reset first, so that a user's own matplotlibrc changes nothing.
@@ -217,12 +208,6 @@ def half_interval(one: Estimate) -> float:
     return one.ci95 if one.ci95 is not None and math.isfinite(one.ci95) else 0.0
 
 
-def finite(values: Any) -> Floats:
-    """Return values with NaN for those that are not finite."""
-    values = np.asarray(values, np.float64)
-    return np.where(np.isfinite(values), values, np.nan)
-
-
 # Losses, bars, passkeys and norms, of evaluate and compare
 
 
@@ -265,7 +250,7 @@ def loss_panel(
         for number, (name, losses, look, is_strong, _) in enumerate(curves):
             ends = np.array([end for place in losses for end in place], np.float64)
             values = [loss for place, loss in losses.items() for _ in place]
-            means, errors = finite([loss.mean for loss in values]), np.array([half_interval(loss) for loss in values])
+            means, errors = np.array([loss.mean for loss in values]), np.array([half_interval(loss) for loss in values])
             label = short_name(name) * is_strong
             (line,) = axes.plot(ends, means, label=label, zorder=2 + is_strong, **points, **look)
             if has_legend or number == 0:
@@ -381,8 +366,8 @@ def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None
 def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float], colour: str, top: float) -> None:
     """Draw the norms of a resized table's rows, shape (m,), over the model's own, (n,), on an axis to `top`."""
     axes.grid(visible=False, axis="x")
-    axes.plot(np.arange(len(before)) + 0.5, finite(before), color=HAIR, linewidth=4)
-    axes.plot(np.arange(len(after)) + 0.5, finite(after), color=colour, linewidth=1)
+    axes.plot(np.arange(len(before)) + 0.5, before, color=HAIR, linewidth=4)
+    axes.plot(np.arange(len(after)) + 0.5, after, color=colour, linewidth=1)
     axes.set(xlim=(0, max(len(after), 1)), ylim=(0, top))
     axes.set_xticks(list(dict.fromkeys((0, min(len(before), len(after)), len(after)))))
     axes.locator_params(axis="y", nbins=4)
@@ -439,19 +424,11 @@ def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
 
 # The figure of inspect
 
-# Positions of a heat map, and components of a spectrum, at most.
-MAP_POSITIONS, SPECTRUM = 512, 32
-# A share of the variance, in percent, below which there is nothing but rounding.
-LEAST_SHARE = 1e-6
-# The share of a component's variance that a sinusoid must explain for its period to be named.
-FITTING = 0.5
+MAP_POSITIONS, SPECTRUM = 512, 32  # positions of a heat map, and components of a spectrum, at most
+LEAST_SHARE = 1e-6  # of the variance, in percent: below it there is nothing but rounding
+FITTING = 0.5  # the share of a component's variance that a sinusoid must explain for its period to be named
 PERIODS = "after names: periods of components 1 to 4\n(-: no sinusoid fits; *: longer than the table)"
-# The share of a panel's height that the band of a table's new rows takes.
-BAND = 0.045
-
-
-# A table, its name in legends, and how its curves look.
-TableCurves = tuple[TableReport, str, Look]
+BAND = 0.045  # of a panel's height: what the band of a table's new rows takes
 
 
 def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
@@ -469,13 +446,12 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
             look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
             look |= {"markerfacecolor": "white", "linewidth": WIDE if number == 0 and len(group) > 1 else THIN}
             tables.append((table, short_name(names[id(inspection)]), look))
-        drawn: dict[str, tuple[str, Callable[..., None]]] = {
-            "norms": ("Norm of each row", partial(_draw_by_position, what="norms")),
-            "cosines": ("Cosine of each position to the next", partial(_draw_by_position, what="cosines")),
-            "spectrum": ("Spectrum", _draw_spectra),
-        }
         height = LARGE[1] + LEGEND_LINE * 3 * len(tables)
-        for key, (title, draw) in drawn.items():
+        for key, title, draw in (
+            ("norms", "Norm of each row", partial(_draw_by_position, what="norms")),
+            ("cosines", "Cosine of each position to the next", partial(_draw_by_position, what="cosines")),
+            ("spectrum", "Spectrum", partial(_draw_spectra)),
+        ):
             plot = Plot(f"{title}{part}", partial(draw, tables=tables), (LARGE[0], height))
             panels.append(Panel(f"{key}-{len(panels)}", plot.title, [plot]))
         title = f"Cosine between positions{part}"
@@ -498,10 +474,10 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal
     """
     rings, bands = list[tuple[int, float]](), 0
     for number, (table, name, look) in enumerate(tables):
-        first, values, colour = table.reserved_rows, finite(getattr(table.stats, what)), {"color": look["color"]}
+        first, values, colour = table.reserved_rows, getattr(table.stats, what), {"color": look["color"]}
         if what == "norms" and first:
             stars: dict[str, Any] = {"label": f"reserved rows of {name}", "linestyle": "", "marker": "*", **colour}
-            axes.plot(range(-first, 0), finite(table.norms[:first]), **stars)
+            axes.plot(range(-first, 0), table.norms[:first], **stars)
         every = max(len(values) // 8, 1)
         axes.plot(values, label=name, markevery=(every * (number % 4) // 4, every), **look)
         rings += [(position, values[position]) for position in table.outliers if position < len(values)]

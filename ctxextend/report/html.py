@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 BASE = "the base, in pieces"
 # A path in a text, in one word; of ``</s>`` nothing.
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
-# The share of norms that are shown whole.
-USUAL = 0.98
-# The size of a small panel for one method, in inches.
-SMALL = (2.0, 1.25)
+USUAL = 0.98  # the share of norms that are shown whole
+SMALL = (2.0, 1.25)  # the size of a small panel for one method, in inches
 # What matplotlib's SVG loses inside HTML: its size, its style (the page has its own), what no reader sees, and digits.
 SVG_IN_HTML = (
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
@@ -174,7 +172,7 @@ def _retrieval(comparison: Comparison) -> Panel | None:
     asked = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
     if not asked:
         return None
-    ways = [(name, found.ways[MODEL], _bar_look(number)) for number, name, found in asked if MODEL in found.ways]
+    ways = [(name, found.ways[MODEL], _bar_look(number)) for number, name, found in asked]
     others = [(f"base, {name}", way) for name, way in asked[0][2].ways.items() if name != MODEL]
     ways += [(name, way, {"color": figures.INK, "alpha": 0.25}) for name, way in others]
     return figures.retrieval_panel(ways)

@@ -5,20 +5,12 @@ from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate
 
-# From here on, figures are written as powers of ten.
-LARGE = 1e6
-
 
 @dataclass(frozen=True)
 class NumberFormat:
     """How numbers are written with half the width of their 95 % confidence intervals."""
 
-    unicode: bool  # whether ± may stand between the two
-
-    @property
-    def sign(self) -> str:
-        """What stands between a number and its interval."""
-        return "±" if self.unicode else "+-"
+    sign: str = "±"  # between the two
 
     def head(self, text: str) -> str:
         """Return the head of a column of such numbers."""
@@ -74,6 +66,6 @@ def _places(step: float) -> int:
 
 
 def _written(value: float, places: int, sign: str) -> str:
-    if abs(value) >= LARGE:
+    if abs(value) >= 1e6:
         return f"{value:{sign}.3g}"
     return f"{round(value, places) + 0.0:{sign},.{places}f}"  # + 0.0: a minus sign in front of zero says nothing
