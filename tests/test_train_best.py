@@ -101,6 +101,14 @@ def test_train_measures_the_same_sequences_whatever_the_batch_size_is(model_type
     assert train(source, "seeded", 1e-9, "--seed", 7, steps=1)["held_out_sequences"] == 4
 
 
+@pytest.mark.parametrize(("steps", "batch", "sequences"), [(1, 16, 4), (4, 1, 8), (4, 16, 8)])
+def test_train_measures_two_sequences_for_each_step_of_a_short_run(
+    gpt2: Path, steps: int, batch: int, sequences: int
+) -> None:
+    said = train(gpt2, "out", 1e-9, "--batch-size", batch, "--eval-data", "book.txt", steps=steps)
+    assert said["held_out_sequences"] == sequences
+
+
 def test_train_measures_the_start_and_four_times_by_default(gpt2: Path) -> None:
     done = invoke("train", gpt2, "--data", "book.txt", "--steps", 10, "--batch-size", 1, "-o", "out")
     assert done.exit_code == 0

@@ -57,8 +57,9 @@ ENCODER_RATE = 2e-5
 # Tokens of a sequence above which memory is worth some time.
 LONG = 1024
 
-# Tokens of held-out text on which the loss is measured, at most.
-EVAL_TOKENS = 32_768
+# Tokens of held-out text on which the loss is measured, at most; in short runs, where that would take most of the
+# time, sequences for each step, and at least.
+EVAL_TOKENS, EVAL_A_STEP, LEAST_EVAL = 32_768, 2, 4
 # Tokens of text that are read at least, where there are as many: one in 20 of them is held out.
 LEAST_READ = 20 * 65_536
 
@@ -78,6 +79,7 @@ class TrainingTask:
     held_out: Text  # on which the loss is measured
     # What the recipe says of the text: the files of ``data`` and ``eval_data``, and which windows are ``held_out``.
     provenance: Mapping[str, Any]
+    begun_for: int  # the steps that were asked for first, before a resumed run asked for others
     rows: NDArray[np.bool_] | None = None  # which rows of the table are trained, shape (rows,); None is all
 
     @property
@@ -153,7 +155,8 @@ def open_task(
         chosen = HeldOut.of(len(tokens), whole if len(tokens) >= 10 * whole else text_length)
         train, held_out = Text(tokens, chosen.trained_spans), Text(tokens, chosen.spans)
         provenance["held_out"] = asdict(chosen)
-    return TrainingTask(files, settings, devices, micro_batches, train, held_out, provenance, rows)
+    begun_for = folder.begun_for or settings.steps
+    return TrainingTask(files, settings, devices, micro_batches, train, held_out, provenance, begun_for, rows)
 
 
 def read_table(opened: OpenedModel) -> NDArray[Any]:
@@ -268,8 +271,9 @@ class TrainingSetup:
 
     @property
     def held_out(self) -> SequenceDataset:
-        """The held-out sequences that the loss is measured on, whatever the batch size is."""
-        count = max(EVAL_TOKENS // self.task.length, 1)
+        """The held-out sequences that the loss is measured on, whatever the batch size is; a resumed run keeps them."""
+        most = max(EVAL_TOKENS // self.task.length, 1)
+        count = min(most, max(EVAL_A_STEP * self.task.begun_for, LEAST_EVAL))
         return SequenceDataset(self.task.held_out, self.sequences, count, shuffled=False)
 
 

@@ -184,7 +184,7 @@ def train_recipe(
             check_disk_space(existing_above(path), sizes | saves)
         with running(model.model, settings.threads):
             result = run_training(setup, folder, progress, tell)
-        begun_for = folder.begun_for if folder.begun_for != settings.steps else None
+        begun_for = task.begun_for if task.begun_for != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
         warnings += tuple(_warnings(settings, begun_for, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)

@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +38,6 @@ FREE = tuple(
     f"train.{name}"
     for name in ("steps", "per_device_batch_size", "eval_every", "save_every", "report_to", "copy_code", *MACHINE_KEYS)
 )
-# The key of the steps that were asked for first, which gave the learning rates until the interruption.
 BEGUN_FOR = "begun for"
 
 
@@ -48,7 +47,6 @@ class RunFolder:
 
     path: Path
     keeps_saves: bool = True  # whether the run is saved at all; a comparison's are not
-    begun_for: int | None = None  # the steps that were asked for first, where they are known
 
     @classmethod
     def beside(cls, output: Path) -> "RunFolder":
@@ -75,6 +73,12 @@ class RunFolder:
     def save(self) -> Path | None:
         """The last complete save."""
         return self.saves / f"{SAVE}{self.step}" if self.steps else None
+
+    @property
+    def begun_for(self) -> int | None:
+        """The steps that were asked for first, which gave the learning rates until an interruption."""
+        noted = self.path / RUN_FILE
+        return json.loads(noted.read_text("utf-8"))[BEGUN_FOR] if noted.exists() else None
 
     def remove(self, steps: list[int] | None = None) -> None:
         """Remove the folder, or the saves of some steps; a killed removal leaves no part under their names."""
@@ -120,7 +124,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
             staged.write_text(json.dumps({**settings, BEGUN_FOR: begun_for}, indent=2) + "\n", "utf-8")
         folder.saves.mkdir(exist_ok=True)
         try:
-            yield replace(folder, begun_for=begun_for)
+            yield folder
         finally:
             if folder.save is None:
                 folder.remove()
