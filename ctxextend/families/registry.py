@@ -61,22 +61,15 @@ def encoder(
     return Family(model_type, ("", *prefixes), tables, defaults, requires, pins=pins, note=note)
 
 
-def behind_pad(model_type: str, *prefixes: str, length: int = 512, pad: int = 1) -> Family:
+def behind_pad(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Family:
     """Describe a model with one table whose rows begin behind the padding row, built as RoBERTa is."""
-    return encoder(model_type, *prefixes, length=length, pad=pad, reserved=BEHIND_PAD)
+    return encoder(model_type, *prefixes, pad=pad, reserved=BEHIND_PAD, **more)
 
 
 def encoder_decoder(model_type: str, length: int, reserved: ReservedRows) -> Family:
     """Describe a model built as BART is: encoder and decoder have a table each, and one length for both."""
-    return Family(
-        model_type=model_type,
-        prefixes=("", "model."),
-        tables=tuple(
-            PositionTable(f"{part}.embed_positions.weight", LENGTH, reserved=reserved, part=part)
-            for part in ("encoder", "decoder")
-        ),
-        defaults={LENGTH: length},
-    )
+    tables = (table(part, f"{part}.embed_positions.weight", reserved=reserved) for part in ("encoder", "decoder"))
+    return Family(model_type, ("", "model."), tuple(tables), {LENGTH: length})
 
 
 def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGTH, length: int, **more: Any) -> Family:
@@ -139,8 +132,7 @@ def qformer_part(model_type: str) -> Part:
 
 def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int | None = None) -> Family:
     """Describe a model with several tables of one length."""
-    defaults = {LENGTH: 512} | ({"pad_token_id": pad} if pad is not None else {})
-    return Family(model_type, ("", prefix or f"{model_type}."), tables, defaults)
+    return replace(encoder(model_type, prefix or f"{model_type}.", pad=pad), tables=tables)
 
 
 def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
@@ -218,13 +210,7 @@ _FAMILIES = (
     behind_pad("markuplm", "markuplm.", pad=0),
     behind_pad("roberta-prelayernorm", "roberta_prelayernorm."),
     behind_pad("xlm-roberta-xl", "roberta.", length=514),
-    encoder(
-        "ibert",
-        "ibert.",
-        pad=1,
-        reserved=BEHIND_PAD,
-        buffers=(*IDS, Buffer("embeddings.position_embeddings.weight_integer", "rows", is_kept=True)),
-    ),
+    behind_pad("ibert", "ibert.", buffers=(*IDS, Buffer(f"{BERT_TABLE}_integer", "rows", is_kept=True))),
     encoder("mpnet", "mpnet.", reserved=TWO_INSIDE, buffers=IDS[:1]),
     several(
         "lilt",
@@ -297,14 +283,7 @@ _FAMILIES = (
     encoder("instructblipvideo_qformer", "qformer."),
     replace(behind_pad("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
     behind_pad("bridgetower_text_model", "text_model.", length=514),
-    encoder(
-        "clap_text_model",
-        "text_model.",
-        length=514,
-        pad=1,
-        reserved=BEHIND_PAD,
-        buffers=tuple(Buffer(buffer.name, buffer.content, is_kept=True) for buffer in IDS),
-    ),
+    behind_pad("clap_text_model", "text_model.", length=514, buffers=tuple(replace(one, is_kept=True) for one in IDS)),
     *(text_part(name, f"{name}_text_model") for name in ("aimv2", "align", "clap", "siglip", "siglip2")),
     *(text_part(name, f"{name}_text_model", outer=(f"{name}.",)) for name in ("owlv2", "owlvit")),
     *(

@@ -53,11 +53,8 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     recipe = written.chain[-1] if written else None
     if written is None and RECIPE_FILE in checkpoint.copied:
         notes.append(f"{RECIPE_FILE} is no recipe of a resize.")
-    parameters = sum(
-        math.prod(entry.shape)
-        for entry in checkpoint.entries.values()
-        if not any(location.buffer(entry.name) for location, _ in model.tables)
-    )
+    buffers = {name for name in checkpoint.names for location, _ in model.tables if location.buffer(name)}
+    parameters = sum(math.prod(entry.shape) for name, entry in checkpoint.entries.items() if name not in buffers)
     tables = {name: _report(checkpoint, location, name, recipe, parameters) for location, name in model.tables}
     chosen = [tables[name] for _, name in of_part(model.tables, part)]
     fixes = {name: _fix_command(model.ref, table, tables.values()) for name, table in tables.items()}

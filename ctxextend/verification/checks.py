@@ -74,11 +74,8 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     misfits = {entry.name: _misfit(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [misfit for misfit in misfits.values() if misfit]
     wrong += [f"{name} is not in the base" for name in resized.names if name not in base.names]
-    wrong += [
-        f"{name} is a position buffer of the old file and should be gone"
-        for name in plan.dropped
-        if name in resized.names
-    ]
+    gone = "is a position buffer of the old file and should be gone"
+    wrong += [f"{name} {gone}" for name in plan.dropped if name in resized.names]
     for buffer in plan.remade:
         misfit = _misfit(resized, buffer.name, buffer.dtype, buffer.shape)
         if misfit or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
@@ -223,8 +220,7 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
 def _equal_rows(one: Table, other: Table) -> Mask:
     """Return whether each row has the same bytes in two tables."""
     ours, theirs = (np.ascontiguousarray(table).view(np.uint8) for table in (one, other))
-    found: Mask = (ours == theirs).all(axis=1)
-    return found
+    return np.asarray((ours == theirs).all(axis=1))
 
 
 def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:

@@ -218,10 +218,8 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
         with suppress(ResizeError):  # this method needs more rows
             matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
             if matches.all():
-                kept = f" --keep-first {plan.settings.kept_first}" * (
-                    plan.makes_rows and bool(plan.settings.kept_first)
-                )
-                return ExpectedResize(plan, None, f"found by trying{kept}", notes)
+                first = plan.settings.kept_first if plan.makes_rows else 0
+                return ExpectedResize(plan, None, "found by trying" + f" --keep-first {first}" * bool(first), notes)
             if matches.sum() > most:
                 best, most = plan, matches.sum()
     if best is not None:
