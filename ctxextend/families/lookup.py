@@ -163,10 +163,7 @@ def find_architecture(
 
 
 def fitting_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the types with a table that a model holds, as long as its config says, and whose `SIGNS` it shows.
-
-    `shapes` are those of its tensors, by name.
-    """
+    """Return the types with a table that a model holds, as long as its config says, and whose `SIGNS` it shows."""
 
     def shows(sign: str, prefix: str) -> bool:
         word = sign.lstrip("!")
@@ -197,10 +194,7 @@ def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> Unsu
 def by_hand(
     config: Mapping[str, Any], table: str, config_key: str, reserved_rows: int, inside_key: bool
 ) -> Architecture:
-    """Describe a model that the registry does not know by the whole name of its table and the key of its length.
-
-    `inside_key` says whether the key counts the reserved rows.
-    """
+    """Describe a model that the registry does not know by the whole name of its table and the key of its length."""
     *path, key = config_key.split(".")
     family = Family(str(config.get("model_type") or "unknown"))
     entry = PositionTable(table, key, reserved=ReservedRows(reserved_rows, inside_key=inside_key))

@@ -94,23 +94,19 @@ def clip_text(model_type: str, length: int = 77) -> Family:
 
 
 def text_part(
-    model_type: str,
-    text: str,
-    *prefixes: str,
-    outer: tuple[str, ...] = (),
-    overrides: tuple[str, ...] = (),
-    raised: tuple[str, ...] = (),
-    is_any: bool = False,
+    model_type: str, text: str, *prefixes: str, outer: tuple[str, ...] = (), raised: tuple[str, ...] = (), **more: Any
 ) -> Family:
     """Describe a model of several senses, of which one reads text."""
-    part = Part("text", "text_config", prefixes or ("text_model.",), text, overrides, is_any)
-    return Family(model_type=model_type, prefixes=("", *outer), parts=(part,), raised=raised)
+    part = Part("text", "text_config", prefixes or ("text_model.",), text, **more)
+    return Family(model_type, ("", *outer), parts=(part,), raised=raised)
 
 
 # A language model of any family, by default OPT.
 LANGUAGE_PART = Part(
     "text", "text_config", ("language_model.", "model.language_model."), "opt", is_any=True, is_head=True
 )
+# What reads an instruction beside an image.
+QFORMER_PART = Part("qformer", "qformer_config", ("qformer.", "model.qformer."), "", tokenizer="qformer_tokenizer")
 
 
 def inner(name: str, model_type: str, **more: Any) -> Part:
@@ -122,12 +118,6 @@ def pair(model_type: str, encoder: str, decoder: str, tokenizer: str | None = No
     """Describe an encoder and a decoder of any families, by default of these types."""
     last = inner("decoder", decoder, is_head=True, only="decoder")
     return Family(model_type, parts=(inner("encoder", encoder, tokenizer=tokenizer), last))
-
-
-def qformer_part(model_type: str) -> Part:
-    """Describe what reads an instruction beside an image."""
-    prefixes = ("qformer.", "model.qformer.")
-    return Part("qformer", "qformer_config", prefixes, model_type, tokenizer="qformer_tokenizer")
 
 
 def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int | None = None) -> Family:
@@ -320,7 +310,7 @@ _FAMILIES = (
         defaults={"qformer_config.max_position_embeddings": 512},
     ),
     *(
-        Family(name, parts=(LANGUAGE_PART, qformer_part(f"{name}_qformer")))
+        Family(name, parts=(LANGUAGE_PART, replace(QFORMER_PART, model_type=f"{name}_qformer")))
         for name in ("instructblip", "instructblipvideo")
     ),
     pair("encoder-decoder", "bert", "bert", tokenizer=""),

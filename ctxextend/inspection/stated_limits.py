@@ -151,10 +151,8 @@ def client_limits(
     """Yield what each client makes of a text, by the files that it obeys; `limits` are those of `find_limits`.
 
     transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
-    ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length, reserved rows
-    included; a bare `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore. Where no
-    file of the tokenizer states a padding token, and no modules.json makes it a sentence encoder, the second is left
-    out: it would fail at every text.
+    ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length; a bare
+    `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore.
     """
     for tokenizer, table in _readers(tables).items():
         folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
