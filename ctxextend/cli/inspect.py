@@ -130,8 +130,8 @@ def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> No
     trained = TRAINED[inspection.trainable] if inspection.trainable else ""
     page.text(f"{inspection.source} ({inspection.family}{part}{made}{trained})", "title")
     ahead = shown.rows - shown.reserved_rows - shown.positions
-    parts = [f"{shown.reserved_rows} reserved"] * bool(shown.reserved_rows) + [f"{shown.positions} positions"]
-    parts += [f"{ahead} ahead"] * bool(ahead)
+    counts = {"reserved": shown.reserved_rows, "positions": shown.positions, "ahead": ahead}
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
     page.text(
         f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, {shown.hidden_size} wide, "
         f"{shown.dtype}, {size_text(shown.bytes)}, {100 * shown.share:.3g} % of {inspection.parameters:,} parameters"

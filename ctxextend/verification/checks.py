@@ -157,8 +157,7 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
 
 def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
     """Make the tables again and compare: their rows, their dtype, and what became of the learned rows."""
-    wrong: list[str] = []
-    found: list[str] = []
+    wrong, found = list[str](), list[str]()
     for table in expected.plan.tables:
         if misfit := _misfit(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(misfit)
@@ -212,8 +211,8 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
             old, new = old.astype(np.float64), new.astype(np.float64)
             distance = np.linalg.norm(new[moved] - old[moved], axis=1).max()
             norm = np.median(np.linalg.norm(old, axis=1))
-        text += f"; {describe_rows(np.flatnonzero(moved).tolist())} moved by up to {distance:.3g}"
-        text += f" (their median norm was {norm:.3g})"
+        where = describe_rows(np.flatnonzero(moved).tolist())
+        text += f"; {where} moved by up to {distance:.3g} (their median norm was {norm:.3g})"
     yield text
 
 
@@ -224,11 +223,7 @@ def _equal_rows(one: Table, other: Table) -> Mask:
 
 
 def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
-    """Compare every file that is no weights file with what the resize should have made of it.
-
-    JSON files are compared by their content, so that another formatting is no fault, and all others byte for byte;
-    the card, licences and logs may be anything.
-    """
+    """Compare every file that is no weights file with what the resize should have made of it: JSON by its content."""
     base = plan.checkpoint
     not_compared = set(base.weights)
     if {resized.relative(file) for file in resized.weights.values()} != not_compared:
@@ -239,8 +234,7 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     listed = resized.index["weight_map"] if resized.index else resized.names
     wrong = [f"{resized.index_file} does not list {name}" for name in resized.names if name not in listed]
     wrong += _unexpected_files(plan, resized)
-    for name in compared:
-        wrong += _differences(plan, resized, name)
+    wrong += (fault for name in compared for fault in _differences(plan, resized, name))
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
     length = "the new length" if plan.is_changed else "its length"
     states = f"{length} is stated everywhere ({edits})" if edits else "no length had to change"
@@ -268,8 +262,7 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
         if name not in known and not _is_harmless(name):
             yield f"{name} is not in the base"
     if base.variant != resized.variant:
-        wanted = base.variant or "plain ones"
-        yield f"its weights are the variant {resized.variant}, and should be {wanted}"
+        yield f"its weights are the variant {resized.variant}, and should be {base.variant or 'plain ones'}"
 
 
 def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[str]:

@@ -68,8 +68,7 @@ def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs
 
 
 def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
-    wrong: list[str] = []
-    found: list[str] = []
+    wrong, found = list[str](), list[str]()
     text = f"a text of {plan.max_len_after} tokens"
     was_finite = all(output.isfinite().all() for output in before.values() if hasattr(output, "isfinite"))
     for table in plan.tables:
@@ -94,16 +93,16 @@ def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) ->
         new = after[name, length]
         if not hasattr(old, "shape"):
             continue
-        difference: float | str = f"fails ({new})"
-        if hasattr(new, "shape"):
+        text = f"{length} tokens{parts[name]}"
+        if not hasattr(new, "shape"):
+            found[text] = f"fails ({new})"
+        else:
             is_alike = new.shape == old.shape
-            difference = largest_difference(old, new) if is_alike else f"{list(new.shape)} for {list(old.shape)}"
-        found[f"{length} tokens{parts[name]}"] = difference
+            found[text] = largest_difference(old, new) if is_alike else f"{list(new.shape)} for {list(old.shape)}"
     if not found:
         return []
     if not any(found.values()):
-        same = f"texts of {', '.join(found)} give exactly what the base gives, bit for bit"
-        return [Check("outputs", True, (same,))]
+        return [Check("outputs", True, (f"texts of {', '.join(found)} give exactly what the base gives, bit for bit",))]
     shown = (f"{value if isinstance(value, str) else format(value, '.3g')} at {text}" for text, value in found.items())
     listed = f"largest difference: {'; '.join(shown)}"
     differences = [value for value in found.values() if not isinstance(value, str)]
