@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 # Ends a hint, with flags that say which tensor is the table; the command line shows the whole command.
 SAY_WHICH = "Say which it is: "
-# Tokens of the Hub.
-TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")
+TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # tokens of the Hub
 # Control characters, those that turn the order of letters, and halves of surrogate pairs.
 HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -18,14 +18,12 @@ from ctxextend.text_data import Paths, TextSource, check_paths, read_pieces
 
 Ids = NDArray[np.int64]
 
-# The size and SHA-256 of a file, or the name of a Hub dataset.
-TextKey = tuple[Any, Any]
+TextKey = tuple[Any, Any]  # the size and SHA-256 of a file, or the name of a Hub dataset
 # How a text was trained on: what was held out of the whole text that it is a part of (None: nothing), the tokens before
 # it there, and the key or column of its documents.
 TrainedText = tuple["HeldOut | None", int, str]
 
-# Bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen.
-HASHED = 64 << 20
+HASHED = 64 << 20  # bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen
 # Windows that a recipe may hold out, at most: a stranger's may say so many that no memory holds them.
 MOST_WINDOWS = 1_000_000
 

@@ -18,23 +18,16 @@ from ctxextend.tables.method_facts import TRUNCATE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# How the name of a data set of the Hub begins.
-HUB = "hf:"
-# What lies beside every output.
-RECIPE_FILE = "ctxextend.yaml"
+HUB = "hf:"  # how the name of a data set of the Hub begins
+RECIPE_FILE = "ctxextend.yaml"  # what lies beside every output
 # What `evaluate` measures: loss by position, loss by available context, numbers found again, documents found.
 MEASURES = ("position", "context", "passkey", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Which weights a training writes.
-SAVES = ("best", "last")
-# What is trained: new rows, whole tables, or everything.
-TRAINABLE = ("new", "positions", "all")
-# The greatest whole number that a setting takes: libraries hold them in 32 bits.
-MOST = 2**31 - 1
-# How `Resize.to` is typed.
-LENGTH = re.compile(r"([0-9]{1,18})([kx]?)")
-# A window of fewer tokens holds no text to speak of.
-LEAST_LENGTH = 8
+SAVES = ("best", "last")  # which weights a training writes
+TRAINABLE = ("new", "positions", "all")  # what is trained: new rows, whole tables, or everything
+MOST = 2**31 - 1  # the greatest whole number that a setting takes: libraries hold them in 32 bits
+LENGTH = re.compile(r"([0-9]{1,18})([kx]?)")  # how `Resize.to` is typed
+LEAST_LENGTH = 8  # a window of fewer tokens holds no text to speak of
 
 
 @dataclass(frozen=True)
@@ -47,11 +40,9 @@ class CheckpointRef:
     variant: str | None = None  # the part of the weights' file names that tells one copy from another, such as ``fp16``
     model_type: str | None = None  # the model type to take it for; None is what its config says
     tensor: str | None = None  # the whole name of its position table, for a model type that the registry does not know
-    # The key that states the table's length, with dots where configs are nested; goes with `tensor`.
-    config_key: str | None = None
+    config_key: str | None = None  # of the table's length, with dots where configs are nested; goes with `tensor`
     reserved_rows: int = 0  # the table's rows before position 0; goes with `tensor`
-    # What cuts its texts into tokens in place of its own folder's files: a folder, a bundled name, a Hub id, or a
-    # meta.pkl of nanoGPT.
+    # In place of its own folder's: a folder, a bundled name, a Hub id, or a meta.pkl of nanoGPT.
     tokenizer: str | None = None
 
     def __post_init__(self) -> None:
@@ -78,10 +69,8 @@ class Resize(MethodOptions):
     # Usable token positions wanted, ≥ 1; reserved rows come on top. ``4k`` is 4,096, and ``4x`` four times those of the
     # table, which `ResizePlan.settings` holds as a number.
     to: int | str = field(kw_only=False)
-    # Which of a model's tables, as its plan names them: encoder, decoder, text, …; None is all of them.
-    part: str | None = None
-    # Whether all files must state the table's length even where it stays, and whatever they state now.
-    fix_limits: bool = False
+    part: str | None = None  # which of a model's tables, as its plan names them: encoder, text, …; None is all of them
+    fix_limits: bool = False  # whether all files must state the table's length even where it stays
     copy_code: bool = False  # whether code that lies in the folder is copied, and not left out
 
     def __post_init__(self) -> None:
@@ -157,8 +146,7 @@ class Evaluate:
     length: tuple[int, ...] = ()  # contexts to measure; empty is doublings up to the model's length
     tokens: int = 65_536  # tokens of the text to use, at most
     batch_size: int | None = None  # windows that are read at once; None is as many as hold 4,096 tokens
-    # ``fp32``, ``bf16``, ``fp16``, or ``auto``: fp32 on a CPU, bf16 on an accelerator that has it.
-    precision: str = "auto"
+    precision: str = "auto"  # one of `PRECISIONS`; ``auto`` is fp32 on a CPU, bf16 on an accelerator that has it
     seed: int = 0  # what masks and numbers are drawn with
     measure: tuple[str, ...] = ()  # which measures to take, of `MEASURES`; empty is all that the model allows
     text_field: str = "text"  # the key of a line of JSONL, or the column, that holds the text
@@ -187,8 +175,7 @@ class Train:
     steps: int  # optimizer steps, ≥ 1
     text_field: str = "text"  # the key or column of a document's text, where a file holds several
     seq_len: int | None = None  # positions that a sequence reaches over; None is all that the model has
-    # Tokens of a sequence, where they are fewer than the positions: each sequence then stands at a place of its own;
-    # None is as many as there are positions.
+    # Tokens of a sequence, which stands at a place of its own where they are fewer than the positions; None is as many.
     window: int | None = None
     window_skip: bool = False  # whether the positions of a window jump once, as the tokens that it is cut from do
     trainable: str = "positions"  # ``new`` rows, ``positions`` (the whole table) or ``all``

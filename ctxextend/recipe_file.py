@@ -24,8 +24,7 @@ from ctxextend.tables.methods import METHODS
 SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
 # Keys of the checkpoint that stand in `resize`, since they describe its table.
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
-# Keys that belong to the machine of a run: no recipe that is written has them.
-MACHINE_KEYS = ("device", "threads")
+MACHINE_KEYS = ("device", "threads")  # keys that belong to the machine of a run: no recipe that is written has them
 # Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
 PATH_KEYS = {"source": True, "tokenizer": True, "base": True, "data": False, "eval_data": False, "output": False}
 # What a value is called, by its type.
@@ -34,17 +33,14 @@ KINDS: dict[Any, str] = {
     **{dict: "a mapping", list: "a list", int | str: "a length, such as 4096, 4k or 4x"},
     **{tuple[str, ...]: "a text or a list of texts", tuple[int, ...]: "a whole number or a list of such"},
 }
-# How a message names a key.
-NAMED = re.compile(r"(?:--|There is no )([a-z][a-z-]*)")
+NAMED = re.compile(r"(?:--|There is no )([a-z][a-z-]*)")  # how a message names a key
 # Of all weights of a source; see `Checkpoint.weights_fingerprint`. No tensor is called so.
 FINGERPRINT = "source_fingerprint"
 SHA256 = re.compile(r"[0-9a-f]{64}")
-# No recipe needs more; a stranger's may hold so much that reading it takes minutes.
-MAX_CHARACTERS = 200_000
+MAX_CHARACTERS = 200_000  # no recipe needs more; a stranger's may hold so much that reading it takes minutes
 # In the place of values that are wrong or missing, so that faults of the others are found too.
 STAND_INS: dict[Any, Any] = {int: 8, int | str: 8, str: "-", tuple[str, ...]: ("-",)}
-# No output came about by more runs, one after the other.
-MOST_RUNS = 16
+MOST_RUNS = 16  # no output came about by more runs, one after the other
 # What PyYAML raises on a value that is not what its tag says, or too large.
 NOT_PLAIN = (yaml.YAMLError, AttributeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 HINT = "Keys are the flags of resize, train and evaluate, with underscores; see ctxextend resize --help and the like."
@@ -332,14 +328,12 @@ class Provenance:
 
     base: CheckpointRef  # the checkpoint that it was made of
     settings: Resize  # how that was resized; where it was only trained, to the length that it had
-    # What was then trained: ``new`` rows, ``positions`` or ``all``; None where nothing was.
-    trainable: str | None = None
+    trainable: str | None = None  # what was then trained: ``new`` rows, ``positions`` or ``all``; None is nothing
     method: str | None = None  # that made the rows; None where it names none that there is
     # The method where there is none of that name; `settings` then have another, and the rows cannot be made again.
     unregistered: str | None = None
     methods: Mapping[str, str] = field(default_factory=dict)  # that made each table's rows, where they differ
-    # The rows that each table had before and had then, as far as the recipe says so.
-    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # each table's before and then, where stated
     hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
     values: Mapping[str, Any] = field(default_factory=dict)  # the whole of the file, as plain values
     # The same of the checkpoint that it was made of, where that is kept: of a resize that was trained later.

@@ -23,13 +23,10 @@ TEXT_FIELD = "text"
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABULAR = (PARQUET, *SEPARATORS)  # `datasets` reads them
-# The files of a folder that are read.
-SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)
+SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # the files of a folder that are read
 
-# Characters of a piece: a tokenizer needs about 160 bytes for each token of it.
-PIECE = 1 << 20
-# Rows of a Parquet file that are decoded at a time.
-ROWS = 64
+PIECE = 1 << 20  # characters of a piece: a tokenizer needs about 160 bytes for each token of it
+ROWS = 64  # rows of a Parquet file that are decoded at a time
 
 SPELLING = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
 HUB_NAME = re.compile(
@@ -37,8 +34,7 @@ HUB_NAME = re.compile(
 )
 
 
-# Files, folders, and names of Hub datasets.
-Paths: TypeAlias = Sequence[str | os.PathLike[str]]
+Paths: TypeAlias = Sequence[str | os.PathLike[str]]  # files, folders, and names of Hub datasets
 # A file, or the name of a Hub dataset with its split.
 TextSource: TypeAlias = Path | str
 _T = TypeVar("_T")

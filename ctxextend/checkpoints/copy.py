@@ -22,8 +22,7 @@ Fingerprint: TypeAlias = tuple[int, int, int]
 # Bytes per call, so that progress is seen and Ctrl-C is heard.
 CHUNK = 1 << 24
 BUFFER = 1 << 20
-# The block size of nearly all disks; those that can clone share whole blocks.
-DISK_BLOCK = 4096
+DISK_BLOCK = 4096  # the block size of nearly all disks; those that can clone share whole blocks
 
 
 def copy_range(

@@ -36,15 +36,13 @@ from ctxextend.errors import CheckpointError, size_text
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
-# What PEFT writes in front of the names of the base model's modules.
-ADAPTER_PREFIX = "base_model.model."
+ADAPTER_PREFIX = "base_model.model."  # what PEFT writes in front of the names of the base model's modules
 
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
 # What other frameworks call their weights, and how transformers 4, the last that could, is told to read them.
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
 
-# Bytes that a fingerprint takes at the start, in the middle and at the end of a tensor.
-SAMPLE = 4096
+SAMPLE = 4096  # bytes that a fingerprint takes at the start, in the middle and at the end of a tensor
 
 # Why files are left out of an output.
 CODE = "code, which was not run"

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.copy import reading
 from ctxextend.errors import CheckpointError
 
-# Far more than any side file holds, and what safetensors allows for a header.
-MAX_BYTES = 100_000_000
+MAX_BYTES = 100_000_000  # far more than any side file holds, and what safetensors allows for a header
 # Objects and lists in each other: more than any config has, and less than what recursive functions can follow.
 MAX_DEPTH = 100
 

@@ -21,8 +21,7 @@ PLACES: tuple[tuple[str, Kind, tuple[str, ...]], ...] = (
     ("sentence_*_config.json", "sentence", ("max_seq_length",)),
     ("generation_config.json", "generation", ("max_length",)),
 )
-# From here on a number is no limit that anybody meant: transformers writes 1e30.
-NO_LIMIT = 10**9
+NO_LIMIT = 10**9  # from here on a number is no limit that anybody meant: transformers writes 1e30
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,8 @@ BLOCK = {
     **{"ln_2": (1,), "mlp.c_fc": (4, 1), "mlp.c_proj": (1, 4)},
 }
 LENGTHS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
-# The end of text in GPT-2's vocabulary, which nanoGPT pads to 50,304.
-END_OF_TEXT = 50256
-# Far more than the characters of any script need.
-MAX_VOCABULARY = 10_000_000
+END_OF_TEXT = 50256  # the end of text in GPT-2's vocabulary, which nanoGPT pads to 50,304
+MAX_VOCABULARY = 10_000_000  # far more than the characters of any script need
 
 
 class PlainUnpickler(Unpickler):

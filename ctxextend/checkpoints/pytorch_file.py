@@ -28,10 +28,8 @@ BYTE_ORDER = re.compile(r"[^/]+/byteorder")
 
 SAVE_TENSORS = "In the program that wrote it, save dense tensors alone: torch.save(model.state_dict(), NAME)."
 
-# Where training programs keep the model's tensors beside the optimizer's.
-NESTED = ("state_dict", "model")
-# Prefixes that DataParallel and torch.compile add to every name.
-WRAPPERS = ("module.", "_orig_mod.")
+NESTED = ("state_dict", "model")  # where training programs keep the model's tensors beside the optimizer's
+WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel and torch.compile add to every name
 # Names in models that were ported from TensorFlow, which transformers renames on loading.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 

@@ -114,10 +114,8 @@ def plan_layout(
     shift = shifts.most_common(1)[0][0] if shifts else 0
     text += b" " * ((shift - 8 - len(text)) % DISK_BLOCK)
     if len(text) > MAX_HEADER_BYTES:
-        message = (
-            f"{file.path}: its new header of {len(text):,} bytes is over safetensors' limit of {MAX_HEADER_BYTES:,}."
-        )
-        raise CheckpointError(message, "Split the checkpoint into shards.")
+        what = f"{file.path}: its new header of {len(text):,} bytes is over safetensors' limit of {MAX_HEADER_BYTES:,}"
+        raise CheckpointError(f"{what}.", "Split the checkpoint into shards.")
     return Layout(len(text).to_bytes(8, "little") + text, tuple(ranges))
 
 

@@ -34,8 +34,7 @@ OF_ML_DTYPES = {
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
 NUMPY_DTYPES = (*OF_NUMPY, *OF_ML_DTYPES)
-# The dtypes in which a position table may be stored.
-FLOATS = ("F64", "F32", "F16", *OF_ML_DTYPES)
+FLOATS = ("F64", "F32", "F16", *OF_ML_DTYPES)  # the dtypes in which a position table may be stored
 # Bits per value of every dtype that safetensors has.
 BITS: Mapping[str, int] = {
     **{name: 8 * np.dtype(dtype).itemsize for name, dtype in OF_NUMPY.items()},

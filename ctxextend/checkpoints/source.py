@@ -26,8 +26,7 @@ HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")
 
 
-# Called with a config, may refuse it.
-ConfigCheck = Callable[[Mapping[str, Any]], None]
+ConfigCheck = Callable[[Mapping[str, Any]], None]  # called with a config, may refuse it
 
 
 @dataclass(frozen=True)

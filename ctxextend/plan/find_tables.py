@@ -31,8 +31,7 @@ MAX_SUGGESTIONS = 5
 LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 
-# Of a tensor: its shape, its dtype, and the file that holds it.
-TableShape = tuple[tuple[int, int], str, str]
+TableShape = tuple[tuple[int, int], str, str]  # of a tensor: its shape, its dtype, and the file that holds it
 
 
 class FoundTable(NamedTuple):
