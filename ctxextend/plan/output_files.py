@@ -19,13 +19,11 @@ CARD_FILE = "README.md"
 RECIPE_POINTER = f" `{RECIPE_FILE}` holds the recipe."
 # What a card says before it tells what a new length is worth without training.
 UNTRAINED = "It has not been trained at {}:"
-# How bytes that are no UTF-8 live through a text.
-UNDECODED = "surrogateescape"
+UNDECODED = "surrogateescape"  # how bytes that are no UTF-8 live through a text
 
 # Where the Hub's own reader finds it: white space and a byte order mark may stand before it.
 FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
-# Longer and deeper front matter takes long to read, and is left as it is.
-MAX_FRONT_MATTER = 100_000
+MAX_FRONT_MATTER = 100_000  # longer and deeper front matter takes long to read, and is left as it is
 # The two keys and whatever is indented below them or listed at their own level.
 BASE_MODEL = re.compile(r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
@@ -98,24 +96,17 @@ def _keys(text: str) -> list[str]:
 
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield a sentence for links that lead out of a folder, for code in it, and for what names code."""
-    outside = [name for name, why in checkpoint.omitted.items() if why == OUTSIDE]
-    if outside:
+    if outside := [name for name, why in checkpoint.omitted.items() if why == OUTSIDE]:
         are = "are links that lead" if len(outside) > 1 else "is a link that leads"
         yield f"{_listed(outside)} {are} out of the folder, and left out. {as_copied(checkpoint.root)}"
-    copied = [name for name in checkpoint.copied if is_code(PurePosixPath(name))]
-    if copied:
+    if copied := [name for name in checkpoint.copied if is_code(PurePosixPath(name))]:
         yield f"The folder holds code, which was not run and is copied: {_listed(copied)}."
     if checkpoint.code:
-        yield (
-            f"The folder holds code, which was not run and is left out: {_listed(checkpoint.code)}. Keep it with "
-            "--copy-code."
-        )
-    mapped = list(dict.fromkeys(_mapped(checkpoint)))
-    if mapped:
-        yield (
-            f"The configs' auto_map still names code, {_listed(mapped)}: whoever loads the output with "
-            "trust_remote_code=True runs it, wherever it lies."
-        )
+        left_out = f"is left out: {_listed(checkpoint.code)}. Keep it with --copy-code."
+        yield f"The folder holds code, which was not run and {left_out}"
+    if mapped := list(dict.fromkeys(_mapped(checkpoint))):
+        runs = "whoever loads the output with trust_remote_code=True runs it, wherever it lies."
+        yield f"The configs' auto_map still names code, {_listed(mapped)}: {runs}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -205,10 +205,9 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
             keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
             yield f"There is no config.json: the one that transformers will need must state {keys}."
         if checkpoint.adapter_of and self.is_changed:
-            yield (
-                f"The adapter now fits {checkpoint.adapter_of} at {self.max_len_after} positions alone: resize that "
-                "too, and load the adapter onto the result, since adapter_config.json still names the old one."
-            )
+            then = "load the adapter onto the result, since adapter_config.json still names the old one."
+            fits = f"The adapter now fits {checkpoint.adapter_of} at {self.max_len_after} positions alone"
+            yield f"{fits}: resize that too, and {then}"
         if self.ref.tensor is not None and self.is_changed:
             lengths_now = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
             for entry in checkpoint.entries.values():
@@ -217,16 +216,11 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
 
     def _low_limits(self) -> Iterator[str]:
         """Yield a sentence where side files stated less than the old table had: such texts now give something else."""
-        low = [
-            f"{edit.file} {edit.key} {edit.before}"
-            for edit in self.edits
-            if edit.is_limit and isinstance(edit.before, int) and edit.before < self.max_len_before
-        ]
+        limits = (edit for edit in self.edits if edit.is_limit and isinstance(edit.before, int))
+        low = [f"{edit.file} {edit.key} {edit.before}" for edit in limits if edit.before < self.max_len_before]
         if low and (self.makes_rows or self.settings.fix_limits):
-            yield (
-                f"Limits below the table's {self.max_len_before} positions are raised too ({', '.join(low)}): longer "
-                "texts were cut there, are now read whole, and so give something else."
-            )
+            why = "longer texts were cut there, are now read whole, and so give something else."
+            yield f"Limits below the table's {self.max_len_before} positions are raised too ({', '.join(low)}): {why}"
 
     # ---- the files of the output
 
@@ -381,10 +375,8 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
                 hashes += [table_hash(before), table_hash(after)]
                 bad, bad_now = nonfinite_rows(before), len(nonfinite_rows(after))
                 if bad:
-                    warnings.append(
-                        f"{table.name} holds NaN or infinity in row{'s' * (len(bad) > 1)} {describe_rows(bad)}; "
-                        f"{bad_now} of the {len(after)} rows that were written hold them."
-                    )
+                    what = f"{table.name} holds NaN or infinity in row{'s' * (len(bad) > 1)} {describe_rows(bad)}"
+                    warnings.append(f"{what}; {bad_now} of the {len(after)} rows that were written hold them.")
                 elif bad_now:
                     what = f"{bad_now} new rows of {table.name} go beyond what {table.dtype} can hold"
                     warnings.append(f"{what}, and are infinite.")
