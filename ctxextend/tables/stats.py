@@ -102,16 +102,10 @@ class TableStats:
 
 
 def measure(table: Table) -> TableStats:
-    """Measure a table's rows, shape (n, d), any float dtype, reserved rows removed, in float64.
-
-    The spectrum of more than 8,192 rows is that of 8,192 of them, evenly spaced; of a table with more than 768 rows and
-    columns, that of 512 rows.
-    """
+    """Measure a table's rows, shape (n, d), any float dtype, reserved rows removed, in float64."""
     norms, cosines, steps = norms_and_neighbours(table)
     finite = np.flatnonzero(np.isfinite(norms))
-    total = np.zeros(table.shape[1])
-    for block in _blocks(table, finite):
-        total += block.sum(axis=0)
+    total = sum((block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1]))
     mean = total / max(len(finite), 1)
     eigenvalues, components = _spectrum(table, finite, mean)
     return TableStats(
@@ -202,20 +196,18 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     padded = np.concatenate([[np.nan], cosines, [np.nan]])
     best = np.fmax(padded[1:], padded[:-1])
     usual = _local_median(best)
-    for row in _rows_beyond(usual - best, np.full(len(best), COSINE_FLOOR), np.abs(usual - best)):
+    for row in _rows_beyond(usual - best, COSINE_FLOOR):
         found.setdefault(row, []).append(f"nearer cosine {best[row]:.2f} (usual {usual[row]:.2f})")
     return {row: ", ".join(why) for row, why in sorted(found.items())}
 
 
-def _rows_beyond(deviations: Floats, floors: Floats, spread: Floats | None = None) -> list[int]:
-    """Return the rows whose deviation is above its floor and above 6 standard deviations of `spread`."""
-    spread = deviations if spread is None else spread
-    known = spread[~np.isnan(spread)]
+def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
+    """Return the rows whose deviation is above its floor and above 6 standard deviations of all."""
+    known = np.abs(deviations[~np.isnan(deviations)])
     if not known.size:
         return []
     sigma = MAD_TO_SIGMA * np.median(known)
-    with np.errstate(invalid="ignore"):
-        return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))]
+    return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))]
 
 
 def _local_median(values: Floats) -> Floats:
@@ -285,7 +277,7 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
     `find_outliers`) and half of their median. Known lengths are tried first, then powers of two from 32 on.
     """
     rows, usual = len(stats.norms), _local_median(stats.steps)
-    jumps = {step + 1 for step in _rows_beyond(stats.steps - usual, usual / 2, np.abs(stats.steps - usual))}
+    jumps = {step + 1 for step in _rows_beyond(stats.steps - usual, usual / 2)}
     powers = [2**k for k in range(SHORTEST_LENGTH.bit_length() - 1, rows.bit_length())]
     found: dict[int, tuple[int, ...]] = {}
     for length in [*sorted(lengths), *powers]:
@@ -313,8 +305,7 @@ def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float
     unrelated = np.fmax(np.abs(padded[1:]), np.abs(padded[:-1])) < UNTRAINED_ERRORS / np.sqrt(width)
     found: dict[int, float] = {}
     for sigma in deviations:
-        with np.errstate(invalid="ignore"):
-            fits = np.abs(stats.norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
+        fits = np.abs(stats.norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
         for row in np.flatnonzero(unrelated & fits):
             if abs(float(table[row].astype(np.float64).mean())) < UNTRAINED_ERRORS * sigma / np.sqrt(width):
                 found.setdefault(int(row), sigma)
