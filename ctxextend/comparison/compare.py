@@ -43,7 +43,6 @@ SEEN = (
 )
 
 ALL = "all"  # every method of the registry with its defaults
-CHOICE = "auto"  # among all methods it would be one of them twice
 
 # Flags of a measurement, and those of them that a training has too.
 MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
@@ -153,7 +152,7 @@ def read_methods(typed: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
     for text in typed or [ALL]:
         if text.strip() == ALL:
             for name in METHODS:
-                if name != CHOICE:
+                if name != "auto":  # which would be one of them twice
                     found.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:
             asked, (name, given, _) = Resize(to, method=text), read_method(text)
@@ -295,9 +294,8 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
             run.warnings += (SEEN.format(base.name),)
     if base.kind == ENCODER and run.retrieval is None:
         why = next(note for note in run.notes if note.startswith("Retrieval"))
-        raise DataError(
-            f"Encoders as {base.name} are ranked by the documents they find. {why}", "Name more, or longer, text."
-        )
+        found = f"Encoders as {base.name} are ranked by the documents they find. {why}"
+        raise DataError(found, "Name more, or longer, text.")
     if (source := opened.checkpoint.source).kind == "hub":  # a row's recipe names the files that were read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
     candidates = [

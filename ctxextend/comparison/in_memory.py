@@ -50,11 +50,8 @@ class ResizedModel:
 
     def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
         """Return tables by the parameters that hold them, in the dtype in which the model was loaded."""
-        found = {}
-        for name, table in tables.items():
-            parameter = self.model.model.get_parameter(self.names[name])
-            found[self.names[name]] = to_tensor(table).to(parameter.device, parameter.dtype)
-        return found
+        parameter = self.model.model.get_parameter
+        return {self.names[name]: to_tensor(table).to(parameter(self.names[name])) for name, table in tables.items()}
 
 
 def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> ResizedModel:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.method_facts import ALIKE, LAPACK_TOLERANCE, Setting, method, method_text, read_rows
+from ctxextend.tables.method_facts import TOLERANCE, Setting, method, method_text, read_rows
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
@@ -49,6 +49,8 @@ GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6
 MIN_NORM = 0.2
 # Columns whose spectra are held at once.
 COLUMNS = 64
+# What both methods cost texts that did not fit before.
+ALIKE = "order is kept, and neighbours where the table has a fast part, but more positions look alike"
 
 
 def leaves_open(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
@@ -102,7 +104,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
     when="long texts must work at once, and short ones may change",
     reads_kept_rows=True,
     choose=choose_bands,
-    tolerance=LAPACK_TOLERANCE,
+    tolerance=TOLERANCE,
 )
 def bands(
     table: Rows,
@@ -183,7 +185,7 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
     when="long texts must work at once, and short ones may change",
     reads_kept_rows=True,
     choose=choose_auto,
-    tolerance=LAPACK_TOLERANCE,
+    tolerance=TOLERANCE,
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
     """Create the new rows by `bands`, or by `linear` where a table has fewer than 32 rows, which is too few to split.

@@ -20,14 +20,10 @@ TRUNCATE = "truncate"
 # What methods that keep learned rows cost texts that fitted before, and others.
 UNCHANGED = "texts that fitted before give exactly what they gave"
 MOVED = "short texts change too, since the positions moved"
-# What several methods cost texts that did not.
-CLOSER = "order is kept, but neighbours stand closer together than any it has seen"
-ALIKE = "order is kept, and neighbours where the table has a fast part, but more positions look alike"
-UNTRAINED = "the new positions mean nothing to it until it is trained"
 
 # For methods that go through LAPACK or BLAS: their last bits differ between machines, and where a table of 16-bit
 # floats is rounded, a few numbers of a row may then differ by one in their own last bit.
-LAPACK_TOLERANCE = 1e-3
+TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)

@@ -15,23 +15,15 @@ from numpy.typing import NDArray
 
 import ctxextend.tables.bands  # noqa: F401  (whose methods belong to METHODS)
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.tables.method_facts import (
-    CLOSER,
-    FACTS,
-    LAPACK_TOLERANCE,
-    METHOD_NAMES,
-    TRUNCATE,
-    UNTRAINED,
-    WHOLE,
-    Method,
-    Setting,
-    method,
-)
+from ctxextend.tables.method_facts import FACTS, METHOD_NAMES, TOLERANCE, TRUNCATE, WHOLE, Method, Setting, method
 from ctxextend.tables.sinusoids import BLOCK_ROWS, fit_sinusoids, principal_components, sinusoidal_rows
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
+# What several methods cost texts that did not fit before.
+CLOSER = "order is kept, but neighbours stand closer together than any it has seen"
+UNTRAINED = "the new positions mean nothing to it until it is trained"
 # The components that `spectral` continues, the sinusoids that fit them, and how far from the mean row its new rows may
 # lie, in distances of the farthest learned row.
 SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
@@ -147,9 +139,7 @@ def mirror(table: Rows, rows: int) -> Rows:
 
     Source: our own, as numpy.pad does it in mode "reflect".
     """
-    period = max(2 * (len(table) - 1), 1)
-    phase = np.arange(rows) % period
-    return table[np.minimum(phase, period - phase) if len(table) > 1 else phase]
+    return table[np.pad(np.arange(len(table)), (0, rows - len(table)), "reflect")]
 
 
 @method(
@@ -248,7 +238,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     convention="64 components, up to 16 common frequencies; up to twice as far from the mean as learned rows",
     long_inputs="the waves that it has seen go on, but their small differences from the learned rows do not",
     when="training follows, and the table is smooth and periodic (inspect shows how much)",
-    tolerance=LAPACK_TOLERANCE,
+    tolerance=TOLERANCE,
 )
 def spectral(table: Rows, rows: int) -> Rows:
     """Continue the leading components of the learned rows as sinusoids.
@@ -276,7 +266,7 @@ def spectral(table: Rows, rows: int) -> Rows:
     convention="orthogonal Procrustes in 512 components around the mean; as far from it as the median row",
     long_inputs="each step looks like a learned one to it, but errors of the rotation add up",
     when="training follows, and neighbours must be as far apart as learned ones are",
-    tolerance=LAPACK_TOLERANCE,
+    tolerance=TOLERANCE,
 )
 def rotation(table: Rows, rows: int) -> Rows:
     """Continue the learned rows by the rotation that best takes each to the next.
@@ -411,6 +401,6 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         convention="a function of the user's own",
         short_inputs="short texts may change too",
         long_inputs="what it makes of new positions is not known",
-        tolerance=LAPACK_TOLERANCE,
+        tolerance=TOLERANCE,
         function=checked,
     )

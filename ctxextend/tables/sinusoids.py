@@ -1,7 +1,4 @@
-"""Sinusoids: the fixed formula of positions, and sums of sinusoids fitted to learned rows.
-
-Also the principal components that are fitted. They go through LAPACK, whose last bits differ between machines.
-"""
+"""Sinusoids: the fixed formula of positions, and sums fitted to the principal components of learned rows."""
 
 from typing import NamedTuple
 
