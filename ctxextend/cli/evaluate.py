@@ -10,13 +10,7 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 
 if TYPE_CHECKING:
-    from ctxextend.evaluation.evaluation_result import (
-        ContextLosses,
-        Evaluation,
-        Passkey,
-        PositionLosses,
-        Retrieval,
-    )
+    from ctxextend.evaluation.evaluation_result import ContextLosses, Evaluation, Passkey, PositionLosses, Retrieval
 
 # The base's ways of reading, in the words that tell them apart.
 BASES = {"sliding": "the base in sliding windows", "truncated": "the base in separate windows"}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT = "mean"  # what a folder that says nothing is pooled by
+USE_ITSELF = "Measure it with sentence-transformers itself."
 
 # The flags of older folders, in the order in which sentence-transformers joins the vectors of those that are set.
 FLAGS = {
@@ -121,11 +122,8 @@ def read_pooling(root: Path) -> tuple[str, ...]:
         folders += [str(module.get("path", ""))] if name == "Pooling" else []
         other += [f"the module {name}"] if name not in KNOWN_MODULES else []
     if other or len(folders) != 1:
-        raise UnsupportedModelError(
-            f"{path} names {[*other, f'{len(folders)} Pooling modules'][0]}; vectors are made by a Transformer, one "
-            "Pooling, and Normalize.",
-            "Measure it with sentence-transformers itself.",
-        )
+        what = f"{path} names {[*other, f'{len(folders)} Pooling modules'][0]}; vectors are made by a Transformer, one "
+        raise UnsupportedModelError(f"{what}Pooling, and Normalize.", USE_ITSELF)
     if not stays_inside(folders[0]) or leads_out(root, root / folders[0]):
         raise CheckpointError(f"{path} puts its Pooling outside the folder, at {folders[0]}.", "Fetch it again.")
     path = root / folders[0] / "config.json"
@@ -134,10 +132,8 @@ def read_pooling(root: Path) -> tuple[str, ...]:
     stated = config.get("pooling_mode") or flags or DEFAULT
     poolings = tuple(map(str, stated if isinstance(stated, list) else [stated]))
     if unknown := [mode for mode in poolings if mode not in POOLINGS]:
-        raise UnsupportedModelError(
-            f"{path} pools by {unknown[0]!r}, which is not known here; known are {', '.join(POOLINGS)}.",
-            "Measure it with sentence-transformers itself.",
-        )
+        what = f"{path} pools by {unknown[0]!r}, which is not known here; known are {', '.join(POOLINGS)}."
+        raise UnsupportedModelError(what, USE_ITSELF)
     return poolings
 
 

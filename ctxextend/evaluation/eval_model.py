@@ -35,11 +35,9 @@ CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 SENTENCE_MODULES = "modules.json"  # by which sentence-transformers knows a folder of its own
-
-COMPARED = 512  # tokens by which two tokenizers are compared
-
 NAME_BASE = "Name its base checkpoint with --base of evaluate (evaluate.base in a recipe)."
 
+COMPARED = 512  # tokens by which two tokenizers are compared
 TOKENS_AT_ONCE = 4096  # that a model reads where nothing else is asked for
 
 
@@ -208,11 +206,9 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     # No measure uses a pooler.
     wrong = [*loaded.mismatched, *(tensor for tensor in loaded.missing if "pooler." not in tensor)]
     if wrong:
-        some = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
-        raise CheckpointError(
-            f"{name} lacks {len(wrong)} tensors of the shapes that its config says: {some}.",
-            "Fetch the checkpoint again, or put the config.json beside it that belongs to the weights.",
-        )
+        some = ", ".join(wrong[:3]) + ", ..." * (len(wrong) > 3)
+        hint = "Fetch the checkpoint again, or put the config.json beside it that belongs to the weights."
+        raise CheckpointError(f"{name} lacks {len(wrong)} tensors of the shapes that its config says: {some}.", hint)
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         raise CheckpointError(f"The tokenizer of {name} has no mask token.", "Use the model's own tokenizer.")
     notes, named = checkpoint.notes, checkpoint.model_class
@@ -241,11 +237,8 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
         # A model of such a type may still be its decoder alone.
         is_pair = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
         if is_pair and named not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
-            raise UnsupportedModelError(
-                f"{named or model_type} reads one text and writes another; "
-                "decoders, masked language models and encoders are measured.",
-                "Use verify --deep to see that it runs.",
-            )
+            what = f"{named or model_type} reads one text and writes another; decoders, masked language models and "
+            raise UnsupportedModelError(f"{what}encoders are measured.", "Use verify --deep to see that it runs.")
         heads = {MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
         # The class that the config names where it has a head, else those of the type.
         tried = [(kind, named) for kind, classes in heads.items() if named is not None and named in classes.values()]
@@ -291,10 +284,8 @@ def reads_only_text(model: EvalModel, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each class has its own way to miss what it was not given
-        raise UnsupportedModelError(
-            f"{model.name} gives no {what} of a text alone: {type(error).__name__}: {one_line(error)}",
-            "Name a checkpoint of a model of texts, such as its text part.",
-        ) from error
+        said = f"{model.name} gives no {what} of a text alone: {type(error).__name__}: {one_line(error)}"
+        raise UnsupportedModelError(said, "Name a checkpoint of a model of texts, such as its text part.") from error
 
 
 def check_vocabulary(model: EvalModel, ids: Ids) -> None:
@@ -302,10 +293,8 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
     with reads_only_text(model, "embeddings"):
         vocab_size = getattr(model.model.get_input_embeddings(), "num_embeddings", None)
     if vocab_size is not None and ids.max(initial=0) >= vocab_size:
-        raise CheckpointError(
-            f"The tokenizer of {model.name} gives the token {ids.max()}, and the model knows {vocab_size:,} tokens.",
-            "Put the tokenizer's files into the folder that belong to the model.",
-        )
+        what = f"The tokenizer of {model.name} gives the token {ids.max()}, and the model knows {vocab_size:,} tokens."
+        raise CheckpointError(what, "Put the tokenizer's files into the folder that belong to the model.")
 
 
 def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
@@ -314,7 +303,5 @@ def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
     text = own.tokenizer.decode(window[:COMPARED])
     same_special = (own.before, own.after) == (other.before, other.after)
     if not same_special or not np.array_equal(own.encode(text), other.encode(text)):
-        raise CheckpointError(
-            f"The tokenizers of {model.name} and {base.name} cut the text into different tokens.",
-            NAME_BASE,
-        )
+        what = f"The tokenizers of {model.name} and {base.name} cut the text into different tokens."
+        raise CheckpointError(what, NAME_BASE)

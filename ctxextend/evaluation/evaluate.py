@@ -112,10 +112,8 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
         try:
             base = open_eval_model(known.ref, settings.precision, known.hashes, settings.device)
             if base.kind != model.kind:
-                raise CheckpointError(
-                    f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}.",
-                    NAME_BASE,
-                )
+                what = f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}."
+                raise CheckpointError(what, NAME_BASE)
             notes += base.notes
         except CtxextendError as error:
             if settings.base is not None:
@@ -234,10 +232,8 @@ def plan_evaluation(
     measures = fitting_measures(model, settings)
     longest = max(settings.length, default=max(model.max_len, LEAST_LENGTH))
     if longest > model.max_len:
-        raise ResizeError(
-            f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured.",
-            f"Give it more first: ctxextend resize {model.name} --to {longest}",
-        )
+        what = f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured."
+        raise ResizeError(what, f"Give it more first: ctxextend resize {model.name} --to {longest}")
     lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
     size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     warnings, notes = list[str](), [*notes, *empty_files(settings.data)]
@@ -323,9 +319,8 @@ def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
     fitting = FITTING[model.kind]
     for name in settings.measure:
         if name not in fitting:
-            raise ResizeError(
-                f"--measure {name} has no meaning for {model.name}, {KINDS[model.kind]}.", f"Use {', '.join(fitting)}."
-            )
+            what = f"--measure {name} has no meaning for {model.name}, {KINDS[model.kind]}."
+            raise ResizeError(what, f"Use {', '.join(fitting)}.")
     return tuple(name for name in MEASURES if name in (settings.measure or fitting))
 
 

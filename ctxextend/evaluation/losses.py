@@ -111,10 +111,9 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
                 is_separate = torch.allclose(again, whole, rtol=1e-3, atol=1e-3)
     causal = whole[:, :-1], other[:, :-1]
     if model.kind == CAUSAL and not torch.allclose(*causal, rtol=1e-3, atol=1e-3, equal_nan=True):
-        raise UnsupportedModelError(
-            f"{model.name} reads the tokens behind a place too: what it is to tell, it sees.",
-            "Say is_decoder: true in config.json if it was trained to tell the next token.",
-        )
+        what = f"{model.name} reads the tokens behind a place too: what it is to tell, it sees."
+        hint = "Say is_decoder: true in config.json if it was trained to tell the next token."
+        raise UnsupportedModelError(what, hint)
     return Scorer(model, batch_size, is_separate)
 
 
