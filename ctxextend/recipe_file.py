@@ -43,7 +43,9 @@ STAND_INS: dict[Any, Any] = {int: 8, int | str: 8, str: "-", tuple[str, ...]: ("
 MOST_RUNS = 16  # no output came about by more runs, one after the other
 # What PyYAML raises on a value that is not what its tag says, or too large.
 NOT_PLAIN = (yaml.YAMLError, AttributeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
-HINT = "Keys are the flags of resize, train and evaluate, with underscores; see ctxextend resize --help and the like."
+HINT = (
+    "Keys are the settings of resize, train and evaluate, with underscores, such as resize.keep_first and train.data."
+)
 
 
 class Key(NamedTuple):

@@ -144,8 +144,8 @@ def _hint_for(hint: str | None, ctx: Any, words: str) -> str | None:
     def takes(command: Any) -> set[str]:
         return {flag for parameter in command.params for flag in parameter.opts}
 
-    if hint is None:
-        return None
+    if hint is None or "ctxextend " in hint:  # a whole command is of the one that takes its flags
+        return hint
     foreign = set(FLAG.findall(hint)) - takes(ctx.command.commands[ctx.invoked_subcommand])
     app: Any = get_command(app_of())
     if takers := [name for name, command in app.commands.items() if foreign and foreign <= takes(command)]:

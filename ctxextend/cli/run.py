@@ -36,7 +36,7 @@ def run(
         ctxextend run tiny-gpt2-512/ctxextend.yaml --output again
         ctxextend run recipe.yaml --set train.steps=100 --set evaluate=null --dry-run
 
-    Keys are the flags of resize, train and evaluate, with underscores: resize.keep_first, train.data. Paths in a recipe
+    Keys are the settings of resize, train and evaluate, with underscores: resize.keep_first. Paths in a recipe
     count from its folder, those of flags from the current one. Where the recipe lies in an output, its source must be
     what it was: tables are compared whole, other tensors by 4 KiB at their start, middle and end.
     """
