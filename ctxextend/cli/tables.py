@@ -39,12 +39,8 @@ class Page:
     @classmethod
     def of_stdout(cls, width: int | None = None) -> "Page":
         """Return an empty page as wide as was asked for, as the terminal, or of 80 columns in a pipe."""
-        try:
-            "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii")
-            unicode = True
-        except (UnicodeEncodeError, LookupError):
-            unicode = False
-        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH), unicode)
+        shown = "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii", "replace")
+        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH), b"?" not in shown)
 
     @cached_property
     def numbers(self) -> "NumberFormat":

@@ -133,10 +133,7 @@ def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
         holder = config
         for step in path:
             holder = holder[step] if isinstance(holder, dict) else getattr(holder, step)
-        if isinstance(holder, dict):
-            holder[key] = value
-        else:
-            setattr(holder, key, value)
+        holder.update({key: value})
 
 
 def to_tensor(table: NDArray[Any]) -> "torch.Tensor":

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 Look = Mapping[str, Any]  # of a line or a bar, in matplotlib's terms
 Losses = Mapping[tuple[int, ...], Estimate]  # by first position and the one behind the last, or by (context,)
 Bar = tuple[str, Estimate, Look]
@@ -48,6 +47,17 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDE, THIN = 2.4, 1.1  # lines: those below are wide, so that curves that are equal over a stretch are both seen
 # Where methods are compared, the base has dots, and no method's colour.
 BASE_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
+WAYS: Mapping[str, tuple[str, Look]] = {
+    MODEL: ("model", {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE}),
+    SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
+    TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
+}
+
+MAP_POSITIONS, SPECTRUM = 512, 32  # positions of a heat map, and components of a spectrum, at most
+LEAST_SHARE = 1e-6  # of the variance, in percent: below it there is nothing but rounding
+FITTING = 0.5  # the share of a component's variance that a sinusoid must explain for its period to be named
+PERIODS = "after names: periods of components 1 to 4\n(-: no sinusoid fits; *: longer than the table)"
+BAND = 0.045  # of a panel's height: what the band of a table's new rows takes
 
 STYLE: dict[str, Any] = {
     **{"svg.hashsalt": "ctxextend", "pdf.fonttype": 42, "text.parse_math": False, "font.size": 8, "axes.titlesize": 8},
@@ -374,15 +384,6 @@ def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float]
     _mark_learned(axes, len(before))
 
 
-# The figures of evaluate and train
-
-WAYS: Mapping[str, tuple[str, Look]] = {
-    MODEL: ("model", {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE}),
-    SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
-    TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
-}
-
-
 def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
     """Return losses by position and by context, passkeys and retrieval, as far as they were measured."""
     learned, panels = evaluation.base_max_len, list[Panel]()
@@ -420,15 +421,6 @@ def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
         add_legend(axes)
 
     return panel_figure([Panel("loss", "Loss", [Plot("", draw)])], title)
-
-
-# The figure of inspect
-
-MAP_POSITIONS, SPECTRUM = 512, 32  # positions of a heat map, and components of a spectrum, at most
-LEAST_SHARE = 1e-6  # of the variance, in percent: below it there is nothing but rounding
-FITTING = 0.5  # the share of a component's variance that a sinusoid must explain for its period to be named
-PERIODS = "after names: periods of components 1 to 4\n(-: no sinusoid fits; *: longer than the table)"
-BAND = 0.045  # of a panel's height: what the band of a table's new rows takes
 
 
 def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
@@ -548,7 +540,7 @@ def _draw_map(axes: "Axes", table: TableReport) -> None:
     axes.patch.set(facecolor="white", hatch="xxxx")
 
 
-def sampled_cosines(table: NDArray[Any]) -> tuple[Floats, int]:
+def sampled_cosines(table: NDArray[Any]) -> tuple[NDArray[np.float64], int]:
     """Return the cosines between evenly spaced rows, shape (m, m), m ≤ 512, and their distance.
 
     A cosine is NaN where a row has none. The distance is a power of two, as lengths mostly are: so rows that are a

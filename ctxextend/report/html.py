@@ -19,7 +19,7 @@ from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Eva
 from ctxextend.inspection.table_report import Inspection
 from ctxextend.recipe_file import without_folders
 from ctxextend.report import figures
-from ctxextend.report.figures import COLOURS, NUMBERS, Look, LossCurve, Panel, Plot, evaluation_panels, public_name
+from ctxextend.report.figures import COLOURS, NUMBERS, LossCurve, Panel, Plot, evaluation_panels, public_name
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
 
@@ -88,17 +88,10 @@ def write_report(found: Comparison | Evaluation | Sequence[Inspection], path: Pa
     loader = PackageLoader("ctxextend.report", "")
     environment = Environment(loader=loader, autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"name": public_name, "without_folders": without_folders}
+    environment.globals |= {"numbers": NUMBERS, "svg": _svg, "strong": len(COLOURS), "base": BASE, "command": command}
+    environment.globals["line_class"] = lambda number: f"c{number} d{number}" if number < len(COLOURS) else "other"
     page = environment.get_template(template).render(
-        found=found,
-        panels=panels,
-        verdict=verdict.split("`"),
-        numbers=NUMBERS,
-        svg=_svg,
-        line_class=lambda number: f"c{number} d{number}" if number < len(COLOURS) else "other",
-        strong=len(COLOURS),
-        base=BASE,
-        circumstances=_circumstances(),
-        command=command,
+        found=found, panels=panels, verdict=verdict.split("`"), circumstances=_circumstances()
     )
     figures.save(path, page.encode())
 
@@ -129,15 +122,12 @@ def _colour(number: int) -> str:
     return COLOURS[number] if number < len(COLOURS) else figures.OTHER
 
 
-def _bar_look(number: int) -> Look:
-    return {"color": _colour(number), "alpha": 0.55}
-
-
 def _costs(comparison: Comparison) -> Panel | None:
     """How far each method is behind the best, and what short texts pay."""
-    finals = [(row.method, row.final, _bar_look(number)) for number, row in enumerate(comparison.rows)]
-    if len(finals) < 2:
+    if len(comparison.rows) < 2:
         return None
+    looks = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
+    finals = [(row.method, row.final, look) for row, look in zip(comparison.rows, looks, strict=True)]
     unit = "nats/token" if comparison.is_loss else "reciprocal rank"
     behind = [(method, final.behind or Estimate(0.0, None, 0, 0), look) for method, final, look in finals]
     plots = [figures.bar_plot("Behind the best", f"behind the best ({unit}, ± 95 %)", behind)]
@@ -172,7 +162,7 @@ def _retrieval(comparison: Comparison) -> Panel | None:
     asked = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
     if not asked:
         return None
-    ways = [(name, found.ways[MODEL], _bar_look(number)) for number, name, found in asked]
+    ways = [(name, found.ways[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, found in asked]
     others = [(f"base, {name}", way) for name, way in asked[0][2].ways.items() if name != MODEL]
     ways += [(name, way, {"color": figures.INK, "alpha": 0.25}) for name, way in others]
     return figures.retrieval_panel(ways)
