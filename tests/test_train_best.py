@@ -34,10 +34,10 @@ def test_train_writes_the_step_of_least_held_out_loss(precision: str, gpt2: Path
     best = said["best_step"]
     assert sorted(losses) == [*range(STEPS + 1)]
     assert (losses[0], losses[STEPS], min(losses.values())) == tuple(
-        said[name] for name in ("loss_before", "loss_after", "loss_best")
+        said[name] for name in ("loss_before", "loss_last", "loss_best")
     )
     assert 0 < best == said["saved_step"] < 3
-    assert losses[best] == said["loss_best"] < losses[0] < losses[STEPS]
+    assert losses[best] == said["loss_best"] == said["loss_after"] < losses[0] < losses[STEPS]
     (warning,) = said["warnings"]
     assert warning == (
         f"Training did not lower the held-out loss: {losses[0]:.4f} at the start, {losses[STEPS]:.4f} after step "
@@ -48,7 +48,8 @@ def test_train_writes_the_step_of_least_held_out_loss(precision: str, gpt2: Path
     # What is written gives that loss.
     again = train(Path("out"), "again", 1e-9, "--precision", precision, steps=1)
     assert again["loss_before"] == pytest.approx(losses[best], abs=1e-5)
-    assert (last["best_step"], last["saved_step"], last["loss_after"]) == (best, STEPS, losses[STEPS])
+    assert (last["best_step"], last["saved_step"], last["loss_last"]) == (best, STEPS, losses[STEPS])
+    assert last["loss_after"] == losses[STEPS] > last["loss_best"]
     assert f"the weights of step {STEPS} are written" in last["warnings"][0]
     again = train(Path("last"), "after", 1e-9, "--precision", precision, steps=1)
     assert again["loss_before"] == pytest.approx(losses[STEPS], abs=1e-5)
@@ -58,12 +59,13 @@ def test_train_writes_the_untrained_weights_where_no_step_is_better(gpt2: Path) 
     said = train(gpt2, "out", 3)
     (warning,) = said["warnings"]
     assert warning == (
-        f"Training did not lower the held-out loss: {said['loss_before']:.4f} at the start, {said['loss_after']:.4f} "
+        f"Training did not lower the held-out loss: {said['loss_before']:.4f} at the start, {said['loss_last']:.4f} "
         f"after step {STEPS}. No measured step is better than the start; the untrained weights are written. Try a "
         "lower --lr than 3."
     )
     assert said["stderr"].count(warning) == 1
     assert (said["best_step"], said["saved_step"], said["loss_best"]) == (0, 0, said["loss_before"])
+    assert said["loss_after"] == said["loss_before"]
     assert changed_tensors(gpt2, Path("out")) == set()
     assert "not lower after any step measured: these are the untrained weights." in Path("out/README.md").read_text()
 

@@ -49,6 +49,7 @@ def test_open_run_folder_without_a_save_begins_anew() -> None:
     ("changes", "force", "said"),
     [
         ({"train.data": ["b"]}, False, r"train.data was \['a'\] and is \['b'\]"),
+        ({"train.lr": 0.1}, False, "train.lr was not set and is 0.1"),
         ({"source": "y"}, True, "source was 'x' and is 'y'"),
     ],
 )

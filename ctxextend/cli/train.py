@@ -119,7 +119,7 @@ def execute(
     made, told = result.resize or result.training, plan.warnings if plan else ()
     sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in told))
     if (trained := result.training) is not None:
-        before, after = trained.loss_before, trained.loss_saved
+        before, after = trained.loss_before, trained.loss_after
         gain = f"{before:.4f} -> {after:.4f}"
         if trained.objective != "distilled":
             gain += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"

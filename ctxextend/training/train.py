@@ -54,7 +54,7 @@ DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
 CONFIG_KEYS = ("dtype", "torch_dtype")
 
 # Fields of the result that the recipe's provenance has.
-LOSSES = ("loss_before", "loss_after", "loss_best", "best_step", "saved_step")
+LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "saved_step")
 NOTED = ("objective", "parameters", "tokens", "devices", *LOSSES)
 # Files of the text that the recipe names, at most: a recipe must stay short.
 LISTED = 200
@@ -219,13 +219,13 @@ def _summary(setup: TrainingSetup) -> str:
 
 
 def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> Iterator[str]:
-    if not result.best_step or result.loss_after > result.loss_before:
+    if not result.best_step or result.loss_last > result.loss_before:
         best = "No measured step is better than the start"
         if result.best_step:
             best = f"It was best at step {result.best_step}: {result.loss_best:.4f}"
         written = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
         yield (
-            f"Training did not lower the held-out loss: {result.loss_before:.4f} at the start, {result.loss_after:.4f} "
+            f"Training did not lower the held-out loss: {result.loss_before:.4f} at the start, {result.loss_last:.4f} "
             f"after step {result.steps}. {best}; the {written} are written. Try a lower --lr than {result.lr:.3g}."
         )
     if settings.eval_data and (both := shared(settings.eval_data, settings.data)):
@@ -356,7 +356,7 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
         card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), BEFORE)
     data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
     at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
-    after = f"{result.loss_saved:.4f} after step {result.saved_step}, whose weights these are"
+    after = f"{result.loss_after:.4f} after step {result.saved_step}, whose weights these are"
     after = after if result.saved_step else "and not lower after any step measured: these are the untrained weights"
     section = (
         f"## Trained at {result.seq_len}\n\n"

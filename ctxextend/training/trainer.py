@@ -122,6 +122,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
     best = min(losses, key=losses.__getitem__)
     if settings.save == "best" and best != step:
         setup.trainable.load(trainer.best)
+    saved = best if settings.save == "best" else step
     return TrainResult(
         output=trainer.folder.path,
         source=task.files.ref.source,
@@ -139,10 +140,11 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
         held_out_sequences=len(setup.held_out),
         held_out_tokens=next(int(line["eval_tokens"]) for line in log if "eval_tokens" in line),
         loss_before=losses[0],
-        loss_after=losses[step],
+        loss_after=losses[saved],
+        loss_last=losses[step],
         loss_best=losses[best],
         best_step=best,
-        saved_step=best if settings.save == "best" else step,
+        saved_step=saved,
         seconds=callback.seconds,
         peak_bytes=_peak_bytes(),
         precision=settings.precision,

@@ -139,7 +139,11 @@ def _check(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, 
     if not resume:
         said, hint = "holds the saves of a run that was stopped", "Go on with --resume, or begin anew with --force."
     elif changed:
-        words = (f"{name} was {before.get(name)!r} and is {settings.get(name)!r}" for name in changed)
+        runs = [
+            {name: "not set" if one.get(name) is None else repr(one[name]) for name in changed}
+            for one in (before, settings)
+        ]
+        words = (f"{name} was {runs[0][name]} and is {runs[1][name]}" for name in changed)
         said = f"holds the saves of another run: {'; '.join(words)}"
     elif steps < saved:
         said = f"holds the save of step {saved}, and --steps asks for {steps}"
@@ -157,7 +161,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainResult(Result, shows="source output steps loss_before loss_saved"):
+class TrainResult(Result, shows="source output steps loss_before loss_after"):
     """A training run that finished."""
 
     output: Path  # the folder that was written
@@ -176,7 +180,8 @@ class TrainResult(Result, shows="source output steps loss_before loss_saved"):
     held_out_sequences: int  # on which the losses below are measured, always the same
     held_out_tokens: int  # that are predicted in them, over which the losses are the mean
     loss_before: float  # held-out, before the first step: nats per token, or the error of a distilled encoder
-    loss_after: float  # the same after the last step
+    loss_after: float  # of the weights that were written, those of `saved_step`
+    loss_last: float  # after the last step
     loss_best: float  # the least that was measured
     best_step: int  # where it was measured; 0 is before the first step
     saved_step: int  # whose weights were written
@@ -190,11 +195,6 @@ class TrainResult(Result, shows="source output steps loss_before loss_saved"):
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # what the user should know
 
     json_properties: ClassVar = ("tokens_per_second",)
-
-    @property
-    def loss_saved(self) -> float:
-        """The held-out loss of the weights that were written."""
-        return self.loss_best if self.saved_step == self.best_step else self.loss_after
 
     @property
     def tokens_per_second(self) -> float:
