@@ -117,6 +117,7 @@ class App(TyperGroup):
             sink.failure("UsageError", message, hint or f"See {command} --help.")
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Stopped) as stop:
+            _remove_bar()
             sink.error_object("Interrupted", "Stopped.")
             raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
 
@@ -185,11 +186,16 @@ def _stop(number: int, frame: FrameType | None) -> None:
     caller = frame
     while caller is not None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
-            if os.isatty(2):
-                os.write(2, b"\r\x1b[K\x1b[?25h")  # remove a progress bar, which hides the cursor
+            _remove_bar()
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Stopped(128 + number)
+
+
+def _remove_bar() -> None:
+    """Remove a progress bar that was just begun from a terminal, and give the cursor back."""
+    if os.isatty(2):
+        os.write(2, b"\r\x1b[K\x1b[?25h")
 
 
 def _raise_later(unraisable: Any) -> None:
