@@ -112,9 +112,8 @@ class App(TyperGroup):
             sink.failure("ModuleNotFoundError", f"This needs {library}: pip install {library}", None)
             raise typer.Exit(1) from error
         except typer.TyperException as error:
-            message, hint = explain_usage(error)
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-            sink.failure("UsageError", message, hint or f"See {command} --help.")
+            sink.failure("UsageError", *explain_usage(error, f"See {command} --help."))
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Stopped) as stop:
             _remove_bar()
@@ -122,34 +121,31 @@ class App(TyperGroup):
             raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
 
 
-def explain_usage(error: Any) -> tuple[str, str | None]:
+def explain_usage(error: Any, hint: str) -> tuple[str, str]:
     """Return what is wrong with what was typed, and what to type instead, where Typer or pydantic words it badly."""
     cause, flag = error.__cause__, getattr(error, "param", None)
     if isinstance(cause, CtxextendError):
-        return cause.message, cause.hint
+        return cause.message, cause.hint or hint
     if flag is not None and cause is not None:
         fault, choices = cause.errors()[0], flag.type_descriptor.choices
         given, kind = str(fault["input"]), "a whole number" if fault["type"].startswith("int") else "a number"
         wanted = f"one of {', '.join(choices)}" if choices else kind
-        return f"{flag.opts[0]} must be {wanted}, got {given}.", did_you_mean(given, choices or ())
+        return f"{flag.opts[0]} must be {wanted}, got {given}.", did_you_mean(given, choices or ()) or hint
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
-        return f"There is no {error.option_name}.", f"Did you mean {near[0]}?" if near else None
-    is_extra = "unexpected extra argument" in error.message
-    repeat = "Repeat a flag to give it several values: --data a.txt --data b.txt." if is_extra else None
-    return error.message or error.format_message(), repeat
+        return f"There is no {error.option_name}.", f"Did you mean {near[0]}?" if near else hint
+    if "unexpected extra argument" in error.message:
+        hint = "Repeat a flag to give it several values: --data a.txt --data b.txt."
+    return error.message or error.format_message(), hint
 
 
 def _hint_for(hint: str | None, ctx: Any, words: str) -> str | None:
     """Return a hint with the whole command to type, or the commands that take its flags if this one does not."""
-
-    def takes(command: Any) -> set[str]:
-        return {flag for parameter in command.params for flag in parameter.opts}
-
     if hint is None or "ctxextend " in hint:  # a whole command is of the one that takes its flags
         return hint
-    foreign = set(FLAG.findall(hint)) - takes(ctx.command.commands[ctx.invoked_subcommand])
     app: Any = get_command(app_of())
-    if takers := [name for name, command in app.commands.items() if foreign and foreign <= takes(command)]:
+    flags = {name: {flag for one in command.params for flag in one.opts} for name, command in app.commands.items()}
+    foreign = set(FLAG.findall(hint)) - flags[ctx.invoked_subcommand]
+    if takers := [name for name, known in flags.items() if foreign and foreign <= known]:
         return f"{hint} ({', '.join(sorted(foreign))}: of ctxextend {', '.join(takers)}.)"
     return hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {ctx.invoked_subcommand} {words} ")
 

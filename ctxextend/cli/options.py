@@ -16,7 +16,6 @@ from ctxextend.errors import OutputError, ResizeError
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 Settings = TypeVar("Settings")
-
 # Those of the recipe, which a test compares: importing it would bring numpy into --help.
 MEASURES = ("position", "context", "passkey", "retrieval")
 # The groups of a command's --help, in their order.
@@ -159,10 +158,7 @@ def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
 
 
 def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: Any) -> Settings:
-    """Return settings of ``ctxextend.recipe`` from a command's values, by the names of its parameters.
-
-    What could serve no checkpoint is a usage error.
-    """
+    """Return settings of ``ctxextend.recipe`` from a command's values; what serves no checkpoint is a usage error."""
     if flags.get("tensor") and flags.get("part"):
         raise typer.BadParameter("--tensor names the one table: leave --part out.")
     with usage_errors():

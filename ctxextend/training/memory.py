@@ -22,13 +22,10 @@ except ImportError as error:
 
 # Launchers' flags for ways to shard a model over devices, which a position table does not need.
 SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
-
 # Tokens of a micro-batch, at most: more are not faster.
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384
-
 # Logits that are held at once: 64 MiB of float32, 333 tokens of GPT-2's vocabulary of 50,257.
 LOGITS_AT_ONCE = 2**24
-
 # The activation functions of transformers that are written as several operations.
 COMPOSED = (
     *("NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "AccurateGELUActivation"),
@@ -96,10 +93,7 @@ def _summed_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tens
 
 
 def disable_dropout(model: torch.nn.Module) -> None:
-    """Set all dropout rates of a model to 0, so that the same steps give the same losses everywhere.
-
-    `model.eval()` would disable gradient checkpointing too.
-    """
+    """Set all dropout rates of a model to 0; `model.eval()` would disable gradient checkpointing too."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
@@ -120,11 +114,7 @@ def checkpoint_layers(model: Any) -> bool:
 
 
 def checkpoint_activations(model: torch.nn.Module) -> None:
-    """Compute activation functions of several operations again in the backward pass; no value changes.
-
-    GELU as GPT-2 has it keeps four tensors of its input's size otherwise, half of all that a model with frozen layers
-    keeps.
-    """
+    """Compute activation functions again in the backward pass: GPT-2's GELU keeps four tensors of its input's size."""
     for module in model.modules():
         if type(module).__name__ in COMPOSED:
             module.forward = partial(checkpoint, type(module).forward, module, use_reentrant=False)

@@ -23,7 +23,6 @@ from ctxextend.training.train_data import IGNORE_INDEX
 
 # Token ids of the vocabulary, evenly spread, whose tokens two tokenizers must share.
 SAMPLED = 512
-
 # Position ids that `position_base` tries: the default ones, these reversed, and some with a jump.
 DEFAULT, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
 # Two outputs are the same if they differ by less than this share of what other positions change.
@@ -34,10 +33,6 @@ class LanguageModeling(torch.nn.Module):
     """The mean loss of a causal or a masked language model, which never holds all its logits if its head is separate.
 
     The model is tried on short texts first; `placed` says that it will be given position ids.
-
-    Raises:
-        UnsupportedModelError: It gives no logits for a text alone, sees the tokens to predict, or takes no position
-            ids though it is to be given some.
     """
 
     def __init__(self, reader: EvalModel, *, placed: bool = False) -> None:
@@ -94,11 +89,6 @@ class Distillation(torch.nn.Module):
     which is drawn to the mean direction of all windows' vectors, and a loss remains that says how far these differ.
 
     The teacher follows the model to its device, but is no submodule, so its weights are neither trained nor saved.
-
-    Raises:
-        CheckpointError: The two tokenize differently, or have hidden states of different sizes.
-        UnsupportedModelError: One of them gives no states for a text alone, or the student takes no position ids though
-            it is to be given some (`placed`).
 
     Source: Dong et al. 2025, arXiv:2502.07365, keep the states of an extended model near the base model's on short
         texts; Zhang et al. 2025, arXiv:2503.20376, draw the vectors of a long text's pieces to the teacher's vectors of

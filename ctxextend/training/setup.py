@@ -53,18 +53,13 @@ TABLE_RATE = 0.05
 RATE, WIDTH = 3e-4, 768
 # The same of an encoder, whose vectors should stay what they are.
 ENCODER_RATE = 2e-5
-
 # Tokens of a sequence above which memory is worth some time.
 LONG = 1024
-
 # Tokens of held-out text on which the loss is measured, at most; in short runs, where that would take most of the
 # time, sequences for each step, and at least.
 EVAL_TOKENS, EVAL_A_STEP, LEAST_EVAL = 32_768, 2, 4
 # Tokens of text that are read at least, where there are as many: one in 20 of them is held out.
 LEAST_READ = 20 * 65_536
-
-
-# ---- before the model is loaded
 
 
 @dataclass(frozen=True)
@@ -106,13 +101,7 @@ def open_task(
     rows: NDArray[np.bool_] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> TrainingTask:
-    """Fill in what the settings leave open, and tokenize the text into the run folder, unless it lies there already.
-
-    Raises:
-        TrainingError: Lengths that the model does not have, or a batch size or precision that devices do not serve.
-        DataError: There is no text, too little, or it cannot be read.
-        OutputError: The tokens cannot be written.
-    """
+    """Fill in what the settings leave open, and tokenize the text into the run folder, unless it lies there already."""
     name, most, special = files.ref.source, files.max_len, files.tokenizer.num_special
     least = max(LEAST_LENGTH, special + 2)
     for what, asked in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", least)):
@@ -166,10 +155,7 @@ def read_table(opened: OpenedModel) -> NDArray[Any]:
 
 
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows of a checkpoint's table, shape (rows, d), are new, shape (rows,); reserved rows are not.
-
-    The recipes say so, or else a comparison with the base's table.
-    """
+    """Return which rows of a table are new, shape (rows,), by the recipes or a comparison; reserved rows are not."""
     name, reserved = files.ref.source, files.reserved_rows
     try:
         if base is None:
@@ -194,14 +180,10 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
     return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
 
 
-# ---- the model
-
-
 class Trainable:
-    """The parameters of a model that are trained; all others are frozen.
+    """The parameters of a model that are trained, `names` by their tensors; all others are frozen.
 
-    `names` has for each tensor of the checkpoint that is trained the parameter that holds it, `table` is that of the
-    position table, and `rows` says which of its rows are trained, shape (rows,); None is all.
+    `rows` says which rows of the parameter `table` are trained, shape (rows,); None is all.
     """
 
     def __init__(
@@ -225,9 +207,8 @@ class Trainable:
     @property
     def count(self) -> int:
         """The number of trainable values."""
-        weight = self.model.get_parameter(self.table)
-        others = sum(value.numel() for value in self.parameters.values() if value is not weight)
-        return others + int(self.rows.sum()) * weight.shape[1]
+        frozen = int((~self.rows).sum()) * self.model.get_parameter(self.table).shape[1]
+        return sum(value.numel() for value in self.parameters.values()) - frozen
 
     @property
     def save_bytes(self) -> int:
@@ -241,10 +222,7 @@ class Trainable:
                 self.model.get_parameter(name).copy_(value)
 
     def keep_frozen_rows(self, optimizer: torch.optim.Optimizer) -> None:
-        """Restore frozen rows after each step of an optimizer.
-
-        A gradient of 0 is not enough: weight decay and Adam's moments move a row without one.
-        """
+        """Restore frozen rows after each step: weight decay and Adam's moments move a row without a gradient too."""
         if self.rows.all():
             return
         weight = self.model.get_parameter(self.table)
@@ -278,13 +256,7 @@ class TrainingSetup:
 
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
-    """Set up a loaded model for training, in place: its objective, what is frozen, and the learning rate.
-
-    `names` are from `match_parameters`; an encoder without a head learns from the teacher, its base checkpoint.
-
-    Raises:
-        CtxextendError: The objective does not fit the model, or what is trained cannot be written back.
-    """
+    """Set up a loaded model for training, in place; `names` are from `match_parameters`."""
     settings, tokenizer, placed = task.settings, task.files.tokenizer, task.span > task.length
     check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
@@ -326,10 +298,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
 
 
 def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the parameters that hold the tensors of a checkpoint, if all of them are trained.
-
-    A pooler is not trained: vectors of texts and language modeling do without it.
-    """
+    """Return the parameters to train with their tensors: all but a pooler, which no objective reads."""
     names = {tensor: parameter for tensor, parameter in names.items() if "pooler." not in parameter}
     held = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
     others = [(name, value) for name, value in model.model.named_parameters() if "pooler." not in name]
@@ -342,10 +311,7 @@ def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _learning_rate(trainable: Trainable, what: str, kind: str) -> float:
-    """Return the default peak learning rate.
-
-    Adam moves each value by about the rate in a step, so a table's is a share of the size of its values.
-    """
+    """Return the default peak: Adam moves a value by about the rate in a step, so a table's is a share of its size."""
     weight = trainable.model.get_parameter(trainable.table).detach()
     rate = float(TABLE_RATE * weight.square().mean().sqrt())
     if not math.isfinite(rate):

@@ -58,7 +58,6 @@ LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "s
 NOTED = ("objective", "parameters", "tokens", "devices", *LOSSES)
 # Files of the text that the recipe names, at most: a recipe must stay short.
 LISTED = 200
-LIBRARIES = ("torch", "transformers", "accelerate")
 OBJECTIVES = {
     "causal": "to tell each next token",
     "masked": "to tell masked tokens",
@@ -67,9 +66,6 @@ OBJECTIVES = {
 TRAINED = {"new": "the new rows of its position table", "positions": "its position table", "all": "all of its weights"}
 LOG_FILE = "train_log.jsonl"
 LOG_POINTER = f" `{LOG_FILE}` holds the losses on the way."
-# Replaces what the card said about the resize.
-BEFORE = "Before it was trained:"
-CURVE_FILE = "train_loss.png"
 
 
 @takes(CheckpointRef, Train, without=TABLE_KEYS)
@@ -140,8 +136,8 @@ def train_recipe(
                 source = opened = source.with_code()
             table = read_table(source)
             sha256 = table_hash(table)
-            default = plan.default_output if plan is not None else Path(f"{source.checkpoint.source.name}-trained")
-            path = output_path(output, default)
+            trained = Path(f"{source.checkpoint.source.name}-trained")
+            path = output_path(output, plan.default_output if plan is not None else trained)
             folder = RunFolder.beside(path)
             if devices.is_main_process:
                 check_output(path, source.checkpoint.guarded, dict.fromkeys(source.checkpoint.files, 0), force=force)
@@ -165,17 +161,14 @@ def train_recipe(
             base = find_base(written, settings.base, opened.ref.tokenizer)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, tell)
-        model = load_eval_model(files, "fp32", settings.device)
+        model, teacher = load_eval_model(files, "fp32", settings.device), None
         names = match_parameters(model.model, opened.checkpoint, [files.table])
-        teacher = (
-            open_eval_model(base.ref, "fp32", base.hashes, settings.device) if base and model.kind == ENCODER else None
-        )
+        if base and model.kind == ENCODER:
+            teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
-        notes = (
-            *(source.checkpoint.source.notes if plan is None else ()),
-            *empty_files((*settings.data, *settings.eval_data)),
-        )
+        notes = source.checkpoint.source.notes if plan is None else ()
+        notes += tuple(empty_files((*settings.data, *settings.eval_data)))
         for text in (*notes, _summary(setup)):
             tell(text)
         if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile
@@ -206,9 +199,6 @@ def train_recipe(
     return result
 
 
-# ---- what is said
-
-
 def _summary(setup: TrainingSetup) -> str:
     task, settings = setup.task, setup.task.settings
     return (
@@ -220,9 +210,8 @@ def _summary(setup: TrainingSetup) -> str:
 
 def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> Iterator[str]:
     if not result.best_step or result.loss_last > result.loss_before:
-        best = "No measured step is better than the start"
-        if result.best_step:
-            best = f"It was best at step {result.best_step}: {result.loss_best:.4f}"
+        best = f"It was best at step {result.best_step}: {result.loss_best:.4f}"
+        best = best if result.best_step else "No measured step is better than the start"
         written = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
         yield (
             f"Training did not lower the held-out loss: {result.loss_before:.4f} at the start, {result.loss_last:.4f} "
@@ -238,18 +227,15 @@ def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> It
         )
 
 
-# ---- the output
-
-
 def _curve_and_runs(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:
     """Return the loss curve, if there is matplotlib, and what tensorboard and the like wrote, by path."""
     runs = [path for path in (folder.path / "runs").rglob("*") if path.is_file()]
     found = {path.relative_to(folder.path).as_posix(): path.read_bytes() for path in runs}
     if find_spec("matplotlib") is not None:
-        path = folder.path / CURVE_FILE
+        path = folder.path / "train_loss.png"
         title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
         write_figure(path, lambda: training_figure(result.log, title))
-        found[CURVE_FILE] = path.read_bytes()
+        found[path.name] = path.read_bytes()
     return found
 
 
@@ -286,26 +272,23 @@ class TrainedWeights:
         names = [name for name in before if name in self.trainable.names or dtypes[name] != before[name].dtype]
         return plan_layouts(self.checkpoint, {name: before[name].shape for name in names}, dtypes=dtypes)
 
-    def edited(self) -> dict[str, str]:
+    def _edited(self) -> dict[str, str]:
         """Return the config and the index of shards where ``--dtype`` changes them, by path."""
-        checkpoint, found = self.checkpoint, {}
-        if self.dtype is not None and checkpoint.has_config:
+        checkpoint, found = self.checkpoint, dict[str, str]()
+        if self.dtype is None:
+            return found
+        if checkpoint.has_config:
             keys = [key for key in CONFIG_KEYS if key in checkpoint.config] or CONFIG_KEYS[:1]
             changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
             found[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
-        if self.dtype is not None and checkpoint.index is not None:
+        if checkpoint.index is not None:
             found[checkpoint.index_file] = index_text(checkpoint, self.layouts)
         return found
 
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
-        """Write the folder of the checkpoint, atomically; `others` are its recipe, card and log by path.
-
-        Raises:
-            OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
-            CheckpointError: The checkpoint changed since it was opened.
-        """
+        """Write the folder of the checkpoint, atomically; `others` are its recipe, card and log by path."""
         checkpoint = self.checkpoint
-        edited = {**checkpoint.made, **self.edited()}
+        edited = {**checkpoint.made, **self._edited()}
         data = {name: text.encode() for name, text in edited.items()} | dict(others)
         checkpoint.check_unchanged()
         sizes = file_sizes(checkpoint, self.layouts, data)
@@ -329,7 +312,7 @@ def _recipe(
             trained |= {name: found[:LISTED], f"{name}_not_listed": len(found) - LISTED}
     if begun_for is not None:
         trained["begun_for"] = begun_for
-    trained["versions"] = {name: version(name) for name in LIBRARIES}
+    trained["versions"] = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     if recipe.resize is not None:
         provenance = before.pop("provenance")
         for table in provenance["tables"]:
@@ -353,7 +336,7 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     """Return the model card, without what the old one says of files that changed."""
     checkpoint, card = files.checkpoint, read_card(files.checkpoint)
     if card is not None:
-        card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), BEFORE)
+        card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), "Before it was trained:")
     data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
     at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
     after = f"{result.loss_after:.4f} after step {result.saved_step}, whose weights these are"

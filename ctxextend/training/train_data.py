@@ -20,22 +20,15 @@ from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 
 Tokens = NDArray[np.int32]
 Ids = NDArray[np.int64]
-
 # Tokens of text between two messages while a long text is tokenized: some seconds' worth.
 TOLD = 10_000_000
-
 # The label that torch's cross entropy ignores.
 IGNORE_INDEX = -100
-
 # The share of a text's tokens that are predicted; of these, below the first number in [0, 1) a token is masked, from
 # there to the second it is replaced.
 PREDICTED, IS_MASKED, IS_REPLACED = 0.15, 0.8, 0.9
-
 # The first word of the seed of each random generator.
 ORDER, POSITION, MASK = 1, 2, 3
-
-
-# ---- tokens
 
 
 class Text(NamedTuple):
@@ -51,10 +44,7 @@ class Text(NamedTuple):
 
 
 def write_tokens(pieces: Iterable[Ids], path: Path, tell: Callable[[str], None] = lambda text: None) -> None:
-    """Write token ids in pieces, from `read_ids`, into a file: int32 in native byte order.
-
-    It gets its name when it is complete.
-    """
+    """Write token ids in pieces into a file, int32 in native byte order, which gets its name when it is complete."""
     with os_errors_as_output_error(path), atomic_file(path) as unfinished, unfinished.open("wb") as file:
         written = 0
         for ids in pieces:
@@ -80,9 +70,6 @@ def check_enough(tokens: Tokens, least: int, use: str = "a sequence takes", what
         )
 
 
-# ---- masks
-
-
 @dataclass(frozen=True)
 class Masking:
     """How tokens are masked for a masked language model."""
@@ -106,8 +93,8 @@ class Masking:
     def apply(self, text: Ids, draw: np.random.Generator) -> tuple[Ids, Ids]:
         """Return a text with some tokens masked, and the labels, `IGNORE_INDEX` at other tokens; both (tokens,).
 
-        15 % of its ordinary tokens are predicted, at least one: 80 % of these are masked, 10 % replaced by a random
-        ordinary token, and 10 % kept. The tokens of a text that has only special ones are treated as ordinary.
+        Of its ordinary tokens 15 % are predicted, at least one: 80 % of these are masked, 10 % replaced by a random
+        ordinary token. Those of a text that has only special ones count as ordinary.
 
         Source: Devlin et al. 2018, section 3.1 and appendix A.1, arXiv:1810.04805.
         """
@@ -120,9 +107,6 @@ class Masking:
         masked[chosen[lot < IS_MASKED]] = self.mask_token
         masked[replaced] = draw.choice(self.ordinary, len(replaced))
         return masked, labels
-
-
-# ---- sequences
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted
 
 # The share of steps over which the learning rate rises.
 WARMUP = 0.05
-
 WEIGHTS, BEST_WEIGHTS = "trained.safetensors", "best.safetensors"
 # Evaluations after the start, unless --eval-every says otherwise.
 EVALUATIONS = 4
@@ -40,7 +39,6 @@ EVALUATIONS = 4
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 # The folder of a save that is being written.
 UNFINISHED = "unfinished"
-
 # A second signal within as many seconds is the same one: a terminal and a launcher both pass on what was typed once.
 SAME_SIGNAL = 2.0
 
@@ -51,8 +49,7 @@ def run_training(
     """Train, from the last save on if there is one; progress is in tokens, with the loss of each step.
 
     If the memory of the device does not hold the first step, it is tried again with smaller micro-batches, and then
-    with gradient checkpointing, which `tell` is told. That changes no sequence of a step. A signal raises
-    TrainingInterrupted.
+    with gradient checkpointing. That changes no sequence of a step. A signal raises TrainingInterrupted.
     """
     task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
@@ -220,9 +217,6 @@ def _peak_bytes() -> int | None:
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
-# ---- transformers' Trainer
-
-
 class NotFiniteError(Exception):
     """A loss is not finite."""
 
@@ -338,10 +332,10 @@ class RunCallback(TrainerCallback):
         logs, step, task = logs or {}, state.global_step, self.setup.task
         self._held_out = logs.get("eval_loss", self._held_out)
         if "loss" in logs:
-            tokens = task.settings.batch_size * task.length
-            advance, self._reported = (step - self._reported) * tokens, step
-            label = f"step {step}/{task.settings.steps}, loss {logs['loss']:.3f}, held-out {self._held_out:.3f}"
-            self.progress(advance, task.settings.steps * tokens, label)
+            tokens, steps = task.settings.batch_size * task.length, task.settings.steps
+            label = f"step {step}/{steps}, loss {logs['loss']:.3f}, held-out {self._held_out:.3f}"
+            self.progress((step - self._reported) * tokens, steps * tokens, label)
+            self._reported = step
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError
         if "loss" in logs:  # of the weights after the step before

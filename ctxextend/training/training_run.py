@@ -89,11 +89,7 @@ class RunFolder:
 
 @contextlib.contextmanager
 def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool) -> Iterator[RunFolder]:
-    """Create or reopen the folder of a run, and lock it; it is removed at the end if nothing was saved in it.
-
-    The settings of the run are plain values, with ``train.steps``. `resume` continues from the last save, if there is
-    one; `force` discards saves. A folder with the saves of another run, or in use, is refused.
-    """
+    """Create or reopen the folder of a run, and lock it; it is removed at the end if nothing was saved in it."""
     folder = RunFolder.beside(output)
     path, noted = folder.path, folder.path / RUN_FILE
     remove_stale(path, "old")
