@@ -149,10 +149,8 @@ def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
         key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if shown.new_rows else []
         if shown.reserved_rows:
             key.append([(f"  {counted(shown.reserved_rows, 'reserved row')}", "offset")])
-        name = names.get(id(inspection), "")
-        curves.append(
-            Curve(shown.stats.norms.tolist(), styles, shown.norms[: shown.reserved_rows].tolist(), name, tuple(key))
-        )
+        norms, name = shown.norms.tolist(), names.get(id(inspection), "")
+        curves.append(Curve(norms[shown.reserved_rows :], styles, norms[: shown.reserved_rows], name, tuple(key)))
     add_chart(page, "Norm of each row, by position", curves, "both")
     for inspection, shown in pair:
         if shown.new_rows:

@@ -66,11 +66,8 @@ class TableLocation:
         value = self.stated(key)
         value = self.family.defaults.get(key) if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise CheckpointError(
-                f"config.json: {'.'.join((*self.path, key))} is {value!r}, and a {self.family.model_type} model needs "
-                "a whole number there.",
-                "Correct config.json.",
-            )
+            path, wanted = ".".join((*self.path, key)), f"a {self.family.model_type} model needs a whole number there"
+            raise CheckpointError(f"config.json: {path} is {value!r}, and {wanted}.", "Correct config.json.")
         return value
 
     @property
@@ -146,9 +143,8 @@ def find_architecture(
     """
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError(
-            f"{where} names no model_type.", "Say what it is with --model-type, for example --model-type gpt2."
-        )
+        hint = "Say what it is with --model-type, for example --model-type gpt2."
+        raise CheckpointError(f"{where} names no model_type.", hint)
     nowhere = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
     locations, unsupported = list[TableLocation](), list[UnsupportedPart]()
     for found in _search(model_type, nowhere):

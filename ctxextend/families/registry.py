@@ -22,12 +22,9 @@ TWO_ON_TOP = ReservedRows(rows=2)
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
 IMAGE_FIRST = "the tokens of the image, 49 by default, read the first rows too: keep at least as many"
 KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
-MASKS = tuple(
-    Buffer(f"h.*.{attention}.{name}", "causal")
-    for attention in ("attn", "crossattention")
-    for name in ("bias", "masked_bias")
-)
-NEO_MASKS = (Buffer("h.*.attn.attention.bias", "causal"), Buffer("h.*.attn.attention.masked_bias", "causal"))
+MASK_NAMES = ("bias", "masked_bias")
+MASKS = tuple(Buffer(f"h.*.{part}.{name}", "causal") for part in ("attn", "crossattention") for name in MASK_NAMES)
+NEO_MASKS = tuple(Buffer(f"h.*.attn.attention.{name}", "causal") for name in MASK_NAMES)
 
 BIASED = Requirement("position_biased_input", True, RELATIVE_ALONE)
 XLM_TABLES = (PositionTable("position_embeddings.weight", LENGTH, buffers=(Buffer("position_ids", "arange"),)),)
@@ -88,9 +85,8 @@ def gpt2_like(
 
 def clip_text(model_type: str, length: int = 77) -> Family:
     """Describe the text model of a pair built as CLIP is."""
-    return encoder(
-        model_type, "text_model.", length=length, name="embeddings.position_embedding.weight", buffers=IDS[:1]
-    )
+    name = "embeddings.position_embedding.weight"
+    return encoder(model_type, "text_model.", length=length, name=name, buffers=IDS[:1])
 
 
 def text_part(

@@ -187,9 +187,8 @@ def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
     """Whether sentence-transformers can read texts: it pads them all, and GPT-2's tokenizer has nothing to pad with."""
     stating = ("tokenizer_config.json", "special_tokens_map.json")
     paths = (path for path in map(PurePosixPath, checkpoint.copied) if path.name in stating and path.parent in folders)
-    return "modules.json" in checkpoint.copied or any(
-        load_object(checkpoint.root / path).get("pad_token") is not None for path in paths
-    )
+    tokens = (load_object(checkpoint.root / path).get("pad_token") for path in paths)
+    return "modules.json" in checkpoint.copied or any(token is not None for token in tokens)
 
 
 def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: TableReport) -> Limit | None:

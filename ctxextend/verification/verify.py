@@ -96,12 +96,7 @@ def verify(
 
 
 def verify_resized(
-    reference: str,
-    named: str | None,
-    settings: Mapping[str, Any],
-    *,
-    deep: bool = False,
-    progress: Progress = no_progress,
+    reference: str, named: str | None, settings: Mapping[str, Any], *, deep: bool, progress: Progress = no_progress
 ) -> Verification:
     """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared."""
     written, source = None, resolve_source(reference)
