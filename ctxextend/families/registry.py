@@ -12,7 +12,6 @@ BERT_TABLE = "embeddings.position_embeddings.weight"
 
 # Position 0 stands behind the padding row, and the key counts all rows: fairseq's `utils.make_positions`.
 BEHIND_PAD = ReservedRows(rows=1, config_key="pad_token_id", inside_key=True)
-NONE = ReservedRows()
 # A table as long as another's key says, whose own positions begin at row 0.
 NONE_INSIDE = ReservedRows(inside_key=True)
 # fairseq's habit of two rows that stand for no position, whatever the pad id is.
@@ -63,9 +62,9 @@ def behind_pad(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Fa
     return encoder(model_type, *prefixes, pad=pad, reserved=BEHIND_PAD, **more)
 
 
-def encoder_decoder(model_type: str, length: int, reserved: ReservedRows) -> Family:
+def encoder_decoder(model_type: str, length: int, **more: Any) -> Family:
     """Describe a model built as BART is: encoder and decoder have a table each, and one length for both."""
-    tables = (table(part, f"{part}.embed_positions.weight", reserved=reserved) for part in ("encoder", "decoder"))
+    tables = (table(part, f"{part}.embed_positions.weight", **more) for part in ("encoder", "decoder"))
     return Family(model_type, ("", "model."), tuple(tables), {LENGTH: length})
 
 
@@ -191,8 +190,7 @@ _FAMILIES = (
     *(behind_pad(name, "roberta.") for name in ("camembert", "roberta", "xlm-roberta", "xmod")),
     behind_pad("data2vec-text", "data2vec_text."),
     encoder("esm", "esm.", length=1026, reserved=BEHIND_PAD, requires=(NOT_ROTARY,)),
-    behind_pad("layoutlmv3", "layoutlmv3."),
-    behind_pad("longformer", "longformer."),
+    *(behind_pad(name, f"{name}.") for name in ("layoutlmv3", "longformer")),
     behind_pad("markuplm", "markuplm.", pad=0),
     behind_pad("roberta-prelayernorm", "roberta_prelayernorm."),
     behind_pad("xlm-roberta-xl", "roberta.", length=514),
@@ -222,10 +220,10 @@ _FAMILIES = (
     ),
     encoder("nystromformer", "nystromformer.", length=510, reserved=TWO_ON_TOP),
     encoder("yoso", "yoso.", length=4096, reserved=TWO_ON_TOP),
-    *(encoder_decoder(name, 1024, TWO_ON_TOP) for name in ("bart", "mbart", "mvp", "plbart")),
-    encoder_decoder("bigbird_pegasus", 4096, NONE),
-    encoder_decoder("blenderbot", 128, NONE),
-    encoder_decoder("blenderbot-small", 512, NONE),
+    *(encoder_decoder(name, 1024, reserved=TWO_ON_TOP) for name in ("bart", "mbart", "mvp", "plbart")),
+    encoder_decoder("bigbird_pegasus", 4096),
+    encoder_decoder("blenderbot", 128),
+    encoder_decoder("blenderbot-small", 512),
     several(
         "prophetnet",
         table("encoder", "encoder.position_embeddings.weight", reserved=BEHIND_PAD, clamps=True),
@@ -265,8 +263,7 @@ _FAMILIES = (
     encoder("blip_text_model", "text_model.", "bert."),
     encoder("chinese_clip_text_model", "text_model."),
     encoder("flava_text_model", "text_model.", "flava.text_model."),
-    encoder("instructblip_qformer", "qformer."),
-    encoder("instructblipvideo_qformer", "qformer."),
+    *(encoder(name, "qformer.") for name in ("instructblip_qformer", "instructblipvideo_qformer")),
     replace(behind_pad("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
     behind_pad("bridgetower_text_model", "text_model.", length=514),
     behind_pad("clap_text_model", "text_model.", length=514, buffers=tuple(replace(one, is_kept=True) for one in IDS)),

@@ -195,7 +195,10 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
     """Return the first method whose defaults make exactly the tables that are there, or the one that comes nearest."""
     names = [name for _, name in model.tables]
-    before, after = _entries(model.checkpoint, names), _entries(resized, names)
+    before, after = (
+        {name: (one.entries[name].dtype, list(one.entries[name].shape)) for name in names if name in one.entries}
+        for one in (model.checkpoint, resized)
+    )
     lengths = {
         place.positions(after[name][1][0]): None for place, name in model.tables if name in after and after[name][1]
     }
@@ -222,9 +225,3 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     was, now = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
     shown = "; ".join(f"{name} was {was[name]} and is {now.get(name, 'missing')}" for name in names)
     raise ResizeError(f"No resize of {model.ref.source} gives these tables: {shown}.", "Compare both with inspect.")
-
-
-def _entries(checkpoint: Checkpoint, names: list[str]) -> dict[str, tuple[str, list[int]]]:
-    """Return dtype and shape of those tensors that a checkpoint holds."""
-    held = (checkpoint.entries[name] for name in names if name in checkpoint.names)
-    return {entry.name: (entry.dtype, list(entry.shape)) for entry in held}
