@@ -1,7 +1,6 @@
 """Curves over positions in characters: braille dots and half blocks, or plain ASCII where those cannot be shown.
 
-plotext draws curves too, but always in a frame of box characters, without rows set apart before position 0, and with
-one curve hidden behind another.
+plotext always draws a frame of box characters, no rows apart before position 0, and one curve hidden behind another.
 """
 
 import math
@@ -19,8 +18,7 @@ from ctxextend.cli.tables import Page
 from ctxextend.tables.stats import needs_log_scale
 
 HEIGHT = 8  # lines of a chart
-# Of a line, the part that reserved rows may take at most: a fourth.
-FRONT = 4
+FRONT = 4  # of a line reserved rows may take the fourth part at most
 
 # What curves are drawn in, with and without Unicode: the bits of a character's dots, by column and by line from
 # below, and the characters by the sum of these. Of braille: The Unicode Standard, section 21.1, "Braille Patterns".

@@ -58,9 +58,8 @@ class Page:
         text = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))  # a number stays in one line with its error
         behind = f"{indent}  "
         # Hyphens stand in ranges and names, which stay whole.
-        for line in textwrap.wrap(
-            text, self.width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False
-        ):
+        lines = textwrap.wrap(text, self.width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False)
+        for line in lines:
             self.line((line.replace("\0", " "), style))
 
     def command(self, label: str, command: str) -> None:

@@ -18,7 +18,6 @@ from ctxextend.tables.apply import resize_with_reserved
 if TYPE_CHECKING:
     import torch
 
-
 ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
 

@@ -72,9 +72,6 @@ STYLE: dict[str, Any] = {
 METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-# Where a figure or a report goes: checked before there is any work in it, and written whole or not at all
-
-
 @dataclass(frozen=True)
 class FileKind:
     """A kind of file: what such files are called, their endings, and the libraries that make them."""
@@ -346,14 +343,14 @@ def retrieval_panel(ways: Sequence[tuple[str, Recall, Look]]) -> Panel:
     return Panel("retrieval", "Retrieval", plots, [["", *found], *rows])
 
 
-def draw_passkey(axes: "Axes", passkey: Passkey, label: str, learned: int | None) -> None:
+def draw_passkey(axes: "Axes", passkey: Passkey, learned: int | None) -> None:
     """Draw the share of numbers that were found as a heat map, in percent: lengths across, depths down.
 
     Texts longer than the base reads are right of a dashed line.
     """
     from matplotlib.patches import Rectangle
 
-    axes.set(ylabel="depth in the text (%)", xlabel=label)
+    axes.set(ylabel="depth in the text (%)", xlabel="text (tokens)")
     axes.grid(visible=False)
     for column, shares in enumerate(passkey.found):
         for row, share in enumerate(shares):
@@ -394,7 +391,7 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
         if curves := [curve for curve in found if curve.losses]:
             panels.append(loss_panel(by, evaluation.kind, curves, learned, has_legend=True))
     if (passkey := evaluation.passkey) is not None and passkey.is_above_chance:
-        draw = partial(draw_passkey, passkey=passkey, label="text (tokens)", learned=learned)
+        draw = partial(draw_passkey, passkey=passkey, learned=learned)
         panels.append(Panel("passkey", "Passkey", [Plot("Passkey: numbers found again (%)", draw)]))
     if (asked := evaluation.retrieval) is not None:
         look = {"color": COLOURS[0], "alpha": 0.55}

@@ -107,9 +107,6 @@ def _circumstances() -> Iterator[str]:
     yield f"Python {platform.python_version()}"
 
 
-# The panels of a comparison
-
-
 def comparison_panels(comparison: Comparison) -> list[Panel]:
     """Return a panel for each part that was measured."""
     panels = [_costs(comparison), _losses(comparison, "position"), _losses(comparison, "context")]
@@ -188,7 +185,7 @@ def _passkeys(comparison: Comparison) -> Panel | None:
     plots = []
     for number, row in enumerate(comparison.rows):
         if (passkey := row.final.evaluation.passkey) is not None and passkey.is_above_chance:
-            draw = partial(figures.draw_passkey, passkey=passkey, label="", learned=comparison.max_len_before)
+            draw = partial(figures.draw_passkey, passkey=passkey, learned=comparison.max_len_before)
             plots.append(Plot(row.method, draw, SMALL, number))
     return Panel("passkey", "Passkeys", plots) if plots else None
 
