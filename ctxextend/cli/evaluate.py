@@ -155,16 +155,11 @@ def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation
     header = ["context", *map(numbers.head, ("perplexity", f"nats vs. {reference}", "base", "vs. base"))]
     if all(point.against_base is None for point in points):
         header = header[:3]
-    rows = list[list[Cell]]()
+    rows = list[tuple[Cell, ...]]()
     for point in points:
         change = "reference" if point.context == reference else numbers.change(point.change)
-        row: list[Cell] = [
-            f"{point.context:>7}",
-            numbers.perplexity(point.loss),
-            (change, SIGN_STYLES[point.change.sign]),
-        ]
-        row += [numbers.perplexity(point.base), numbers.change(point.against_base)]
-        rows.append(row[: len(header)])
+        own = f"{point.context:>7}", numbers.perplexity(point.loss), (change, SIGN_STYLES[point.change.sign])
+        rows.append((*own, numbers.perplexity(point.base), numbers.change(point.against_base))[: len(header)])
     page.table(header, rows)
     if last.context <= reference:
         page.text(f"No context longer than {reference} was measured.")

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.errors import CheckpointError, DataError, UnsupportedModelError, one_line
-from ctxextend.held_out import TextKey, TrainedText, trained_texts
+from ctxextend.held_out import Ids, TextKey, TrainedText, trained_texts
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import Loaded, check_loadable, load
@@ -26,8 +25,6 @@ from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 
 if TYPE_CHECKING:
     import torch
-
-Ids = NDArray[np.int64]
 
 # What a model was trained for: the next token, a masked one, or vectors of texts.
 CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
@@ -214,18 +211,9 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     notes, named = checkpoint.notes, checkpoint.model_class
     if kind == ENCODER and named is not None and named.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} holds no head of a {named}, so it is measured as an encoder.")
-    return EvalModel(
-        name=name,
-        root=checkpoint.root,
-        family=family,
-        kind=kind,
-        model=loaded.model.to(place),
-        tokenizer=files.tokenizer,
-        max_len=files.max_len,
-        notes=notes,
-        reserved_rows=files.reserved_rows,
-        trained_on=trained_texts(trainings(read_provenance(checkpoint))),
-    )
+    trained_on = trained_texts(trainings(read_provenance(checkpoint)))
+    known = name, checkpoint.root, family, kind, loaded.model.to(place), files.tokenizer, files.max_len
+    return EvalModel(*known, notes, files.reserved_rows, trained_on)
 
 
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loaded]:

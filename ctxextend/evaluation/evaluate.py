@@ -28,15 +28,13 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
-from ctxextend.held_out import fingerprint, held_out_windows, read_ids, split_documents, text_key
+from ctxextend.held_out import Ids, fingerprint, held_out_windows, read_ids, split_documents, text_key
 from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
 from ctxextend.text_data import TextSource, check_paths, empty_files, path_names, read_documents
-
-Ids = NDArray[np.int64]
 
 # What each kind of model can be measured by.
 FITTING = {
@@ -196,24 +194,15 @@ class EvaluationRun:
         found: dict[str, Any] = {}
         for task in self.tasks:
             found |= task.report()
-        return Evaluation(
-            source=model.name,
-            family=model.family,
-            kind=model.kind,
-            max_len=model.max_len,
-            base=base.name if base else None,
-            base_max_len=base.max_len if base else None,
-            documents=len(self.text.documents),
-            tokens=sum(map(len, self.text.windows[: losses.windows if losses else None])),
-            across_documents=self.text.across_documents and losses is not None,
-            seed=self.settings.seed,
-            precision=str(model.model.dtype).removeprefix("torch."),
-            complete=complete,
-            seconds=round(time.perf_counter() - self.started, 3),
-            warnings=(*self.warnings, *(losses.warnings if losses else ())),
-            notes=self.notes,
-            **found,
-        )
+        models = model.name, model.family, model.kind, model.max_len
+        of_base = base.name if base else None, base.max_len if base else None
+        tokens = sum(map(len, self.text.windows[: losses.windows if losses else None]))
+        across_documents = self.text.across_documents and losses is not None
+        found |= {"documents": len(self.text.documents), "tokens": tokens, "across_documents": across_documents}
+        found |= {"seed": self.settings.seed, "precision": str(model.model.dtype).removeprefix("torch.")}
+        found |= {"complete": complete, "seconds": round(time.perf_counter() - self.started, 3), "notes": self.notes}
+        found["warnings"] = (*self.warnings, *(losses.warnings if losses else ()))
+        return Evaluation(*models, *of_base, **found)
 
 
 def plan_evaluation(
@@ -333,9 +322,7 @@ def cut_windows(
     are fewer than `least`: then documents are joined, with a separator between. No more is read than is needed.
     `one_each` takes of each document no window but the first.
     """
-    inside: list[Ids] = []
-    read: list[Ids] = []
-    tokens = 0
+    inside, read, tokens = list[Ids](), list[Ids](), 0
     for ids in documents:
         read.append(ids)
         tokens += len(ids)

@@ -78,12 +78,9 @@ class Scorer:
                     outputs = model(**prepare_inputs(model, ids)).logits  # hidden states where the head is apart
                 size = max(LOGITS_AT_ONCE // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
                 for i, output in zip(batch, outputs, strict=True):
-                    places, labels = (
-                        torch.split(torch.from_numpy(each).to(output.device), size)
-                        for each in (windows[i].places, windows[i].labels)
-                    )
-                    parts = zip(places, labels, strict=True)
-                    losses = [_cross_entropy(head(output[some]).float(), wanted) for some, wanted in parts]
+                    both = torch.from_numpy(np.stack([windows[i].places, windows[i].labels])).to(output.device)
+                    parts = torch.split(both, size, dim=1)
+                    losses = [_cross_entropy(head(output[places]).float(), labels) for places, labels in parts]
                     found[i] = torch.cat(losses).numpy()
         return [found[i] for i in range(len(windows))]
 
@@ -172,7 +169,7 @@ def spans(scored: tuple[int, int], tokens: int, size: int, stride: int, *, centr
         yield Span(start, min(start + size, tokens) if centred else last, first, last)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReadingMode:
     """How a text is read that may be longer than what is read at once."""
 
@@ -181,11 +178,6 @@ class ReadingMode:
     scorer: Scorer
     context: int  # tokens that are read at once, special tokens included
     share: float  # of each piece, the part that is scored, at most
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """What its losses are found under."""
-        return self.measure, self.name, self.context
 
     def spans(self, scored: tuple[int, int], tokens: int) -> Iterator[Span]:
         """Yield the pieces of a text of so many tokens by which those of `scored`, first and end, are scored."""
@@ -222,10 +214,9 @@ class LossTask:
     length: int  # tokens of a window, special tokens included
     seed: int  # of a masked model's masks
     measures: Sequence[str]  # ``position``, ``context``, or both
-    modes: list[ReadingMode]
+    modes: list[ReadingMode]  # the model's by position first, where that is measured
     base_length: int | None  # tokens that the base reads; None where that is not known
-    # By the key of a mode, the losses of each window's tokens, each of shape (k,).
-    found: dict[tuple[str, str, int], list[Losses]] = field(default_factory=dict)
+    found: dict[ReadingMode, list[Losses]] = field(default_factory=dict)  # of each window's tokens, of shape (k,)
 
     @property
     def tokens(self) -> int:
@@ -248,15 +239,15 @@ class LossTask:
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Let the model read everything, and the base too unless it has."""
-        self.found = {key: losses for key, losses in self.found.items() if MODEL not in key}
-        self._read([mode for mode in self.modes if mode.key not in self.found], advance)
+        self.found = {mode: losses for mode, losses in self.found.items() if mode.name != MODEL}
+        self._read([mode for mode in self.modes if mode not in self.found], advance)
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
         for batch in batches([self.length] * len(self.texts), self.scorer.batch_size):
             texts, targets = [self.texts[i] for i in batch], [self.targets(i) for i in batch]
             for mode in modes:
                 wanted = [places[mode.measure] for places in targets]
-                self.found.setdefault(mode.key, []).extend(mode.losses(texts, wanted, self._scored[mode.measure]))
+                self.found.setdefault(mode, []).extend(mode.losses(texts, wanted, self._scored[mode.measure]))
             advance(self._tokens(modes) * len(batch))
 
     @property
@@ -283,12 +274,12 @@ class LossTask:
     @property
     def windows(self) -> int:
         """Windows that were measured."""
-        return min((len(self.found.get(mode.key, ())) for mode in self.modes), default=0)
+        return min((len(self.found.get(mode, ())) for mode in self.modes), default=0)
 
     @property
     def scores(self) -> tuple[Losses, ...]:
         """What models are ranked by: the losses of each window, shape (k,)."""
-        return tuple(self.found["position", MODEL, self.length])
+        return tuple(self.found[self.modes[0]])
 
     @property
     def warnings(self) -> list[str]:
@@ -300,11 +291,11 @@ class LossTask:
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
         """Return the losses of the windows that were read in every way, by how, with which context; shapes (k,)."""
         count = self.windows
-        found = {mode.key[1:]: self.found[mode.key][:count] for mode in self.modes if mode.measure == measure}
+        modes = [mode for mode in self.modes if mode.measure == measure]
+        found = {(mode.name, mode.context): self.found[mode][:count] for mode in modes}
         if measure == "context" and (MODEL, self.length) not in found:
             start, stop = self._scored[measure]
-            whole = self.found["position", MODEL, self.length][:count]
-            found[MODEL, self.length] = [losses[start - stop :] for losses in whole]
+            found[MODEL, self.length] = [losses[start - stop :] for losses in self.found[self.modes[0]][:count]]
         return found
 
     def report(self) -> dict[str, Any]:
@@ -325,11 +316,9 @@ class LossTask:
             stop = min(start + width, self.length)
             inside = [(places >= start) & (places < stop) for places in positions]
             if any(chosen.any() for chosen in inside):
-                of_bucket = {
-                    name: estimate_loss([one[chosen] for one, chosen in zip(found, inside, strict=True)])
-                    for name, found in by_name.items()
-                }
-                buckets.append(Bucket(start, stop, of_bucket))
+                pairs = {name: zip(found, inside, strict=True) for name, found in by_name.items()}
+                of_bucket = {name: [one[chosen] for one, chosen in pair] for name, pair in pairs.items()}
+                buckets.append(Bucket(start, stop, {name: estimate_loss(some) for name, some in of_bucket.items()}))
         losses = {name: estimate_loss(found) for name, found in by_name.items()}
         return PositionLosses(self.length, self.windows, losses, changes, tuple(buckets))
 
@@ -367,15 +356,15 @@ def plan_losses(
     length = max(lengths)
     # A causal model has read the last tokens with everything before them where it has read the whole window.
     is_read = "position" in measures and scorer.model.kind != MASKED
+    own = sorted(lengths)[: -1 if is_read else None]
     modes = [ReadingMode("position", MODEL, scorer, length, 1)]
-    for context in sorted(lengths)[: -1 if is_read else None]:
-        modes.append(ReadingMode("context", MODEL, scorer, context, PIECE_SHARE))
+    modes += [ReadingMode("context", MODEL, scorer, context, PIECE_SHARE) for context in own]
     if base is not None:
         longest = min(base.model.max_len, length)
         modes.append(ReadingMode("position", TRUNCATED, base, longest, 1))
         modes.append(ReadingMode("position", SLIDING, base, longest, 0.5))
         # Its own longest is what every context is compared with, whichever were asked for.
-        for context in sorted({longest, *(context for context in lengths if context <= longest)}):
-            modes.append(ReadingMode("context", SLIDING, base, context, PIECE_SHARE))
+        own = sorted({longest, *(context for context in lengths if context <= longest)})
+        modes += [ReadingMode("context", SLIDING, base, context, PIECE_SHARE) for context in own]
     modes = [mode for mode in modes if mode.measure in measures]
     return LossTask(scorer, texts, length, seed, measures, modes, base.model.max_len if base else None)

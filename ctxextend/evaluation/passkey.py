@@ -11,15 +11,13 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import Embedder, ranks
 from ctxextend.evaluation.eval_model import MASKED, TextTokenizer
 from ctxextend.evaluation.evaluation_result import Passkey
 from ctxextend.evaluation.losses import ScoredWindow, Scorer
-
-Ids = NDArray[np.int64]
+from ctxextend.held_out import Ids
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import Embedder, ranks
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval, estimate
-
-Ids = NDArray[np.int64]
+from ctxextend.held_out import Ids
 
 QUERY_TOKENS = 40  # of a query, where the base reads so many at once
 SIXTHS = (2, 3, 4, 5)  # where queries start, of the way from the base's length to the document's
