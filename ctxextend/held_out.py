@@ -6,6 +6,7 @@ A file is known by its content: another file with the same text, as another form
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,9 @@ class HeldOut:
 
 
 def held_out_windows(ids: NDArray[Any], held_out: HeldOut, first_token: int = 0) -> list[NDArray[Any]]:
-    """Return the windows that training held out of a text, or of one of its files, each of shape (window,).
+    """Return the windows held out of a text, or of one of its files, in which they lie whole, each of shape (window,).
 
-    `ids`, shape (tokens,), are from `read_ids`, of the whole text; or of one file, whose ``first_token`` the recipe
-    says. Windows that lie only partly in it are left out.
+    `ids`, shape (tokens,), are from `read_ids`: of the whole text, or of the file with this ``first_token``.
     """
     spans = held_out.spans - first_token
     return [ids[start:stop] for start, stop in spans.tolist() if start >= 0 and stop <= len(ids)]
@@ -82,10 +82,9 @@ def read_ids(
     most: int,
     files: list[dict[str, Any]] | None = None,
 ) -> Iterator[Ids]:
-    """Yield the token ids of a text in pieces, each of shape (tokens,), at most `most` tokens in all.
+    """Yield the token ids of a text in pieces, each of shape (tokens,), `most` tokens in all, with no more text read.
 
-    The separator follows each document. No more text is read than that takes; `files` gets the `fingerprint` of each
-    file that is read, and its ``first_token``: the tokens of the text before it.
+    The separator follows each document. `files` gets the `fingerprint` of each file that is read, and ``first_token``.
     """
     read = 0
     for source in check_paths(paths):
@@ -126,12 +125,10 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
     """Return how a checkpoint was trained on each text: ``data``, ``text_field`` and ``held_out`` of each training."""
     found = defaultdict[TextKey, set[TrainedText]](set)
     for training in trainings:
-        try:
+        with suppress(*NOT_PLAIN):  # a stranger wrote it
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
             for file in training["data"]:
                 found[text_key(file)].add((held_out, int(np.int64(file["first_token"])), training["text_field"]))
-        except NOT_PLAIN:  # a stranger wrote it
-            continue
     return dict(found)
 
 

@@ -148,9 +148,8 @@ def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation
     points, reference, numbers = contexts.points, contexts.reference, page.numbers
     of, where = ("masked tokens", "around") if evaluation.kind == "masked" else ("tokens", "before")
     page.line()
-    windows = counted(contexts.windows, "window")
+    windows, last = counted(contexts.windows, "window"), points[-1]
     page.text(f"Loss by context: the same {of} of {windows}, ever more text {where} them", "title")
-    last = points[-1]
     base = evaluation.base_max_len and min(evaluation.base_max_len, last.context)
     header = ["context", *map(numbers.head, ("perplexity", f"nats vs. {reference}", "base", "vs. base"))]
     if all(point.against_base is None for point in points):
@@ -171,12 +170,11 @@ def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation
 def _add_passkey(page: Page, passkey: "Passkey", base: int | None) -> None:
     """Add a heat map of what was found, by the text's length and by the depth of the number, unless it shows chance."""
     page.line()
-    lengths = passkey.lengths
     if not passkey.is_above_chance:
-        which = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
+        which = " to ".join(map(str, sorted({passkey.lengths[0], passkey.lengths[-1]})))
         page.text(f"Passkey: found no more often than by guessing, in texts of {which} tokens.")
         return
-    header = [f"{length}*" if base and length > base else str(length) for length in lengths]
+    header = [f"{length}*" if base and length > base else str(length) for length in passkey.lengths]
     page.text("Passkey: numbers found again, in %, by tokens of the text and depth in it", "title")
     rows = [
         [f"{100 * depth:>3.0f} %", *(_share(page, found[place], passkey) for found in passkey.found)]
@@ -198,14 +196,11 @@ def _share(page: Page, share: float | None, passkey: "Passkey") -> Cell:
 
 def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
     """Add how many documents were found by each way to read them."""
-    numbers = page.numbers
+    numbers, rows = page.numbers, []
     page.line()
     page.line(("Retrieval", "title"))
-    page.text(
-        f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, from what the base could not read of "
-        f"{retrieval.documents:,} documents of {retrieval.length} tokens; {retrieval.pooling} pooling"
-    )
-    rows = []
+    asked = f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, from what the base could not read of "
+    page.text(f"{asked}{retrieval.documents:,} documents of {retrieval.length} tokens; {retrieval.pooling} pooling")
     for name, recall in retrieval.ways.items():
         rank, change = numbers.estimate(recall.reciprocal_rank), numbers.percent(recall.change, signed=True)
         rows.append([WAYS.get(name, name), numbers.percent(recall.recall), rank, change])

@@ -37,23 +37,13 @@ from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
 from ctxextend.text_data import TextSource, check_paths, empty_files, path_names, read_documents
 
 # What each kind of model can be measured by.
-FITTING = {
-    CAUSAL: ("position", "context", "passkey"),
-    MASKED: ("position", "context", "passkey"),
-    ENCODER: ("passkey", "retrieval"),
-}
+FITTING = dict.fromkeys((CAUSAL, MASKED), ("position", "context", "passkey")) | {ENCODER: ("passkey", "retrieval")}
 KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without a head"}
 
 SHORTEST_CONTEXT, DOUBLINGS = 128, 3  # the shortest context measured, where that leaves so many doublings
-
 # For each token that is wanted, characters of a document that are read (tokens of few texts are longer), and tokens
 # that are looked through for documents as long as a window.
 CHARACTERS_PER_TOKEN, LOOKED_THROUGH = 100, 8
-
-ACROSS_DOCUMENTS = (
-    "Few documents are as long as a window of {:,} tokens, so windows run over their ends: what stands before an end "
-    "is of little use behind it."
-)
 
 
 class EvaluationInterrupted(KeyboardInterrupt):
@@ -258,7 +248,9 @@ def plan_evaluation(
         base_scorer = open_scorer(base, settings.batch_size) if base else None
         if "position" in measures or "context" in measures:
             losses = plan_losses(scorer, base_scorer, text.windows, lengths, settings.seed, measures)
-            warnings += [ACROSS_DOCUMENTS.format(size)] * text.across_documents
+            if text.across_documents:
+                across = f"Few documents are as long as a window of {size:,} tokens, so windows run over their ends"
+                warnings.append(f"{across}: what stands before an end is of little use behind it.")
     if "passkey" in measures:
         with optional():
             passkey = plan_passkey(reader, read, lengths, tokens=settings.tokens, seed=settings.seed)
@@ -356,9 +348,6 @@ def _cut(ids: Ids, size: int) -> list[Ids]:
 
 def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
     """Return the contexts to measure: doublings from 128, or an eighth of the longest, up to it, and the base's."""
-    context = min(SHORTEST_CONTEXT, longest >> DOUBLINGS)
-    found = {longest} | ({base} if base is not None and base < longest else set())
-    while context < longest:
-        found |= {context} if context >= LEAST_LENGTH else set()
-        context = max(2 * context, 1)
-    return tuple(sorted(found))
+    shortest = max(min(SHORTEST_CONTEXT, longest >> DOUBLINGS), 1)
+    found = {longest, base or longest, *(shortest << i for i in range(longest.bit_length()))}
+    return tuple(sorted(context for context in found if LEAST_LENGTH <= context <= longest))

@@ -74,7 +74,7 @@ class Scorer:
         for batch in batches([len(window.input_ids) for window in windows], batch_size):
             ids = torch.from_numpy(np.stack([windows[i].input_ids for i in batch])).to(model.device)
             with torch.inference_mode():
-                with without_head(model, apart=self.has_separate_head):
+                with without_head(head):
                     outputs = model(**prepare_inputs(model, ids)).logits  # hidden states where the head is apart
                 size = max(LOGITS_AT_ONCE // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
                 for i, output in zip(batch, outputs, strict=True):
@@ -90,7 +90,6 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
     import torch
 
     def logits(last: int = 3) -> "torch.Tensor":
-        """Return what the model gives for a text of four tokens, in float32."""
         ids = torch.tensor([[0, 1, 2, last]], device=model.model.device)
         ids += min(getattr(head, "out_features", 200) // 2, 100)  # none of them is padding
         found: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
@@ -102,7 +101,7 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
         is_separate = False
         if isinstance(head, torch.nn.Linear):
             with suppress(RuntimeError):  # what comes after the head does not fit the states, as ESM's bias does not
-                with without_head(model.model):
+                with without_head(head):
                     states = logits()
                 again = head(states.to(head.weight.dtype)).float()
                 is_separate = torch.allclose(again, whole, rtol=1e-3, atol=1e-3)
@@ -115,12 +114,8 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
 
 
 @contextmanager
-def without_head(model: Any, *, apart: bool = True) -> Iterator[None]:
-    """Make the head of a model of transformers the identity, so that its logits are hidden states; if it is apart."""
-    if not apart:
-        yield
-        return
-    head = model.get_output_embeddings()
+def without_head(head: Any) -> Iterator[None]:
+    """Make the head of a model of transformers the identity, so that its logits are hidden states."""
     head.forward = lambda states: states
     try:
         yield

@@ -93,10 +93,8 @@ class PasskeyTask:
         return ScoredWindow(ids, np.full(NUMBERS, place), self.numbers)
 
     def answer(self, length: int, depth: float, trial: int) -> int:
-        """Return which of the ten numbers a trial hides; in ten trials each has its turn.
-
-        Depths begin with different ones, so that a number which a model always prefers fills no column.
-        """
+        """Return which of the ten numbers a trial hides; in ten trials each has its turn."""
+        # Depths begin with different ones, so that a number which a model always prefers fills no column.
         order = np.random.default_rng((self.seed, length, trial // NUMBERS)).permutation(NUMBERS)
         return int(order[(trial + DEPTHS.index(depth) * NUMBERS // len(DEPTHS)) % NUMBERS])
 
@@ -121,8 +119,7 @@ def plan_passkey(
 ) -> PasskeyTask:
     """Find ten numbers that are one token each, with as many digits as ten have, and the lengths that are long enough.
 
-    `filler` is the user's own text, ids without special tokens, shape (k,), k ≥ 1; `tokens` are those to read in all
-    cells, about, None is the most. A DataError says that there are no ten such numbers, or no such length.
+    `filler` is the user's text, shape (k,), k ≥ 1; `tokens` are those to read in all cells, about, None is the most.
     """
     tokenizer = reader.model.tokenizer
     spelled = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)

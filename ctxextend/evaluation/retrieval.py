@@ -33,7 +33,7 @@ class RetrievalTask:
     documents: tuple[Ids, ...]  # without special tokens, all of one length
     starts: tuple[int, ...]  # at which tokens of a document its queries start
     query_tokens: int  # without special tokens
-    queries: NDArray[np.float32] | None = None  # their vectors by the base, document after document, shape (q, d)
+    queries: NDArray[np.float32] = field(init=False)  # their vectors by the base, document by document, shape (q, d)
     # The rank of each query's own document among all, by how documents were read, shape (documents, queries of each).
     ranks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class RetrievalTask:
     def measure(self, advance: Callable[[int], None]) -> None:
         """Let the model read the documents whole, and unless it did so before the base in its ways."""
         self.ranks.pop(MODEL, None)
-        if self.queries is None:
+        if not self.ranks:
             self.read_base(advance)
         rows = []
         for document in self.documents:
@@ -69,7 +69,6 @@ class RetrievalTask:
 
     def _ranks(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.int64]:
         """Return the rank of each query's own document, from the vectors of documents, each of shape (d,)."""
-        assert self.queries is not None
         shape = len(self.documents), len(self.starts)
         return ranks(self.queries, np.stack(vectors), np.repeat(np.arange(shape[0]), shape[1])).reshape(shape)
 
@@ -90,11 +89,7 @@ class RetrievalTask:
 
 
 def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:
-    """Choose documents that are long enough, and where to cut queries from them; refuse fewer than two.
-
-    Documents are ids without special tokens, each of shape (k,); the model reads `length` tokens of each, special
-    tokens included.
-    """
+    """Choose documents, ids of shape (k,), of `length` tokens with the special ones, and where to cut queries."""
     if base is None:
         raise DataError(f"{NOT_MEASURED}queries are cut from what the base cannot read, and the base is not known.")
     special, old = base.model.tokenizer.num_special, base.model.max_len
@@ -114,10 +109,7 @@ def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[I
 
 
 def recall_of(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
-    """Return what ranks, shape (documents, queries of each), come to, and how recall differs from truncation's.
-
-    Documents are independent of each other, and not the queries of one: they are the samples.
-    """
+    """Return what ranks, shape (documents, queries of each), come to, documents the samples, and against truncation."""
     first = (found == 1).astype(np.float64)
     change = None if truncated is None else estimate(list(first - (truncated == 1)))
     return Recall(estimate(list(first)), estimate(list(1 / found)), change)

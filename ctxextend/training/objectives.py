@@ -51,12 +51,13 @@ class LanguageModeling(torch.nn.Module):
         position ids count from the first usable position, None is from the start.
         """
         positions = None if position_ids is None else position_ids + self.position_base
-        with without_head(self.model, apart=self.has_separate_head):  # then hidden states take the place of logits
+        head: Any = self.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
+        with without_head(head):  # then hidden states take the place of logits
             outputs: torch.Tensor = self.model(**prepare_inputs(self.model, input_ids, positions)).logits
         if self.reader.kind == CAUSAL:
             outputs, labels = outputs[:, :-1], labels[:, 1:]
         if self.has_separate_head:
-            return {"loss": chunked_loss(self.model.get_output_embeddings(), outputs, labels)}
+            return {"loss": chunked_loss(head, outputs, labels)}
         flat = outputs.float().flatten(0, 1), labels.flatten()
         return {"loss": cross_entropy(*flat, ignore_index=IGNORE_INDEX)}
 
