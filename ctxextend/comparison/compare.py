@@ -129,9 +129,8 @@ class Compare:
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
         to = Resize(to).to
         if isinstance(to, int) and to < LEAST_LENGTH:
-            raise ResizeError(
-                f"--to {to} is shorter than any window that is measured.", f"Give {LEAST_LENGTH} or more."
-            )
+            wrong = f"--to {to} is shorter than any window that is measured."
+            raise ResizeError(wrong, f"Give {LEAST_LENGTH} or more.")
         if isinstance(to, int) and max(evaluate.length, default=0) > to:
             raise ResizeError(f"--length {max(evaluate.length)} is more than the {to} of --to.", "Give a greater --to.")
         # A method must not be measured on the text by which its best step was chosen.
@@ -142,8 +141,7 @@ class Compare:
         """Return what is measured of a model of a kind at a length: what was asked, and what ranks methods."""
         ranked_by = "retrieval" if kind == ENCODER else "position"
         length, measure = self.evaluate.length, self.evaluate.measure
-        length, measure = length and (*length, to), measure and (*measure, ranked_by)
-        return replace(self.evaluate, length=length, measure=measure)
+        return replace(self.evaluate, length=length and (*length, to), measure=measure and (*measure, ranked_by))
 
 
 def read_methods(typed: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:

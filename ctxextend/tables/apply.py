@@ -22,12 +22,9 @@ COUNT = Setting("", *WHOLE)
 COUNTS = ("keep_first", "drop_last")
 
 
-def read_method(text: str) -> tuple[str, dict[str, Any], list[ResizeError]]:
-    """Read a method with its settings, ``bands:sigma=4,gain=1.2``.
-
-    Returns its name, the settings by name (``keep-first`` and ``drop-last`` too) and everything that is wrong.
-    """
-    name, _, rest = (part.strip() for part in text.partition(":"))
+def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError]]:
+    """Return of ``bands:sigma=4,keep-first=1`` the name, the settings by name and all that is wrong; None is `copy`."""
+    name, _, rest = (part.strip() for part in (METHOD_NAMES[0] if text is None else text).partition(":"))
     taken = dict[str, Setting]()
     if name != TRUNCATE:
         try:
@@ -85,7 +82,7 @@ class MethodOptions:
             value = getattr(self, key)
             if value is not None and not (type(value) is int and COUNT.allows(value)):
                 yield ResizeError(f"{flag_name(key)} must be {COUNT.must}, got {value!r}.")
-        name, given, wrong = read_method(METHOD_NAMES[0] if self.method is None else self.method)
+        name, given, wrong = read_method(self.method)
         yield from wrong
         if wrong:
             return
@@ -108,7 +105,7 @@ class MethodOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """The method's own settings with their values; None is chosen from the table."""
-        _, given, _ = read_method(METHOD_NAMES[0] if self.method is None else self.method)
+        _, given, _ = read_method(self.method)
         return {name: known.default for name, known in self.facts.settings.items()} | given
 
     def with_settings(self: Options, **changes: Any) -> Options:
@@ -228,11 +225,11 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
                 f"--method {options.method}: {name} goes beyond the {learned - last} rows that are read.",
                 f"Let it end at {learned - last} or before.",
             )
-    if method.max_rows and rows > first + method.max_rows(source):
-        most = first + method.max_rows(source)
+    most = first + method.max_rows(source) if method.max_rows else rows
+    if rows > most:
         raise ResizeError(
-            f"--method {method.name} makes {method.max_rows(source)} positions of {source} learned ones and no more, "
-            f"and {rows} are wanted.",
+            f"--method {method.name} makes {most - first} positions of {source} learned ones and no more, and {rows} "
+            "are wanted.",
             f"Use --to {most} or fewer, or another method." if most > learned else "Use another method.",
         )
 

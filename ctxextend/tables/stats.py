@@ -316,10 +316,8 @@ def row_ranges(rows: Iterable[int]) -> list[RowRange]:
     """Return ascending row numbers as ranges."""
     found: list[RowRange] = []
     for row in rows:
-        if found and found[-1][1] == row:
-            found[-1] = (found[-1][0], row + 1)
-        else:
-            found.append((row, row + 1))
+        start = found.pop()[0] if found and found[-1][1] == row else row
+        found.append((start, row + 1))
     return found
 
 
