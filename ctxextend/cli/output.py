@@ -21,17 +21,13 @@ if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import Evaluation
 
 SCHEMA_VERSION = 1
-
 # The exit codes after Ctrl-C, and of a check that failed.
 INTERRUPTED = 130
 FAILED_CHECK = 3
-
 # A line as pieces of text, each with the name of its style.
 Pieces = list[tuple[str, str]]
-
 # Figures and reports, where they were asked for, and what writes each.
 Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
-
 # Styles as `typer.style` takes them.
 STYLES: dict[str, dict[str, Any]] = {
     **{"": {}, "title": {"bold": True}, "faint": {"dim": True}, "label": {"bold": True, "fg": "cyan"}},

@@ -67,9 +67,8 @@ def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> li
 def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the mean cross entropy of a language model's head in nats, with few logits in memory at a time.
 
-    `states` before the head have shape (..., hidden_size), `labels` shape (...); `IGNORE_INDEX` is left out. In float32
-    torch's own loss is used, where this torch has it; in half precision that rounds the loss too, so there the chunks
-    are plain cross entropies in float32, whose logits are computed again in the backward pass.
+    `states` before the head have shape (..., hidden_size), `labels` shape (...). In half precision torch's own loss
+    would round, so there the chunks are cross entropies in float32, whose logits are computed again to go backward.
     """
     is_label = labels != IGNORE_INDEX
     states, labels = states[is_label], labels[is_label]

@@ -116,10 +116,7 @@ class Distillation(torch.nn.Module):
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, position_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return the mean loss of the texts, int64 of shape (b, w), as ``loss``, float32.
-
-        Position ids of that shape are the student's, as in `LanguageModeling`; the teacher reads from the start.
-        """
+        """Return the mean loss of texts, int64 of shape (b, w), as ``loss``; position ids are the student's alone."""
         positions = None if position_ids is None else position_ids + self.position_base
         states = last_states(self.student, input_ids, positions)
         windows = plan_windows(input_ids.shape[1] - self.student.tokenizer.num_special, self.teacher.max_text)
@@ -172,8 +169,7 @@ def _hidden_size(reader: EvalModel) -> int:
 def position_base(reader: EvalModel) -> int:
     """Return the position id of a model's first usable position: 0, or the number of its reserved rows.
 
-    Some models index the rows of their tables, reserved rows included, and others number positions. No config says
-    which, so it is tried: the ids are right if the default positions change nothing and others do.
+    No config says which, so it is tried: the ids are right if the default positions change nothing and others do.
     """
     try:
         bases = [base for base in (0, reader.reserved_rows) if _counts_from(reader, base)]
@@ -192,7 +188,6 @@ def _counts_from(reader: EvalModel, base: int) -> bool:
     size = int(reader.model.config.get_text_config().vocab_size)
 
     def output(positions: tuple[int, ...] | None, first: int = 0) -> torch.Tensor:
-        """Return what the model gives for a text of four tokens, shape (1, 4, …), float32."""
         ids = torch.arange(4, device=reader.model.device)[None] + min(size // 2, 100)  # none of them is padding
         ids[0, 0] -= first
         position_ids = None if positions is None else torch.tensor([positions], device=ids.device) + base

@@ -24,8 +24,7 @@ Ids = NDArray[np.int64]
 TOLD = 10_000_000
 # The label that torch's cross entropy ignores.
 IGNORE_INDEX = -100
-# The share of a text's tokens that are predicted; of these, below the first number in [0, 1) a token is masked, from
-# there to the second it is replaced.
+# The share of tokens that are predicted; of these, a draw in [0, 1) below 0.8 masks, and one below 0.9 replaces.
 PREDICTED, IS_MASKED, IS_REPLACED = 0.15, 0.8, 0.9
 # The first word of the seed of each random generator.
 ORDER, POSITION, MASK = 1, 2, 3
