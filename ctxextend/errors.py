@@ -113,8 +113,7 @@ def without_tokens(text: str) -> str:
 def printable(text: str) -> str:
     """Return a text as one line without tokens of the Hub; what is not shown where it stands is written out.
 
-    Names in a checkpoint may hold control characters, which move the cursor or recolour the terminal, others that turn
-    the order of letters, and bytes that are no text.
+    Names in a checkpoint may hold what moves the cursor, recolours the terminal, turns letters, or is no text.
     """
 
     def written_out(found: re.Match[str]) -> str:

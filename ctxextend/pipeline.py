@@ -95,8 +95,7 @@ def run_recipe(
         return result
     measured = recipe.checkpoint
     if (made := result.output) is not None:
-        # No id of the Hub begins with a dot.
-        name = str(made) if made.is_absolute() else f".{os.sep}{made}"
+        name = str(made) if made.is_absolute() else f".{os.sep}{made}"  # no id of the Hub begins with a dot
         measured = replace(measured, source=name, revision=None, subfolder=None)
     try:
         with progress("Reading", "tokens") as moved:

@@ -42,8 +42,7 @@ class CheckpointRef:
     tensor: str | None = None  # the whole name of its position table, for a model type that the registry does not know
     config_key: str | None = None  # of the table's length, with dots where configs are nested; goes with `tensor`
     reserved_rows: int = 0  # the table's rows before position 0; goes with `tensor`
-    # In place of its own folder's: a folder, a bundled name, a Hub id, or a meta.pkl of nanoGPT.
-    tokenizer: str | None = None
+    tokenizer: str | None = None  # in place of its own: a folder, a bundled name, a Hub id, or a meta.pkl of nanoGPT
 
     def __post_init__(self) -> None:
         if self.tensor is None and (self.config_key is not None or self.reserved_rows):
@@ -185,15 +184,12 @@ class Train:
     per_device_batch_size: int | None = None  # sequences that a device holds at once; None is chosen by its memory
     precision: str = "auto"  # as in `Evaluate`
     seed: int = 0  # what the order of the text, masks and places are drawn with
-    # Text to measure the loss on; empty is one window in 20 of `data`, which is then not trained on.
-    eval_data: tuple[str, ...] = ()
-    # Steps between two such measurements; None is a quarter of all. The first is before the first step.
-    eval_every: int | None = None
+    eval_data: tuple[str, ...] = ()  # to measure the loss on; empty is one window in 20 of `data`, held out of training
+    eval_every: int | None = None  # steps between two such measurements; None is a quarter of all; one comes before all
     save_every: int | None = None  # steps between two saves; None is a tenth of all
     save: str = "best"  # which weights are written: of the ``best`` step by the held-out loss, or of the ``last``
     report_to: str = "none"  # where else the losses are shown, as transformers calls it: ``none``, ``tensorboard``, …
-    # What the model was made of, which an encoder learns from; None is what the recipe beside it says.
-    base: str | None = None
+    base: str | None = None  # what the model was made of, which an encoder learns from; None is what its recipe says
     dtype: str | None = None  # the dtype of the weights written: ``fp32``, ``bf16`` or ``fp16``; None is the source's
     copy_code: bool = False  # as in `Resize`
     device: str | None = None  # as in `Evaluate`, as is the next

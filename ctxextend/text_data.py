@@ -115,8 +115,7 @@ def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
 def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int = sys.maxsize) -> Iterator[str]:
     """Yield the documents: a text file is one, and so is a line of JSONL and a row of Parquet, CSV or a Hub dataset.
 
-    `text_field` is the key or column that holds the text; null is skipped. Of each document at most `characters` are
-    read.
+    `text_field` is the key or column of the text; null is skipped. Of each, at most `characters` are read.
     """
 
     def read(stream: TextIO) -> list[str]:  # in pieces: a stream would take memory for all that it is asked for
@@ -134,8 +133,7 @@ def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[st
 def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
     """Yield a document in pieces of about, and at most twice, so many characters, and whether it ends with the piece.
 
-    A piece ends before white space, where tokenizers split, so that no word is cut; without white space it ends
-    anywhere.
+    A piece ends before white space, where tokenizers split, so that no word is cut, or anywhere if there is none.
     """
     piece = stream.read(size)
     while following := stream.read(size):
@@ -144,9 +142,6 @@ def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
         yield piece[:end], False
         piece = piece[end:] + following
     yield piece, True
-
-
-# ---- formats
 
 
 def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]]) -> Iterator[_T]:

@@ -34,8 +34,7 @@ def copy_range(
         # Up to the start of a block first: from there on file systems can share blocks.
         step, count = min(length, -start % DISK_BLOCK or CHUNK), 0
         if in_kernel:
-            # Whatever is wrong, reading and writing will tell, and of which of the two files.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # reading and writing will tell what is wrong, and with which file
                 count = os.copy_file_range(source.fileno(), destination.fileno(), step, offset_src=start)
         if count == 0:  # some file systems answer 0 where they cannot
             in_kernel = False
@@ -75,9 +74,6 @@ def sync(path: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF):
             raise
-
-
-# ---- reading
 
 
 def read_range(path: Path, start: int, length: int) -> bytearray:

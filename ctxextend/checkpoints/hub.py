@@ -65,8 +65,7 @@ def fetch(
 ) -> tuple[Path, list[str]]:
     """Fetch those of a model's files that are chosen from all of them; return its folder, and the names of all.
 
-    The file `config` comes first, for `check` to refuse. Where the Hub cannot be asked, the folder is its cache's, if
-    that holds it, and there are no names.
+    The file `config` comes first, for `check` to refuse. If the Hub cannot be asked, its cache may do, without names.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError

@@ -70,12 +70,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-# ---- editing
-
-
-class _Member(NamedTuple):
-    """Where one member of an object is in the text."""
-
+class _Member(NamedTuple):  # where one member of an object is in the text
     start: int
     key_end: int
     value: int

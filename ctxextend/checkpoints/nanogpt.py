@@ -74,8 +74,7 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
     sizes = _sizes(content["model_args"], path)
     found = find_tensors(content["model"], path)
     tensors = {name: _converted(found, name, shape, sizes, path) for name, shape in _shapes(sizes)}
-    # Saving by hand may have split what nanoGPT keeps as one tensor.
-    head, embeddings = found.get(HEAD), tensors[EMBEDDINGS]
+    head, embeddings = found.get(HEAD), tensors[EMBEDDINGS]  # nanoGPT keeps one tensor; saving by hand may split it
     is_tied = head is None or (head.dtype == embeddings.dtype and torch.equal(head, embeddings))
     if not is_tied:
         tensors[HEAD] = _converted(found, HEAD, tuple(embeddings.shape), sizes, path)

@@ -90,10 +90,7 @@ class PytorchFile(TensorFile):
 
 
 def unpickle(path: Path) -> tuple[Any, range | None]:
-    """Load a PyTorch file: tensors and plain values alone are built, and nothing is run.
-
-    Also returns the addresses at which the file is mapped into memory; None if its tensors were read.
-    """
+    """Load a PyTorch file, running nothing in it; also where it is mapped into memory, None if it was read whole."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # CVE-2025-32434, in spite of weights_only
         message = f"torch {torch.__version__} can be made to run code by a file that it loads."
         raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
@@ -145,8 +142,7 @@ def _data_offsets(path: Path) -> set[int] | None:
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     """Return the model's tensors under the names that transformers gives them, in their order.
 
-    `content` is a state dict, or a training checkpoint that holds one, from the file at `path`. The tensors have any
-    shape and strides, and each a dtype that safetensors has.
+    `content`, from the file at `path`, is a state dict or holds one. Each tensor has a dtype that safetensors has.
     """
     state = content
     if isinstance(content, dict) and not all(map(_is_tensor, content.values())):

@@ -141,8 +141,6 @@ def _download(
     return Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
 
 
-# ---- which files may be opened
-
 OUTSIDE = "a link that leads out of the folder"
 IRREGULAR = "not a regular file"
 

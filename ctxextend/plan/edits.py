@@ -70,8 +70,7 @@ def plan_tables(
     for location, name in chosen:
         (rows, hidden_size), dtype, file = describe(name)
         check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
-        # Every table that has its length by the same key must have so many positions at least.
-        key = location.config_key
+        key = location.config_key  # of the tables that have their length by it, the longest counts
         after = location.rows(max(other.key_value(settings.positions) for other, _ in found if other.config_key == key))
         max_lens = location.positions(rows), location.positions(after)
         counts = *max_lens, rows, after, location.reserved_rows, hidden_size

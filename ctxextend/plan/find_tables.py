@@ -231,8 +231,7 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
         if keys or (is_named and rows > width // 8):
             tells, _, reserved, key = max(keys, key=lambda one: one[:2], default=(False, True, 0, ""))
             found.append((is_named, tells, bool(key), reserved == 0, entry, key, reserved))
-    # Where a name tells, other tensors of as many rows only distract.
-    found = [one for one in found if one[0]] or found
+    found = [one for one in found if one[0]] or found  # where a name tells, other tensors of as many rows only distract
     found = sorted(found, key=lambda one: one[:4], reverse=True)[:MAX_SUGGESTIONS]
     if not found:
         return ""

@@ -78,8 +78,7 @@ def model_card(card: str | None, base_model: str | None, *, is_adapter: bool = F
     front = BASE_MODEL.sub("", stated) if base_model is not None or LOCAL_BASE.search(stated) else stated
     if base_model is not None or ("base_model" in (keys := _keys(front)) and "base_model_relation" not in keys):
         front += yaml.safe_dump(({"base_model": base_model} if base_model else {}) | added).replace("\n", newline)
-    # Flow style, or no YAML at all, is the author's to fix.
-    if front != stated and (_keys(front) or not front.strip()):
+    if front != stated and (_keys(front) or not front.strip()):  # flow style, or no YAML at all, is the author's to fix
         ends = found.span("yaml") if found else None
         card = card[: ends[0]] + front + card[ends[1] :] if ends else f"---{newline}{front}---{newline}{card}"
     return card.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline

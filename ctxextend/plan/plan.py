@@ -249,8 +249,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         """Return the recipe of an output, with the source's fingerprint and each table's hash before and after."""
         source, known = self.checkpoint.source, iter(hashes)
         # A branch may move on: the commit is written down.
-        pinned = source.kind == "hub" and source.revision is not None
-        ref = replace(self.ref, revision=source.revision) if pinned else self.ref
+        ref = replace(self.ref, revision=source.revision or self.ref.revision) if source.kind == "hub" else self.ref
         versions = {"ctxextend": __version__, "numpy": np.__version__}
         if any(table.dtype in OF_ML_DTYPES for table in self.tables):
             import ml_dtypes
