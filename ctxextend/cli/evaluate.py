@@ -108,9 +108,8 @@ def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluat
 
     names = [name for name in CURVES if name in positions.losses]
     page.line()
-    if positions.buckets and names:
-        _add_curves(page, positions, names, evaluation)
-        page.line()
+    _add_curves(page, positions, names, evaluation)
+    page.line()
     page.text(f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length} tokens", "title")
     spans = [(describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets]
     rows = [
@@ -130,7 +129,7 @@ def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], e
     base = evaluation.base_max_len or positions.length
     curves = []
     for name in names:
-        values = [math.nan] * max(positions.length, *(bucket.stop for bucket in positions.buckets))
+        values = [math.nan] * positions.length
         for bucket in positions.buckets:
             if name in bucket.losses:
                 values[bucket.start : bucket.stop] = [bucket.losses[name].mean] * (bucket.stop - bucket.start)

@@ -90,12 +90,10 @@ def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
     return embedder
 
 
-def last_states(
-    model: EvalModel, input_ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
-) -> "torch.Tensor":
+def last_states(model: EvalModel, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> "torch.Tensor":
     """Return the last hidden states before a model's head, (b, w, d), float32; inputs are (b, w), int64."""
     # The part before a language model's head: with it there are logits, and no last states.
-    output = model.model.base_model(**prepare_inputs(model.model, input_ids, position_ids))
+    output = model.model.base_model(**prepare_inputs(model.model, ids, position_ids))
     states: torch.Tensor = output.last_hidden_state.float()
     return states
 

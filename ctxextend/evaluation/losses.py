@@ -26,25 +26,21 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
+from ctxextend.held_out import Ids
 
 if TYPE_CHECKING:
     import torch
 
-Ids = NDArray[np.int64]
 Losses = NDArray[np.float64]
 
-# Logits that are held at once: 128 MiB of float32, 667 tokens of GPT-2.
-LOGITS_AT_ONCE = 2**25
-# Rows of logits whose normalizers are computed at once.
-ROWS_AT_ONCE = 8
-# The share of a masked model's tokens that is masked: as BERT was trained, Devlin et al. 2018, section 3.1.
-MASKED_SHARE = 0.15
+LOGITS_AT_ONCE = 2**25  # logits that are held at once: 128 MiB of float32, 667 tokens of GPT-2
+ROWS_AT_ONCE = 8  # rows of logits whose normalizers are computed at once
+MASKED_SHARE = 0.15  # of a masked model's tokens: as BERT was trained, Devlin et al. 2018, section 3.1
 # The part of a window whose tokens are scored with every context: the larger, the less text before the first of them.
 SCORED_SHARE = 1 / 8
 # The part of each piece that is scored where contexts are compared: so all have near as much of themselves to offer.
 PIECE_SHARE = 1 / 4
-# Into how many buckets positions are divided.
-BUCKETS = 16
+BUCKETS = 16  # into which positions are divided
 
 
 @dataclass(frozen=True)
