@@ -9,6 +9,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -53,6 +54,8 @@ class Demo:
 
 def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int | None = None) -> Demo:
     """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128."""
+    for library in ("torch", "transformers"):  # where one is missing, nothing is written
+        import_module(library)
     from ctxextend.models.load import continue_text, largest_difference, load, read_text
 
     plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))

@@ -23,10 +23,11 @@ RECIPE_FILE = "ctxextend.yaml"  # what lies beside every output
 # What `evaluate` measures: loss by position, loss by available context, numbers found again, documents found.
 MEASURES = ("position", "context", "passkey", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # before a number
 SAVES = ("best", "last")  # which weights a training writes
 TRAINABLE = ("new", "positions", "all")  # what is trained: new rows, whole tables, or everything
 MOST = 2**31 - 1  # the greatest whole number that a setting takes: libraries hold them in 32 bits
-LENGTH = re.compile(r"([0-9]{1,18})([kx]?)")  # how `Resize.to` is typed
+LENGTH = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # how `Resize.to` is typed
 LEAST_LENGTH = 8  # a window of fewer tokens holds no text to speak of
 
 
@@ -158,6 +159,7 @@ class Evaluate:
             *_wrong_counts(self, 1, "tokens", "batch_size", "threads"),
             *_wrong_counts(self, 0, "seed"),
             *_wrong_names("precision", self.precision, PRECISIONS),
+            *_wrong_names("device", (self.device or "cpu").partition(":")[0], DEVICES),
             *_wrong_names("measure", self.measure, MEASURES),
         ]
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
@@ -203,6 +205,7 @@ class Train:
             *_wrong_counts(self, 0, "seed"),
             *_wrong_names("trainable", self.trainable, TRAINABLE),
             *_wrong_names("precision", self.precision, PRECISIONS),
+            *_wrong_names("device", (self.device or "cpu").partition(":")[0], DEVICES),
             *_wrong_names("dtype", self.dtype, PRECISIONS[1:]),
             *_wrong_names("save", self.save, SAVES),
         ]

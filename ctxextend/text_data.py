@@ -1,5 +1,6 @@
 """User text: files, folders and Hub datasets in, documents out, one at a time."""
 
+import csv
 import glob
 import io
 import json
@@ -182,7 +183,11 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
         settings: dict[str, Any] = {"data_files": glob.escape(str(source)), "split": "train", "streaming": True}
         if suffix == PARQUET:
             rows = load_dataset("parquet", **settings, batch_size=ROWS)
-        else:  # without a converter, a column of numbers would be no text
+        else:
+            with source.open(encoding="utf-8-sig", newline="") as stream:  # a file of a header alone has no rows
+                header = next(csv.reader(stream, delimiter=SEPARATORS[suffix]), ())
+            yield from _text(dict.fromkeys(header), text_field, str(source))
+            # Without a converter, a column of numbers would be no text
             settings |= {"sep": SEPARATORS[suffix], "converters": {text_field: str}, "encoding": "utf-8-sig"}
             rows = load_dataset("csv", **settings, chunksize=ROWS)
     else:

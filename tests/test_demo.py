@@ -3,6 +3,7 @@
 import hashlib
 import json
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,14 @@ def test_demo_without_the_extra_says_how_to_get_the_page(monkeypatch: pytest.Mon
     refused = demo("--report", "page.html")
     assert refused.exit_code == 1
     assert refused.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers"])
+def test_demo_without_torch_leaves_nothing_behind(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    done = demo("-o", "kept")
+    assert (done.exit_code, list(Path().iterdir())) == (1, [])
+    assert f"This needs {library}: pip install {library}" in done.stderr
 
 
 def test_demo_refuses_a_page_without_a_place_before_any_work() -> None:

@@ -137,7 +137,7 @@ def test_what_was_not_measured_is_none(readers: dict[str, EvalModel]) -> None:
 def test_lengths_without_room_are_left_out_and_named(readers: dict[str, EvalModel]) -> None:
     task = plan(readers["causal"], 10, 128, 16)
     assert task.lengths == (128,)
-    assert task.notes[0].startswith("The pass key was not measured at 10, 16 tokens")
+    assert task.notes[0].startswith("The passkey was not measured at 10, 16 tokens")
     with pytest.raises(DataError, match="needs texts of"):
         plan(readers["causal"], 10)
 

@@ -61,15 +61,16 @@ def test_resolve_source_takes_a_revision_and_a_token(
     assert "owner/model has no revision 'v3' on the Hub" in missing.stderr
 
 
-def test_resolve_source_prefers_a_local_folder_and_says_so(make_pico: MakePico) -> None:
-    make_pico("gpt2").folder.rename("gpt2")
-    source = resolve_source("gpt2")
+def test_resolve_source_prefers_a_local_folder_and_says_so_where_a_name_has_an_owner(make_pico: MakePico) -> None:
+    Path("openai").mkdir()
+    make_pico("gpt2").folder.rename("openai/gpt2")
+    source = resolve_source("openai/gpt2")
     assert source.kind == "folder"
-    assert "gpt2 is a local folder here, and it wins over a model of the Hub of that name." in source.notes
-    Path("gpt2").rename("tiny-gpt2")
-    assert "wins over the bundled checkpoint" in resolve_source("tiny-gpt2").notes[0]
-    assert resolve_source("./tiny-gpt2").notes == ()
-    assert plan_resize("tiny-gpt2", to=40).notes[0].startswith("tiny-gpt2 is a local folder here")
+    assert source.notes == ("openai/gpt2 is a local folder here, and it wins over a model of the Hub of that name.",)
+    assert plan_resize("openai/gpt2", to=40).notes == source.notes
+    assert resolve_source("./openai/gpt2").notes == ()
+    Path("openai/gpt2").rename("tiny-gpt2")
+    assert (resolve_source("tiny-gpt2").kind, resolve_source("tiny-gpt2").notes) == ("folder", ())
 
 
 @pytest.mark.parametrize("reference", ["no/such/folder", "./x", "a b", ""])
@@ -114,5 +115,8 @@ def test_open_reference_refuses_a_type_without_a_table_before_weights_are_looked
         hub.add(f"owner/{name}", folder).files["model.safetensors"] = b"large"
         assert "no learned position table; it uses" in invoke("inspect", f"owner/{name}").stderr
     assert hub.fetched() == {"config.json"}
+    (tmp_path / "llama" / "config.json").write_text('{"model_type": "brt"}')
+    done = invoke("inspect", tmp_path / "llama")
+    assert "The model type 'brt' is not in ctxextend's registry.\nDid you mean bert?" in done.stderr
     # What the user says of it wins.
     assert "holds neither model.safetensors" in invoke("inspect", tmp_path / "llama", "--model-type", "bert").stderr

@@ -121,6 +121,10 @@ def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_pat
     assert list(read_documents([tmp_path], "body")) == list(read_documents([file], "body"))
     with pytest.raises(DataError, match=rf"{re.escape(name)} has no field 'text'; it has n, body\..*--text-field"):
         list(read_documents([file]))
+    file.write_text(f"n{separator}body\n")
+    assert list(read_documents([file], "body")) == []
+    with pytest.raises(DataError, match=r"has no field 'text'; it has n, body\."):
+        list(read_documents([file]))
     file.write_bytes("n,body\n1,h\xe9\n".encode("latin-1"))
     with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
         list(read_documents([file], "body"))

@@ -176,7 +176,7 @@ class Checkpoint:
                 raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
 
 
-def open_checkpoint(source: Source, variant: str | None = None, check: ConfigCheck = lambda config: None) -> Checkpoint:
+def open_checkpoint(source: Source, variant: str | None = None, check: ConfigCheck = lambda *_: None) -> Checkpoint:
     """Read a folder's config, which `check` may refuse, and its weights' headers; see which other files are copied."""
     with reading(source.folder):
         return _open(source, variant, check)
@@ -202,6 +202,7 @@ def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint
         raise _no_config(root, source.notes)
     weights_name = _index_of(folder, source) or source.file or first_weights(folder, variant)
     if weights_name is None or not holds(source, folder / weights_name):
+        check(config or {}, False)
         raise _no_weights(folder, config, variant, source)
     inner = [value for value in (config or {}).values() if isinstance(value, Mapping)]
     ties = not any(value.get("tie_word_embeddings") is False for value in (config or {}, *inner))

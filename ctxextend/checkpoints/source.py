@@ -4,11 +4,11 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 from ctxextend.checkpoints.filenames import NAMES, NOT_OURS, READABLE, STALE, first_match, with_variant
 from ctxextend.checkpoints.hub import fetch
@@ -26,7 +26,8 @@ HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")
 
 
-ConfigCheck = Callable[[Mapping[str, Any]], None]  # called with a config, may refuse it
+# Called with a config, may refuse it; called again with False where there are no weights that could tell its type.
+ConfigCheck = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def resolve_source(
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
-    check: ConfigCheck = lambda config: None,
+    check: ConfigCheck = lambda *_: None,
 ) -> Source:
     """Find the folder that a reference stands for; what is here wins, then a bundled name, then the Hub.
 
@@ -108,9 +109,8 @@ def _local(reference: str, path: Path, *, is_file: bool) -> Source:
     if cached and not cached["below"]:
         hub_id, revision = cached["id"].replace("--", "/"), cached["sha"]
         name = hub_id.split("/")[-1]
-    elif not is_file and HUB_ID.fullmatch(reference):
-        other = "the bundled checkpoint" if reference in BUNDLED else "a model of the Hub"
-        notes = (f"{reference} is a local folder here, and it wins over {other} of that name.",)
+    elif not is_file and "/" in reference and HUB_ID.fullmatch(reference):
+        notes = (f"{reference} is a local folder here, and it wins over a model of the Hub of that name.",)
     kind: Literal["file", "folder"] = "file" if is_file else "folder"
     return Source(reference, kind, folder, name, hub_id, revision, notes, file=path.name if is_file else None)
 

@@ -10,6 +10,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
+from ctxextend.errors import UnsupportedModelError
 from ctxextend.json_output import to_json
 
 
@@ -35,8 +36,12 @@ def families(
     With TYPE: its tables, or why it has none. A model with a head puts a prefix in front of a table's name.
     """
     from ctxextend.families.lookup import FamilyTable, list_families
+    from ctxextend.families.unsupported import POSITION_SCHEMES
 
-    sink, page, found = Output(as_json), Page.of_stdout(), list_families(model_types)
+    sink, page = Output(as_json), Page.of_stdout()
+    # To ask for a type that is known to have no table is no misuse.
+    with options.usage_errors(*() if POSITION_SCHEMES.keys() & (model_types or ()) else (UnsupportedModelError,)):
+        found = list_families(model_types)
     unseen = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
     groups: dict[tuple[FamilyTable, ...], list[str]] = {}
     for name, tables in groupby(found, attrgetter("model_type")):

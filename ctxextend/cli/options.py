@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ctxextend.errors import OutputError, ResizeError
+from ctxextend.errors import CtxextendError, OutputError, ResizeError
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 Settings = TypeVar("Settings")
@@ -142,11 +142,12 @@ def command_line() -> str:
 
 
 @contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turn what the flags alone show to be wrong into a usage error."""
+def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
+    """Turn what the flags alone show to be wrong, and other kinds of errors, into a usage error."""
+    caught: tuple[type[CtxextendError], ...] = (ResizeError, OutputError, *kinds)
     try:
         yield
-    except (ResizeError, OutputError) as error:
+    except caught as error:
         raise typer.BadParameter(str(error)) from error
 
 

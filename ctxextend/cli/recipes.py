@@ -26,7 +26,8 @@ def recipes(
 
     sink, page, shipped = Output(as_json), Page.of_stdout(), shipped_recipes()
     if name is not None and name not in shipped:
-        raise RecipeError(f"There is no shipped recipe {name}.", did_you_mean(name, shipped) or "See `recipes`.")
+        with options.usage_errors(RecipeError):
+            raise RecipeError(f"There is no shipped recipe {name}.", did_you_mean(name, shipped) or "See `recipes`.")
     texts = {key: path.read_text("utf-8") for key, path in shipped.items() if name in (None, key)}
     # Each begins with a comment that says what it makes before its first colon.
     about = {key: text.split(":")[0].replace("\n#", "").removeprefix("# ") for key, text in texts.items()}

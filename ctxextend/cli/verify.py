@@ -48,7 +48,7 @@ def verify(
     page = Page.of_stdout() if sys.stdout.isatty() else Page()  # long lines stay whole in a pipe
     page.text(found.conclusion, "right" if found.passed else "wrong")
     for check in found.checks:
-        label = f"{'passed' if check.passed else 'FAILED'}  {check.name}"
+        label = f"{'passed' if check.passed else 'unchecked' if check.is_unchecked else 'FAILED'}  {check.name}"
         more = len(check.evidence) - SHOWN
         evidence = [*check.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
         page.values([(label, line) for line in evidence], margin=17, style="label" if check.passed else "wrong")

@@ -125,14 +125,14 @@ def plan_passkey(
     spelled = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)
     found = next((found for way in spelled if (found := _numbers(tokenizer, *way, seed)) is not None), None)
     if found is None:
-        raise DataError("The pass key was not measured: the tokenizer has no ten numbers of one token each.")
+        raise DataError("The passkey was not measured: the tokenizer has no ten numbers of one token each.")
     sentence, question, numbers = found
     needed = tokenizer.num_special + len(sentence) + len(question) + 1
     fitting = tuple(sorted({length for length in lengths if length >= needed}))
     if not fitting:
-        raise DataError(f"The pass key was not measured: it needs texts of {needed} tokens or more.")
+        raise DataError(f"The passkey was not measured: it needs texts of {needed} tokens or more.")
     left_out = ", ".join(f"{length:,}" for length in sorted(set(lengths)) if length < needed)
-    notes = (f"The pass key was not measured at {left_out} tokens: it needs {needed}.",) if left_out else ()
+    notes = (f"The passkey was not measured at {left_out} tokens: it needs {needed}.",) if left_out else ()
     trials = MOST_TRIALS if tokens is None else tokens // (sum(fitting) * len(DEPTHS))
     texts = NUMBERS if isinstance(reader, Embedder) else min(max(trials, LEAST_TRIALS), MOST_TRIALS)
     return PasskeyTask(reader, sentence, question, numbers, filler, fitting, texts, seed, notes)

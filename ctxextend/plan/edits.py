@@ -64,7 +64,8 @@ def plan_tables(
     for table in found:
         if table.location.config_key in keys and table not in chosen:
             what = f"--part {settings.part}: {table.name} has its length by the same key, {table.location.config_key}"
-            hint = "Leave --part out, or name the part that holds both."
+            both = table.location.part.rpartition(".")[0]
+            hint = f"Use --part {both}." if both else "Leave --part out."
             raise ResizeError(f"{what}, and neither can change alone.", hint)
     plans = []
     for location, name in chosen:

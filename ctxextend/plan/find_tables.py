@@ -63,9 +63,9 @@ def open_model(ref: CheckpointRef) -> OpenedModel:
 def open_reference(ref: CheckpointRef) -> Checkpoint:
     """Find the checkpoint that a reference names, refuse it by its type if need be, and read its headers."""
 
-    def check(config: Mapping[str, Any]) -> None:
-        model_type = ref.model_type or config.get("model_type")
-        if ref.tensor is None and isinstance(model_type, str) and not _is_unknown(model_type, config):
+    def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
+        model_type, is_named = ref.model_type or config.get("model_type"), ref.tensor is not None
+        if not is_named and isinstance(model_type, str) and not (has_weights and _is_unknown(model_type, config)):
             find_architecture(config, model_type=model_type)
 
     source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import nested
+from ctxextend.json_output import not_in_json
 from ctxextend.plan.edits import TablePlan, make_buffer
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
@@ -64,6 +65,8 @@ class Check:
     name: str
     passed: bool
     evidence: tuple[str, ...]  # what was found, in sentences; failures first
+    # Whether it did not pass because its method is not registered here, and for nothing else.
+    is_unchecked: bool = field(default=False, metadata=not_in_json)
 
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
@@ -157,18 +160,18 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
 
 def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
     """Make the tables again and compare: their rows, their dtype, and what became of the learned rows."""
-    wrong, found = list[str](), list[str]()
+    wrong, unmade, found = list[str](), list[str](), list[str]()
     for table in expected.plan.tables:
         if misfit := _misfit(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(misfit)
         elif expected.unregistered and table.is_changed:
             told = f"{table.name}: there is no method {expected.unregistered!r} here to make its rows again"
-            (found if expected.trainable in ("positions", "all") else wrong).append(told)
+            (found if expected.trainable in ("positions", "all") else unmade).append(told)
         else:
             compared = compare_table(expected.plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
             found += _describe_rows(expected, table, compared)
-    return Check("table", not wrong, (*wrong, *found))
+    return Check("table", not (wrong or unmade), (*wrong, *unmade, *found), is_unchecked=not wrong and bool(unmade))
 
 
 def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:

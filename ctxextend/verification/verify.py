@@ -58,7 +58,10 @@ class Verification(Result, shows="conclusion"):
         """The result in a sentence."""
         is_resized = self.what == "resized"
         if not self.passed:
-            failed = ", ".join(check.name for check in self.checks if not check.passed)
+            failures = [check for check in self.checks if not check.passed]
+            failed = ", ".join(check.name for check in failures)
+            if all(check.is_unchecked for check in failures):
+                return f"Not verified ({failed}): method {self.method} is not registered here."
             what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
             return f"FAILED ({failed}): {self.resized} is not {what}."
         what = " with a resized table and nothing else" if is_resized else ""
