@@ -27,6 +27,8 @@ TrainedText = tuple["HeldOut | None", int, str]
 HASHED = 64 << 20  # bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen
 # Windows that a recipe may hold out, at most: a stranger's may say so many that no memory holds them.
 MOST_WINDOWS = 1_000_000
+# What follows where a text was trained on and what was held out of it, if anything, cannot be told.
+SEEN = ", and no held-out part of that is known that is long enough: it looks better here than on new text. Name other"
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,25 @@ def shared(paths: Paths, others: Paths) -> list[TextSource]:
 
 
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
-    """Return how a checkpoint was trained on each text: ``data``, ``text_field`` and ``held_out`` of each training."""
-    found = defaultdict[TextKey, set[TrainedText]](set)
+    """Return how a checkpoint was trained on each text: ``data``, ``text_field`` and ``held_out`` of each training.
+
+    Of trainings that held out the same windows, as far as both read, it is the one that read least.
+    """
+    found = defaultdict[TextKey, dict[Any, TrainedText]](dict)
     for training in trainings:
         with suppress(*NOT_PLAIN):  # a stranger wrote it
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
             for file in training["data"]:
-                found[text_key(file)].add((held_out, int(np.int64(file["first_token"])), training["text_field"]))
-    return dict(found)
+                run = held_out, int(np.int64(file["first_token"])), training["text_field"]
+                runs, alike = found[text_key(file)], (held_out and (held_out.window, held_out.every), *run[1:])
+                runs[alike] = min(run, runs.get(alike, run), key=lambda one: one[0].tokens if one[0] else 0)
+    return {key: {*runs.values()} for key, runs in found.items()}
+
+
+def trained_on(model: str, texts: Iterable[object], then: str) -> list[str]:
+    """Return the warning that a model was trained on texts, and what follows from that, where there are any."""
+    names = [*map(str, texts)]
+    return [f"{model} was trained on {', '.join(names[:3])}{' and others' * (len(names) > 3)}{then}"] * bool(names)
 
 
 def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> list[Ids]:

@@ -18,7 +18,7 @@ from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import to_json
 from tests import pico
 from tests.test_windows import texts
-from tests.trainings import invoke, make_encoder, make_source, write_book
+from tests.trainings import invoke, make_encoder, make_source, train, write_book
 from tests.words import write_texts
 
 LEARNED, TO = 48, 96
@@ -113,7 +113,8 @@ def test_resize_by_a_text_writes_numbers_as_if_they_had_been_typed(source: Path)
     values = json.loads(done.stdout)
     found = values["calibration"]
     (method,) = values["methods"].values()
-    assert method == f"{found['after']['method']},within=0:{LEARNED}"
+    assert method == found["after"]["method"]
+    assert method.endswith(f",within=0:{LEARNED}")
     assert values["verified"]
     assert found["tried"][0] == found["before"]
     assert "calibrated on 10 windows of 96 tokens in " in done.stderr
@@ -133,7 +134,16 @@ def test_resize_by_a_text_comes_before_the_training(source: Path) -> None:
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     assert values["train"]["steps"] == 1
-    assert f"method: {values['calibration']['after']['method']},within=" in Path("new/ctxextend.yaml").read_text()
+    assert f"method: {values['calibration']['after']['method']}\n" in Path("new/ctxextend.yaml").read_text()
+
+
+def test_resize_by_a_text_that_was_trained_on_warns_before_the_search(source: Path) -> None:
+    write_book()
+    train(source, "trained", "--data", "texts.jsonl", steps=1)
+    done = invoke("resize", "trained", "--to", TO, "--method", "auto", "--data", "texts.jsonl", "--dry-run", "--json")
+    (warning,) = (one for one in json.loads(done.stdout)["warnings"] if "was trained on texts.jsonl" in one)
+    assert done.stderr.index(f"Warning: {warning}") < done.stderr.index("calibrated on")
+    assert done.stderr.count(warning) == 1
 
 
 @pytest.mark.parametrize("method", [[], ["--method", "bands"], ["--method", "auto:gain=1.2"]])

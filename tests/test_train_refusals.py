@@ -169,6 +169,17 @@ def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path
     assert "trained on and measured on" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
 
 
+def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
+    done = train(gpt2, "out", "--seq-len", 24, "--json", steps=1)
+    warning = (
+        "--seq-len 24 leaves 8 new rows from position 24 on untrained. Leave it out, or give --window 24 in its place, "
+        "which trains at all positions."
+    )
+    assert json.loads(done.stdout)["warnings"] == [warning]
+    assert done.stderr.count(f"Warning: {warning}\n") == 1
+    assert "untrained" not in train(gpt2, "windows", "--window", 24, steps=1).stderr
+
+
 def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert set(SCHEMA["properties"]) == {*SCHEMA["required"], "pushed_to"}

@@ -72,6 +72,13 @@ def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(gpt2: Path, unbro
     assert not Path("out.training").exists()
 
 
+def test_train_with_resume_says_that_there_is_nothing_to_resume(gpt2: Path) -> None:
+    done = train(gpt2, "new", "--resume", "--json", steps=1)
+    assert "There is nothing to resume: the training begins at step 0." in json.loads(done.stdout)["notes"]
+    made = invoke("resize", gpt2, "--to", 64, "--train", "book.txt", "--steps", 1, "-o", "longer")
+    assert (made.exit_code, "nothing to resume" in made.stderr) == (0, False)
+
+
 def test_train_that_was_stopped_writes_its_best_step_from_before(gpt2: Path) -> None:
     flags = ("--lr", 0.1, "--eval-every", 1, "--json", "--trainable", "all")
     with spoilt(at=3):

@@ -81,7 +81,8 @@ def test_evaluate_knows_of_trainings_before_a_resize_and_before_another_training
     ctxextend.resize("second", to=256, output="longest")
     (warning,) = (one for one in evaluated("longest", "book.txt").warnings if "trained on" in one)
     assert "it looks better here than on new text" in warning
-    train("first", "differently", "--seq-len", 16)
+    train(source, "shorter", "--seq-len", 16)
+    train("shorter", "differently")
     (warning,) = (one for one in evaluated("differently", "book.txt").warnings if "trained on" in one)
     assert "it looks better here than on new text" in warning
 
@@ -113,6 +114,31 @@ def test_evaluate_survives_what_a_stranger_says_of_a_training(said: dict[str, An
     assert evaluated("trained", "book.txt", tokens=64).tokens == 64
 
 
+def held_out_of(model: str) -> dict[str, int]:
+    said = yaml.safe_load(Path(model, "ctxextend.yaml").read_text())["provenance"]["trained"]["held_out"]
+    return {name: said[name] for name in ("window", "every")}
+
+
+def test_train_holds_out_what_a_training_before_it_held_out(source: Path) -> None:
+    train(source, "first")
+    for name, *flags in (("shorter", "--seq-len", 16), ("more", "--data", "other.txt")):
+        done = train("first", name, *flags, "--json")
+        assert "was trained on" not in done.stderr
+        assert held_out_of(name) == held_out_of("first")
+        assert any("128 tokens" in warning for warning in evaluated(name, "book.txt").warnings)
+
+
+def test_train_warns_where_its_loss_is_measured_on_text_of_a_training_before_it(source: Path) -> None:
+    train(source, "first", "--seq-len", 16)
+    Path("new.txt").write_text(text_of([number * 5 % 27 for number in range(1200)]))
+    again = invoke("train", "first", "--data", "new.txt", "--steps", 1, "--eval-data", "book.txt", "--json")
+    for done in (train("first", "longer", "--json"), again):
+        (warning,) = json.loads(done.stdout)["warnings"]
+        assert warning.startswith("first was trained on book.txt, and no held-out part of that is known")
+        assert done.stderr.count(f"Warning: {warning}\n") == 1
+        assert done.stderr.index(warning) < done.stderr.index(" numbers are trained")
+
+
 def test_compare_measures_on_what_training_held_out(source: Path) -> None:
     train(source, "trained")
     settings: dict[str, Any] = {"methods": ["copy"], "measure": LOSSES}
@@ -122,7 +148,7 @@ def test_compare_measures_on_what_training_held_out(source: Path) -> None:
     same = ctxextend.compare("trained", 64, "book.txt", seq_len=32, **steps)
     assert not any("trained on" in warning for warning in same.warnings)
     other = ctxextend.compare("trained", 64, "book.txt", **steps)
-    assert any("was trained on --data before, and other windows" in warning for warning in other.warnings)
+    assert any("was trained on book.txt, and no held-out part" in warning for warning in other.warnings)
 
 
 def test_shared_texts_are_found_by_their_content() -> None:

@@ -61,7 +61,7 @@ def resize(
     """
     flags = locals()
     from ctxextend.plan.find_tables import open_model
-    from ctxextend.plan.plan import ResizeResult, plan_model
+    from ctxextend.plan.plan import ResizeResult, output_path, plan_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
     if data and method != "auto":
@@ -78,30 +78,33 @@ def resize(
     plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
     sink.warning(*plan.warnings)
-    also: dict[str, Any] = {}
+    also, warned = dict[str, Any](), tuple[str, ...]()
     if data:
         from ctxextend.comparison.calibrate import calibrate_model
 
         if not (dry_run or training):
             plan.check_output(output, force=force)  # rather than when the text was read
         with sink.progress("Calibrating", of="tokens") as progress:
-            found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress)
+            found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
         sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
-        also["calibration"] = to_json(found)
+        also["calibration"], warned = to_json(found), found.warnings
         plan = plan_model(plan.model, replace(plan.settings, method=found.method))
     if dry_run:
         shown, warnings = show_plan(sink, recipe, plan, output, force=force)
         also |= {"train": shown["train"]} if training else {}
-        sink.result("resize", shown["resize"] | also, warnings)
+        sink.result("resize", shown["resize"] | also, [*warned, *warnings])
     elif training is not None:
+        from ctxextend.training.training_run import RunFolder
+
         recipe = replace(recipe, resize=plan.settings)
         again = "Resume with the same command; --force starts over."
-        trained = execute(sink, recipe, plan, output, force=force, resume=not force, again=again).training
+        resume = not force and RunFolder.beside(output_path(output, plan.default_output)).save is not None
+        trained = execute(sink, recipe, plan, output, force=force, resume=resume, again=again).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
         also |= push(sink, result.output, push_to_hub)
-        sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, trained.warnings)
+        sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, (*warned, *trained.warnings))
     else:
         checked: dict[str, Any] = {}
         if verify:
@@ -112,7 +115,7 @@ def resize(
             result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=verify)
         _show_result(sink, result)
         also |= push(sink, result.output, push_to_hub)
-        sink.result("resize", to_json(result) | also, result.warnings)
+        sink.result("resize", to_json(result) | also, (*warned, *result.warnings))
 
 
 def calibration_text(found: "Calibration") -> str:

@@ -108,16 +108,22 @@ def execute(
     from ctxextend.pipeline import RunInterrupted, run_recipe
     from ctxextend.training.training_run import TrainingInterrupted
 
+    told = {f"Warning: {warning}" for warning in plan.warnings} if plan else set[str]()
+
+    def tell(text: str) -> None:
+        told.add(text)
+        sink.note(text)
+
     try:
-        result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, tell=sink.note)
+        result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, tell=tell)
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
         sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}. {again}", None)
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         result = stop.result
-    made, told = result.resize or result.training, plan.warnings if plan else ()
-    sink.warning(*(warning for warning in (made.warnings if made else ()) if warning not in told))
+    made = result.resize or result.training
+    sink.warning(*(text for text in (made.warnings if made else ()) if f"Warning: {text}" not in told))
     if (trained := result.training) is not None:
         before, after = trained.loss_before, trained.loss_after
         gain = f"{before:.4f} -> {after:.4f}"

@@ -86,9 +86,16 @@ def calibrate(
 
 
 def calibrate_model(
-    opened: OpenedModel, settings: Resize, text: Evaluate, progress: Progress = no_progress
+    opened: OpenedModel,
+    settings: Resize,
+    text: Evaluate,
+    progress: Progress = no_progress,
+    warn: Callable[..., None] = lambda *texts: None,
 ) -> Calibration:
-    """Choose the numbers that a resize leaves open; see `calibrate`. Lengths and measures of `text` are not read."""
+    """Choose what a resize leaves open; see `calibrate`. Lengths and measures of `text` are not read.
+
+    `warn` is told the warnings before the search.
+    """
     began = time.perf_counter()
     settings = replace(settings, method="bands") if settings.method == "auto" else settings
     if settings.facts.name != "bands":
@@ -107,6 +114,7 @@ def calibrate_model(
     base = load_eval_model(files, text.precision, text.device)
     resized = open_resized(base, plan)
     run = _open_run(resized.model, base, text)
+    warn(*run.warnings)
     metric = METRICS[base.kind]
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
 
@@ -124,6 +132,7 @@ def calibrate_model(
     rows = resized.learned[table.name][table.reserved_rows :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
+    search.is_only = len(plan.tables) == 1
     with running(base.model, text.threads):
         best = search.run()
     tried = {one: Trial(one.settings, mean(scores)) for one, scores in search.found.items()}
@@ -137,7 +146,8 @@ def calibrate_model(
         windows=len(search.found[first]),
         length=resized.model.max_len,
         seconds=round(time.perf_counter() - began, 3),
-        notes=(*base.notes, *run.warnings, *run.notes),
+        notes=(*base.notes, *run.notes),
+        warnings=run.warnings,
     )
 
 
@@ -167,6 +177,7 @@ class Search:
     measure: Callable[[Resize], tuple[Values, ...]]  # the scores of each window or document, each of shape (k,)
     sign: int  # 1 where less is better, and -1 where more is
     found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # what was tried and what it gave, in order
+    is_only: bool = False  # whether no other table takes what is chosen, whose typical rows would be others
 
     def run(self) -> Resize:
         """Return the best settings: sigma is chosen first, then the range that repeats, then the gain.
@@ -208,4 +219,5 @@ class Search:
         """Return settings in numbers; what is None the table says."""
         asked = self.typed.settings | {"sigma": sigma, "gain": gain}
         method, _ = choose_bands(self.table, self.rows, keep=self.typed.kept_first, **asked)
-        return replace(self.typed, method=method).with_settings(within=asked["within"])
+        found = replace(self.typed, method=method)
+        return found if self.is_only else found.with_settings(within=asked["within"])

@@ -19,7 +19,7 @@ from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, fitting_measures, plan_evaluation
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
-from ctxextend.held_out import shared, trained_texts
+from ctxextend.held_out import shared
 from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
@@ -35,11 +35,6 @@ from ctxextend.text_data import check_paths, path_names
 HELD_OUT = (
     "Methods are measured on windows held out of --data, about 5 % of it, and trained on the rest; name other text to "
     "measure on with --eval-data."
-)
-
-SEEN = (
-    "{} was trained on --data before, and other windows of it were held out: methods are measured on text that it has "
-    "seen. Name other text with --eval-data."
 )
 
 ALL = "all"  # every method of the registry with its defaults
@@ -287,9 +282,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     notes = base.notes if held_out is None else (*base.notes, HELD_OUT)
     run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
     if trainer and held_out is not None:
-        now = trained_texts([{**trainer.task.provenance, "text_field": evaluate.text_field}])
-        if any(base.trained_on.get(key, runs) != runs for key, runs in now.items()):
-            run.warnings += (SEEN.format(base.name),)
+        run.warnings += trainer.task.warnings
     if base.kind == ENCODER and run.retrieval is None:
         why = next(note for note in run.notes if note.startswith("Retrieval"))
         found = f"Encoders as {base.name} are ranked by the documents they find. {why}"

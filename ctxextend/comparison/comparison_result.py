@@ -137,6 +137,7 @@ class Calibration(Result, shows="method metric windows length"):
     length: int  # tokens of each, special tokens included
     seconds: float
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
     @property
     def is_loss(self) -> bool:

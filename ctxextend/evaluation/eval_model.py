@@ -130,6 +130,11 @@ class ModelFiles(OpenedModel):
         """The table's rows before position 0."""
         return self.rows - self.max_len
 
+    @property
+    def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:
+        """How it was trained on each text, as far as its recipe says so."""
+        return trained_texts(trainings(read_provenance(self.checkpoint)))
+
 
 @dataclass(frozen=True)
 class EvalModel:
@@ -144,8 +149,7 @@ class EvalModel:
     max_len: int  # tokens that it reads at once, special tokens included
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0  # rows of its table before position 0
-    # How it was trained on each text, as far as its recipe says so.
-    trained_on: Mapping[TextKey, Collection[TrainedText]] = field(default_factory=dict)
+    trained_on: Mapping[TextKey, Collection[TrainedText]] = field(default_factory=dict)  # as `ModelFiles`
 
     @property
     def max_text(self) -> int:
@@ -211,9 +215,8 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     notes, named = checkpoint.notes, checkpoint.model_class
     if kind == ENCODER and named is not None and named.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} holds no head of a {named}, so it is measured as an encoder.")
-    trained_on = trained_texts(trainings(read_provenance(checkpoint)))
     known = name, checkpoint.root, family, kind, loaded.model.to(place), files.tokenizer, files.max_len
-    return EvalModel(*known, notes, files.reserved_rows, trained_on)
+    return EvalModel(*known, notes, files.reserved_rows, files.trained_on)
 
 
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loaded]:

@@ -28,7 +28,16 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
-from ctxextend.held_out import Ids, fingerprint, held_out_windows, read_ids, split_documents, text_key
+from ctxextend.held_out import (
+    SEEN,
+    Ids,
+    fingerprint,
+    held_out_windows,
+    read_ids,
+    split_documents,
+    text_key,
+    trained_on,
+)
 from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
@@ -285,14 +294,9 @@ def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Itera
             texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * most)
             yield from held_out[source] if source in held_out else (_first_tokens(model, text, most) for text in texts)
 
-    def said(sources: Iterable[TextSource], then: str) -> list[str]:
-        names = [*map(str, sources)]
-        others = " and others" * (len(names) > 3)
-        return [f"{model.name} was trained on {', '.join(names[:3])}{others}{then}"] * bool(names)
-
-    seen_too = ", and no held-out part of that is known that is long enough: it looks better here than on new text. "
-    warnings = said(seen, f"{seen_too}Name other text with --data.")
-    return documents(), [*warnings, *said(held_out, f": it is measured on {tokens:,} tokens held out of that.")]
+    measured = f": it is measured on {tokens:,} tokens held out of that."
+    warnings = trained_on(model.name, seen, f"{SEEN} text with --data.")
+    return documents(), [*warnings, *trained_on(model.name, held_out, measured)]
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:

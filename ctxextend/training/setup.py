@@ -26,7 +26,7 @@ from ctxextend.evaluation.eval_model import (
     check_source,
     check_vocabulary,
 )
-from ctxextend.held_out import HeldOut, read_ids
+from ctxextend.held_out import SEEN, HeldOut, read_ids, text_key, trained_on
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.recipe import LEAST_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
@@ -76,6 +76,7 @@ class TrainingTask:
     provenance: Mapping[str, Any]
     begun_for: int  # the steps that were asked for first, before a resumed run asked for others
     rows: NDArray[np.bool_] | None = None  # which rows of the table are trained, shape (rows,); None is all
+    warnings: tuple[str, ...] = ()  # where the loss is measured on text that it was trained on before
 
     @property
     def span(self) -> int:
@@ -133,6 +134,8 @@ def open_task(
             staged.write_text(json.dumps(read), "utf-8")
     provenance = json.loads(noted.read_text("utf-8"))
     tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
+    before, measured = files.trained_on, provenance["eval_data" if others else "data"]
+    seen = [file for file in measured if text_key(file) in before]
     if others:
         check_enough(tokens, text_length, what="The text of --data")
         check_enough(others[0], text_length, what="The text of --eval-data")
@@ -142,10 +145,22 @@ def open_task(
         # Windows as long as the positions, where there are enough, serve `evaluate` at that length too.
         whole = span - special
         chosen = HeldOut.of(len(tokens), whole if len(tokens) >= 10 * whole else text_length)
+        # What was held out of this text before stays so: all else was trained on.
+        rules = {
+            rule and replace(rule, tokens=len(tokens)) if at == [file["first_token"], settings.text_field] else None
+            for file in seen
+            for rule, *at in before[text_key(file)]
+        }
+        match [*rules]:
+            case [HeldOut() as rule] if rule.window >= text_length and rule.spans[:1, 0].any():
+                chosen, seen = rule, []
         train, held_out = Text(tokens, chosen.trained_spans), Text(tokens, chosen.spans)
         provenance["held_out"] = asdict(chosen)
     begun_for = folder.begun_for or settings.steps
-    return TrainingTask(files, settings, devices, micro_batches, train, held_out, provenance, begun_for, rows)
+    warnings = trained_on(files.ref.source, (file["name"] for file in seen), f"{SEEN} text with --eval-data.")
+    return TrainingTask(
+        files, settings, devices, micro_batches, train, held_out, provenance, begun_for, rows, tuple(warnings)
+    )
 
 
 def read_table(opened: OpenedModel) -> NDArray[Any]:

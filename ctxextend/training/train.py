@@ -39,11 +39,27 @@ from ctxextend.plan.output_files import (
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
-from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_values, yaml_text
+from ctxextend.recipe_file import (
+    TABLE_KEYS,
+    Provenance,
+    find_base,
+    learned_before,
+    read_provenance,
+    recipe_values,
+    yaml_text,
+)
 from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
-from ctxextend.training.setup import Trainable, TrainingSetup, find_new_rows, open_task, read_table, set_up
+from ctxextend.training.setup import (
+    Trainable,
+    TrainingSetup,
+    TrainingTask,
+    find_new_rows,
+    open_task,
+    read_table,
+    set_up,
+)
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
 from ctxextend.version import __version__
@@ -169,7 +185,9 @@ def train_recipe(
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
         notes = source.checkpoint.source.notes if plan is None else ()
         notes += tuple(empty_files((*settings.data, *settings.eval_data)))
-        for text in (*notes, _summary(setup)):
+        notes += ("There is nothing to resume: the training begins at step 0.",) * (resume and folder.save is None)
+        early = (*task.warnings, *_untrained_rows(task, written))
+        for text in (*notes, *(f"Warning: {text}" for text in early), _summary(setup)):
             tell(text)
         if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
@@ -179,7 +197,7 @@ def train_recipe(
             result = run_training(setup, folder, progress, tell)
         begun_for = task.begun_for if task.begun_for != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
-        warnings += tuple(_warnings(settings, begun_for, result))
+        warnings += (*early, *_warnings(settings, begun_for, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)
         if devices.is_main_process:
             found, ref = source.checkpoint.source, recipe.checkpoint
@@ -206,6 +224,18 @@ def _summary(setup: TrainingSetup) -> str:
         f"{counted(settings.batch_size, 'sequence')} of {task.length:,} tokens, {task.micro_batches[0]} at once on "
         f"{counted(task.devices.num_processes, 'device')}, in {settings.precision}, lr {setup.lr:.3g}"
     )
+
+
+def _untrained_rows(task: TrainingTask, written: Provenance | None) -> Iterator[str]:
+    """Say which new rows no sequence reaches; where a training came before, they may be trained."""
+    files, span = task.files, task.span
+    if span < files.max_len and written and written.trainable is None:
+        learned = learned_before(written.chain, files.table, files.reserved_rows, files.rows)
+        if learned is not None and (left := int((~learned[span:]).sum())):
+            yield (
+                f"--seq-len {span} leaves {counted(left, 'new row')} from position {span} on untrained. Leave it out, "
+                f"or give --window {task.length} in its place, which trains at all positions."
+            )
 
 
 def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> Iterator[str]:
