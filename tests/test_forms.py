@@ -722,7 +722,7 @@ def test_resize_of_an_unknown_type_says_what_to_type(
 def test_evaluate_of_an_unknown_type_names_the_commands_that_take_a_table(tmp_path: Path) -> None:
     Path("text.txt").write_text("text " * 400)
     refused = invoke("evaluate", own(tmp_path / "mine", 16, max_len=16), "--data", "text.txt")
-    assert "(--config-key, --tensor: of ctxextend resize, inspect, verify.)" in refused.stderr
+    assert "(--config-key, --reserved-rows, --tensor: of ctxextend resize, inspect, verify.)" in refused.stderr
 
 
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
@@ -777,13 +777,51 @@ def test_resize_takes_an_unknown_type_for_a_family(make_pico: MakePico, tmp_path
     assert_refused(CtxextendError, "'my-gpt' is not in ctxextend's registry", source.folder)
     result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
     stated = json.loads((result.output / "config.json").read_text())
-    assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("my-gpt", NEW, NEW)
+    assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("gpt2", NEW, NEW)
+    assert (
+        "model_type my-gpt -> gpt2"
+        in invoke("resize", source.folder, "--to", NEW, "--model-type", "gpt2", "--dry-run").stdout
+    )
     assert set(result.plan.dropped) == set(masks)
     assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
     assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["model_type"] == "gpt2"
     again(result.output)
-    pico.edit_json(result.output / "config.json", model_type="gpt2")
+    assert verify(result.output)
     assert_same_outputs(old, source.load(result.output))
+    pico.edit_json(source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"})  # its own code reads that
+    assert not any(edit.key == "model_type" for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").edits)
+
+
+@pytest.mark.parametrize(("classes", "typed"), [(["RobertaForMaskedLM"], "mine"), (None, "robertta")])
+def test_resize_of_an_unknown_type_names_the_known_one_that_fits(
+    classes: list[str] | None, typed: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("roberta").folder
+    pico.edit_json(folder / "config.json", model_type=typed, architectures=classes)
+    refused = invoke("resize", folder, "--to", NEW)
+    assert "Did you mean roberta? Say which it is: " in refused.stderr
+    assert "--tensor" not in refused.stderr
+    assert invoke(*suggested(refused.stderr), "-o", "out").exit_code == 0
+    assert invoke("inspect", "out").exit_code == 0
+    assert pico.tensor_bytes(Path("out"))["roberta.embeddings.position_embeddings.weight"][1] == (NEW + 2, 8)
+
+
+def test_resize_of_an_unknown_type_states_the_rows_before_position_0(tmp_path: Path) -> None:
+    table = "net.embeddings.position_embeddings.weight"
+    plain = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16, max_len=16))
+    assert "Where rows come before position 0, state how many: --reserved-rows K. Say which" in plain
+    like = own(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
+    hint = assert_refused(CtxextendError, "mine", like)
+    assert hint.endswith(f"Say which it is: --tensor {table} --reserved-rows 2 --config-key max_len")
+    plan = plan_resize(like, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
+    assert (plan.max_len_before, plan.tables[0].rows_after) == (16, NEW + 2)
+
+
+def test_resize_of_a_config_without_a_type_goes_by_its_class(make_pico: MakePico) -> None:
+    for name in ("bert", "roberta"):
+        folder = make_pico(name, base=True).folder
+        pico.edit_json(folder / "config.json", model_type=None)
+        assert plan_resize(folder, to=NEW).family == name
 
 
 # The code that loads an output
@@ -834,7 +872,7 @@ def test_resize_tells_a_type_that_the_config_does_not_name_by_its_tensors(
     folder = without_type(source)
     monkeypatch.chdir(tmp_path)
     plan = plan_resize(folder, to=NEW)
-    assert f"config.json names no model_type; by its tensors it is {model_type}." in plan.notes
+    assert f"config.json names no model_type; it is taken for {model_type}." in plan.notes
     shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
     assert f"config.json: model_type unset -> {model_type} (transformers loads by it)" in shown
     output = plan.execute("longer").output
@@ -853,7 +891,8 @@ def test_resize_names_the_types_that_fit_a_config_without_one(make_pico: MakePic
     message = " ".join(done.stderr.split())
     assert re.search(r"config.json names no model_type; its tensors fit .*roberta, .*xlm-roberta", message)
     flags = ("--model-type", "roberta")
-    assert f"--to {NEW} -o out {flags[0]} " in message
+    assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
+    assert message.partition("fit ")[2].count(",") < 5
     assert invoke("resize", folder, "--to", NEW, "-o", "out", *flags).exit_code == 0
     assert json.loads(Path("out/config.json").read_text())["model_type"] == "roberta"
     assert verify("out", model_type="roberta")

@@ -159,7 +159,10 @@ def find_architecture(
 
 
 def fitting_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the types with a table that a model holds, as long as its config says, and whose `SIGNS` it shows."""
+    """Return the types with a table that a model holds, as long as its config says, and whose `SIGNS` it shows.
+
+    Where the config names the class of one of them, it alone is returned.
+    """
 
     def shows(sign: str, prefix: str) -> bool:
         word = sign.lstrip("!")
@@ -174,7 +177,10 @@ def fitting_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
                 held = [prefix for prefix in place.prefixes if shapes.get(prefix + place.table.name, ())[:1] == (rows,)]
                 if any(all(shows(sign, prefix) for sign in SIGNS.get(model_type, ())) for prefix in held):
                     found.append(model_type)
-    return list(dict.fromkeys(found))
+    classes = config.get("architectures")
+    stated = str(classes[0]) if isinstance(classes, list) and classes else ""
+    named = [name for name in found if re.match(rf"(?i:{re.sub('[-_]', '', name)})(?![a-z])", stated)]
+    return [max(named, key=len)] if named else list(dict.fromkeys(found))
 
 
 def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> UnsupportedModelError:

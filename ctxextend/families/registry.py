@@ -356,6 +356,9 @@ FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMIL
 # What tells types apart whose tables have one name, where a config names no type: beginnings of tensor names behind the
 # table's prefix, or keys of the config, that a type shows, or after "!" does not. No file is of gpt-sw3: all say gpt2.
 SIGNS: Mapping[str, tuple[str, ...]] = {
+    "albert": ("encoder.albert_layer_groups.",),
+    "distilbert": ("transformer.layer.0.",),
+    "mpnet": ("encoder.relative_attention_bias.",),
     "bert": ("embeddings.token_type_embeddings.", "encoder.layer.0.attention.output.LayerNorm.", "!attention_type"),
     "bert-generation": ("!embeddings.token_type_embeddings.",),
     "big_bird": ("attention_type",),

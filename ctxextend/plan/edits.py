@@ -12,6 +12,8 @@ from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, TableLocation, nested
+from ctxextend.families.registry import FAMILIES
+from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_rows, of_part
 from ctxextend.recipe import Resize
@@ -113,9 +115,11 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     """Return the edits of config.json and of the tokenizers' limits that go with the tables' new lengths."""
     checkpoint = model.checkpoint
     edits = list(_config_edits(checkpoint, model.architecture, tables)) if checkpoint.has_config else []
-    if edits and model.ref.tensor is None and checkpoint.config.get("model_type") is None:
+    stated, ref = checkpoint.config.get("model_type"), model.ref
+    is_unknown = stated not in (*FAMILIES, *POSITION_SCHEMES) and "auto_map" not in checkpoint.config
+    if edits and ref.tensor is None and (stated is None or (ref.model_type and is_unknown)):
         model_type = model.architecture.family.model_type
-        edits.append(Edit(checkpoint.config_file, ("model_type",), None, model_type, why="transformers loads by it"))
+        edits.append(Edit(checkpoint.config_file, ("model_type",), stated, model_type, why="transformers loads by it"))
     # A tokenizer's limits follow the first table that reads its texts.
     first = {location.tokenizer: name for location, name in reversed(model.tables) if location.tokenizer is not None}
     for table in tables:

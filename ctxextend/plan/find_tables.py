@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
 from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.errors import SAY_WHICH, CheckpointError, ResizeError, UnsupportedModelError
+from ctxextend.errors import SAY_WHICH, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
 from ctxextend.families.lookup import (
     FAMILIES_HINT,
     Architecture,
@@ -88,11 +88,12 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
         found = fitting_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
         if len(found) > 1:
-            what = f"{checkpoint.config_file} names no model_type; its tensors fit {', '.join(found)}."
-            raise CheckpointError(what, f"{SAY_WHICH}--model-type {found[0]}")
+            fitting = ", ".join(found[:MAX_SUGGESTIONS]) + " and others" * (len(found) > MAX_SUGGESTIONS)
+            what = f"{checkpoint.config_file} names no model_type; its tensors fit {fitting}."
+            raise CheckpointError(what, f"{SAY_WHICH}--model-type TYPE")
         if found:
             model_type, source = found[0], checkpoint.source
-            note = f"{checkpoint.config_file} names no model_type; by its tensors it is {model_type}."
+            note = f"{checkpoint.config_file} names no model_type; it is taken for {model_type}."
             checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
@@ -115,8 +116,15 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     if isinstance(model_type, str) and _is_unknown(model_type, config):
         message = f"The model type {model_type!r} is not in ctxextend's registry"
         message += f", but a part of this one is of a known type: {', '.join(parts)}." if parts else "."
-        none = f"It holds no tensor that looks like a position table. {FAMILIES_HINT}"
-        raise UnsupportedModelError(message, _suggestions(checkpoint) or none)
+        from difflib import get_close_matches  # at use: only errors need it
+
+        fitting = fitting_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
+        if near := fitting if len(fitting) == 1 else get_close_matches(model_type, fitting, 1):
+            hint = f"Did you mean {near[0]}? {SAY_WHICH}--model-type {near[0]}"
+        else:
+            none = f"It holds no tensor that looks like a position table. {FAMILIES_HINT}"
+            hint = f"{did_you_mean(model_type, FAMILIES)} {_suggestions(checkpoint) or none}".strip()
+        raise UnsupportedModelError(message, hint)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
     architecture = find_architecture(config, where, ref.model_type)
     return _in_adapter(checkpoint, architecture) if checkpoint.adapter_of else architecture
@@ -240,8 +248,14 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
         for *_, entry, key, reserved in found
     )
     *_, entry, key, reserved = found[0]
+    pad, then = checkpoint.config.get("pad_token_id"), ""
+    if not reserved and "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0:
+        # As RoBERTa has them: 514 rows are 512 positions behind that of the padding.
+        reserved = pad + 1 if (entry.shape[0] - pad - 1) % MAX_RESERVED_ROWS == 0 else 0
+        then = f"Rows before position 0: {reserved}, as pad_token_id {pad} suggests. " if reserved else ""
+    then = then or "Where rows come before position 0, state how many: --reserved-rows K. " * (not reserved)
     words = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})
-    return f"Tensors that may be its position table: {shown}. {SAY_WHICH}{shlex.join(words)}"
+    return f"Tensors that may be its position table: {shown}. {then}{SAY_WHICH}{shlex.join(words)}"
 
 
 def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
