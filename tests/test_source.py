@@ -93,6 +93,12 @@ def test_resolve_source_never_takes_a_folder_that_cannot_be_read_for_a_model_of_
         Path("owner").chmod(0o700)
 
 
+def test_resolve_source_names_the_output_after_a_link_as_it_was_typed(make_pico: MakePico) -> None:
+    Path("small").symlink_to(make_pico("gpt2").folder)
+    assert plan_resize("small", to=40).default_output == Path("small-40")
+    assert plan_resize("small/.", to=40).default_output == Path("small-40")
+
+
 def test_resolve_source_refuses_a_revision_where_there_are_none(make_pico: MakePico) -> None:
     for reference in (str(make_pico("gpt2").folder), "tiny-gpt2"):
         with pytest.raises(SourceError, match="--revision v2 has no meaning"):

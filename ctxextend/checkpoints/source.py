@@ -102,7 +102,9 @@ def _local(reference: str, path: Path, *, is_file: bool) -> Source:
         hint = f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}."
         raise SourceError(f"{reference} is no weights file that can be read.", hint)
     folder = (path.parent if is_file else path).resolve()
-    name, hub_id, revision, notes = folder.name or "model", None, None, tuple[str, ...]()
+    is_link = path.is_symlink() and not is_file  # then the output is named after the link, as it was typed
+    name, hub_id = (path if is_link else folder).name or "model", None
+    revision, notes = None, tuple[str, ...]()
     if is_file and path.stem not in PLAIN_STEMS and not (folder / "config.json").is_file():
         name = path.stem
     cached = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
