@@ -324,7 +324,7 @@ def test_inspect_of_an_unknown_type_advises_flags_that_serve(make_pico: MakePico
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", model_type="oddgpt")
     advice = refusal(source).splitlines()[-1]
-    flags = f"--tensor {WPE} --config-key n_positions"
+    flags = "--model-type gpt2"
     assert advice.endswith(f" inspect {source} {flags}")
     assert run(source, *flags.split()).exit_code == 0
 

@@ -181,7 +181,7 @@ def test_verify_takes_a_table_described_by_hand(make_pico: MakePico, tmp_path: P
     by_hand: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
     out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
     assert passed(verify(out, source, **by_hand))
-    with pytest.raises(UnsupportedModelError, match="--tensor transformer.wpe.weight"):
+    with pytest.raises(UnsupportedModelError, match="--model-type gpt2"):
         verify(out, source)
 
 
