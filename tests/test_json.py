@@ -54,7 +54,7 @@ REFUSED = {
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
     "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
-    "recipes no-such": 1,
+    "recipes no-such": 2,
     "families llama": 1,
 }
 
