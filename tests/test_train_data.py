@@ -74,6 +74,21 @@ def test_windows_to_measure_on_follow_each_other_between_special_tokens_that_are
     assert {values.dtype for values in windows[0].values()} == {torch.int64}
 
 
+@pytest.mark.parametrize("count", [2, 7, 20])
+def test_windows_to_measure_on_are_spread_over_all_parts_of_a_text(count: int) -> None:
+    parts = Text(counted(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
+    firsts = [
+        int(window["input_ids"][0]) for window in read(SequenceDataset(parts, plain(10, 40), count, shuffled=False))
+    ]
+    assert (len({*firsts}), firsts[0], firsts[-1]) == (count, 0, 990)
+    per_part = np.bincount(np.array(firsts) // 400, minlength=3)
+    assert per_part.max() - per_part.min() <= 2 if count > 2 else per_part.tolist() == [1, 0, 1]
+    few = SequenceDataset(parts, plain(10, 40), 1000, shuffled=False)
+    assert [int(window["input_ids"][0]) for window in read(few)] == [
+        part + at for part in (0, 400, 800) for at in range(0, 200, 10)
+    ]
+
+
 @given(cuts(), st.integers(1, 120), st.booleans())
 def test_a_window_depends_on_the_seed_and_its_number_alone(cut: SequenceSettings, more: int, shuffled: bool) -> None:
     one, other = (SequenceDataset(whole(cut.text_length + more), cut, 12, shuffled=shuffled) for _ in range(2))

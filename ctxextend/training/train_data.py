@@ -135,7 +135,7 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Sequences cut from the parts of a text, by number; none lies in two parts.
 
     For training, `count` are shuffled: each epoch cuts each part from another first token and draws the order of all;
-    for evaluation they follow each other from the first token of each part, at most `count`.
+    for evaluation they follow each other from the first token of each part, `count` of them, evenly spread, at most.
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, count: int, *, shuffled: bool) -> None:
@@ -207,5 +207,6 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
             firsts = self.spans[:, 0] + draw.integers(self.slack + 1)
             pairs = np.stack([firsts, self.spans[:, 1]], axis=1).repeat(self.sequences, axis=0)
             pairs[:, 0] += np.concatenate([np.arange(n) for n in self.sequences]) * self.settings.text_length
-            self._drawn = number, draw.permutation(pairs) if self.shuffled else pairs
+            spread = np.linspace(0, self.epoch - 1, self.count).round().astype(np.int64)
+            self._drawn = number, draw.permutation(pairs) if self.shuffled else pairs[spread]
         return self._drawn[1]
