@@ -122,7 +122,9 @@ def shipped_recipes() -> dict[str, Path]:
     """Return the files of the recipes that ship with the package, by name."""
     here = Path(__file__).resolve().parent
     folder = here / "recipes"  # in a wheel; a checkout has it beside the package
-    folder = folder if folder.is_dir() else here.parent / "recipes"
+    project = here.parent / "pyproject.toml"
+    if not folder.is_dir() and project.is_file() and 'name = "ctxextend"' in project.read_text("utf-8"):
+        folder = here.parent / "recipes"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -150,7 +152,7 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
         if read and (section := key.partition(".")[0]) in SECTIONS:
             entries.setdefault(section, Entry({}, 0, flag))
         entries |= read
-        if key in KEYS and KEYS[key].kind is CheckpointRef:
+        if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
             entries.pop("provenance", None)  # it is of another checkpoint
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
     faults += [entry.fault(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
@@ -267,10 +269,10 @@ def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> 
 def _read_path(folder: Path, text: str, is_model: bool) -> str:
     """Return a path that counts from a recipe's folder as one that counts from the current folder."""
     path = os.path.normpath(Path(os.path.realpath(folder), text))
-    if not text or _is_name(text, is_model, path) or text.startswith(("~", os.sep)):
-        return text
-    near = os.path.relpath(path)
-    return path if near.startswith(os.pardir) else f".{os.sep}{near}" if is_model else near
+    if not text or _is_name(text, is_model, path) or text.startswith("~") or Path(text).is_absolute():
+        return os.path.expanduser(text)  # noqa: PTH111 - never raises
+    near = _relative(path, os.curdir)
+    return path if near.startswith(os.pardir) else near if is_model else near.removeprefix("./")
 
 
 def _written_path(folder: Path, text: str, is_model: bool) -> str:
@@ -279,8 +281,16 @@ def _written_path(folder: Path, text: str, is_model: bool) -> str:
     if _is_name(text, is_model, path):
         return text
     above, name = os.path.split(path)
-    near = os.path.relpath(Path(os.path.realpath(above), name), os.path.realpath(folder))
-    return near if near.startswith(os.pardir) else f".{os.sep}{near}"
+    return _relative(os.path.join(os.path.realpath(above), name), os.path.realpath(folder))  # noqa: PTH118
+
+
+def _relative(path: str, folder: str) -> str:
+    """Return a path that counts from a folder, with ``/``; the whole path where it is on another drive of Windows."""
+    try:
+        near = os.path.relpath(path, folder).replace(os.sep, "/")
+    except ValueError:
+        return path.replace(os.sep, "/")
+    return near if near.startswith(os.pardir) else f"./{near}"
 
 
 def without_folders(text: str) -> str:

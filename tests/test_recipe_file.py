@@ -1,5 +1,7 @@
+import ntpath
 import re
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctxextend import recipe_file
 from ctxextend.errors import RecipeError
 from ctxextend.recipe import MOST, CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import (
@@ -232,3 +235,43 @@ def test_parse_provenance_refuses_recipes_that_hold_each_other_without_end() -> 
     text = "{source: a, resize: {to: 2}, provenance: {source_recipe: " * 17 + "null" + "}}" * 17
     with pytest.raises(RecipeError, match="more than 16 recipes"):
         parse_provenance(text, "ctxextend.yaml")
+
+
+def test_parse_recipe_keeps_the_provenance_where_another_tokenizer_is_set() -> None:
+    text = "source: a\nresize: {to: 2}\nprovenance: {method: copy}\n"
+    assert parse_recipe(text, "it", ["tokenizer=b"]).provenance == {"method": "copy"}
+    assert parse_recipe(text, "it", ["source=b"]).provenance == {}
+
+
+def test_parse_recipe_reads_paths_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = "source: ~/a\ntokenizer: ~/b\nevaluate: {data: [~/c.txt, d.txt]}\n"
+    recipe = parse_recipe(text, "it", folder=Path.cwd()).recipe
+    assert recipe.checkpoint == CheckpointRef(f"{tmp_path}/a", tokenizer=f"{tmp_path}/b")
+    assert recipe.evaluate == Evaluate((f"{tmp_path}/c.txt", "d.txt"))
+
+
+def test_recipes_hold_paths_of_windows_with_slashes_and_across_drives(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = SimpleNamespace(path=ntpath, sep="\\", curdir=".", pardir="..")
+    monkeypatch.setattr(recipe_file, "os", windows)
+    monkeypatch.setattr(recipe_file, "Path", PureWindowsPath)
+    values = {"source": r"D:\models\a", "tokenizer": r"C:\out\b\c", "evaluate": {"data": [r"C:\texts\d.txt"]}}
+    folder: Any = PureWindowsPath(r"C:\out\e")
+    text = yaml_text(values, folder)
+    assert yaml.safe_load(text) == {
+        **{"source": "D:/models/a", "tokenizer": "../b/c"},
+        "evaluate": {"data": ["../../texts/d.txt"]},
+    }
+    recipe = parse_recipe(text, "it", folder=folder).recipe  # the current folder is on none of these drives
+    assert recipe.checkpoint == CheckpointRef("D:/models/a", tokenizer="C:/out/b/c")
+
+
+def test_shipped_recipes_are_none_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe_file, "__file__", str(tmp_path / "ctxextend" / "recipe_file.py"))
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "soup.yaml").write_text("soup: hot\n")
+    assert recipe_file.shipped_recipes() == {}
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "soup"\n')
+    assert recipe_file.shipped_recipes() == {}
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "ctxextend"\n')
+    assert list(recipe_file.shipped_recipes()) == ["soup"]
