@@ -3,10 +3,11 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple, get_args, get_origin
 
 import numpy as np
@@ -14,6 +15,7 @@ import yaml
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import edit, load_object, read_text
 from ctxextend.checkpoints.source import HUB_ID
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe import HUB, RECIPE_FILE, TRAINABLE, CheckpointRef, Evaluate, Recipe, Resize, Train
@@ -27,6 +29,8 @@ TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 MACHINE_KEYS = ("device", "threads")  # keys that belong to the machine of a run: no recipe that is written has them
 # Keys of paths, and whether each may also name a bundled checkpoint or a model of the Hub.
 PATH_KEYS = {"source": True, "tokenizer": True, "base": True, "data": False, "eval_data": False, "output": False}
+# How the keys of configs end that hold the path of what was loaded.
+CONFIG_PATHS = ("name_or_path", "tokenizer_file", "special_tokens_map_file")
 # What a value is called, by its type.
 KINDS: dict[Any, str] = {
     **{str: "text", int: "a whole number", float: "a number", bool: "true or false"},
@@ -297,6 +301,29 @@ def without_folders(text: str) -> str:
     """Return a recipe's YAML with the last component alone of every local path."""
     values = yaml.safe_load(text)
     return yaml_text(map_paths(values, lambda path, is_m: path if _is_name(path, is_m) else f"./{Path(path).name}"))
+
+
+def texts_without_folders(folder: Path) -> dict[str, bytes]:
+    """Return those of an output's recipe and configs that hold local paths, with their last components alone."""
+    texts, recipe = dict[str, str](), (folder / RECIPE_FILE).read_text("utf-8")
+    for path in sorted(folder.rglob("*config*.json")):
+        with suppress(CheckpointError):  # no JSON object, so that no program finds a path in it
+            if changes := dict(_local_paths(load_object(path))):
+                texts[path.relative_to(folder).as_posix()] = edit(read_text(path), changes)
+    if (shared := without_folders(recipe)) != recipe:
+        texts[RECIPE_FILE] = shared
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def _local_paths(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield where a config, or one nested in it, holds a local path, and the last component of that."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _local_paths(value, (*above, key))
+        elif isinstance(value, str) and key.endswith(CONFIG_PATHS) and not HUB_ID.fullmatch(value):
+            name = PureWindowsPath(value).name  # it takes separators of all systems
+            if name not in ("", value) and "://" not in value:
+                yield (*above, key), name
 
 
 def _is_name(text: str, is_model: bool, path: str = "") -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ctxextend.errors import CtxextendError, OutputError, SourceError
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
+LOGS = "runs"  # a folder of what other programs log of a training: paths and names of the machine
 AGAIN = "Run the same command again (files that were fetched whole are kept)"
 FAILED = "{id} could not be fetched from the Hub: "
 # What went wrong, and what to do next, by the name of the error or by the answer's status; the first that fits holds.
@@ -97,11 +98,12 @@ def fetch(
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
-    """Upload a folder, with `texts` in place of its files, to a model repository that may be new; return its URL."""
+    """Upload a folder but `LOGS`, with `texts` in place of its files, to a repository, perhaps new; return its URL."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    added = [CommitOperationAdd(name, texts.get(name, folder / name)) for name in names]
+    shared = (name for name in names if not name.startswith(f"{LOGS}/"))
+    added = [CommitOperationAdd(name, texts.get(name, folder / name)) for name in shared]
     try:
         repo = HfApi().create_repo(repo_id, exist_ok=True)
         with warnings.catch_warnings():

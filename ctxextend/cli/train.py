@@ -82,14 +82,17 @@ def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
     """Upload an output, where a repository was named, with names in the place of local paths; return its URL."""
     if repo is None or folder is None or sink.silent:
         return {}
-    from ctxextend.checkpoints.hub import push_folder
+    from ctxextend.checkpoints.hub import LOGS, push_folder
     from ctxextend.recipe import RECIPE_FILE
-    from ctxextend.recipe_file import without_folders
+    from ctxextend.recipe_file import texts_without_folders
 
-    text = (folder / RECIPE_FILE).read_text("utf-8")
-    if (shared := without_folders(text)) != text:
-        sink.note(f"{RECIPE_FILE} is uploaded with names in place of local paths; its fingerprints stay.")
-    url = push_folder(folder, repo, {RECIPE_FILE: shared.encode()})
+    texts = texts_without_folders(folder)
+    for name in texts:
+        kept = "; its fingerprints stay" if name == RECIPE_FILE else ""
+        sink.note(f"{name} is uploaded with names in place of local paths{kept}.")
+    if (folder / LOGS).is_dir():
+        sink.note(f"{LOGS}/ is not uploaded: its logs name this machine and its folders.")
+    url = push_folder(folder, repo, texts)
     sink.note(f"pushed to {url}")
     return {"pushed_to": url}
 

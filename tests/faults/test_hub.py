@@ -3,10 +3,13 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from huggingface_hub import close_session
+from transformers import TrainerCallback
+from transformers.integrations import integration_utils
 
 from ctxextend import SourceError
 from ctxextend.checkpoints.source import resolve_source
@@ -123,6 +126,19 @@ def test_resolve_source_says_that_an_answer_is_not_the_hubs(hub: Hub, repo: Repo
 # ---- uploads
 
 
+class Show(TrainerCallback):
+    """What tensorboard would do."""
+
+    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
+        folder = Path(args.output_dir) / "runs" / "now"
+        folder.mkdir(parents=True)
+        (folder / "events").write_text(str(Path(args.output_dir).resolve()))
+
+
+def edit_config(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=1))
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("command", ["resize", "train", "run"])
 def test_push_to_hub_uploads_the_output_without_local_paths(
@@ -150,6 +166,31 @@ def test_push_to_hub_uploads_the_output_without_local_paths(
     assert pushed["provenance"] == written["provenance"]
     assert "train" not in pushed or pushed["train"]["data"] == ["./book.txt"]
     assert hub.tokens[-1] == f"Bearer {TOKEN}"
+
+
+def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Show)
+    source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), tmp_path / "alice" / "book.txt"
+    book.write_text(text_of([(7 * i * i + i // 5) % 27 for i in range(2_000)]))
+    home = str(tmp_path / "alice")
+    edit_config(source / "config.json", _name_or_path=f"{home}/a", part={"_name_or_path": f"{home}/b/", "n": 1})
+    names = {"name_or_path": "owner/name", "special_tokens_map_file": f"C:\\{home}\\map.json", "vocab_file": None}
+    edit_config(source / "tokenizer_config.json", **names)
+    flags = ["--steps", 1, "--report-to", "tensorboard", "-o", "out", "--push-to-hub", "owner/long"]
+    done = invoke("train", source, "--data", book, *flags)
+    assert done.exit_code == 0, done.stderr
+    assert "runs/ is not uploaded: its logs name this machine and its folders." in done.stderr
+    for name in ("config.json", "tokenizer_config.json"):
+        assert f"{name} is uploaded with names in place of local paths." in done.stderr
+    here, there = pico.contents(Path("out")), hub.repos["owner/long"].files
+    assert here.keys() - there.keys() == {"runs/now/events"}
+    assert not [name for name, data in there.items() if str(tmp_path).encode() in data]
+    expected = here["config.json"].replace(f"{home}/a".encode(), b"a").replace(f"{home}/b/".encode(), b"b")
+    assert there["config.json"] == expected != here["config.json"]
+    pushed = json.loads(there["tokenizer_config.json"])
+    assert (pushed["name_or_path"], pushed["special_tokens_map_file"]) == ("owner/name", "map.json")
 
 
 def test_push_to_hub_says_the_url_in_json_and_leaves_a_recipe_without_paths_as_it_is(hub: Hub) -> None:
