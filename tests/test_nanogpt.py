@@ -293,3 +293,26 @@ def test_read_characters_refuses_what_is_no_vocabulary_and_runs_nothing(content:
     with pytest.raises(CheckpointError, match="holds no vocabulary of characters"):
         read_characters(tmp_path / "meta.pkl")
     assert not Path("pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"Nr" + (400_000_000).to_bytes(4, "little") + b".", "it asks for memory that 7 bytes cannot need"),
+        (b"Np400000000\n.", "it asks for memory that 13 bytes cannot need"),
+        (b"Nq\xff.", "it asks for memory that 4 bytes cannot need"),
+        (b"N" * 4_000_001, "it is larger than 4,000,000 bytes"),
+    ],
+)
+def test_read_characters_refuses_small_files_that_need_much_memory(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "meta.pkl").write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"holds no vocabulary of characters: UnpicklingError: {said}"):
+        read_characters(tmp_path / "meta.pkl")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_read_characters_reads_every_protocol_and_many_characters(protocol: int, tmp_path: Path) -> None:
+    ids = {chr(0x4E00 + number): number for number in range(2000)}
+    meta = {"vocab_size": len(ids), "itos": {number: char for char, number in ids.items()}, "stoi": ids}
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(meta, protocol))
+    assert read_characters(tmp_path / "meta.pkl") == ids

@@ -4,6 +4,7 @@ Source: https://github.com/karpathy/nanoGPT, model.py; its `from_pretrained` goe
 """
 
 import io
+import pickletools
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ BLOCK = {
 }
 LENGTHS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 END_OF_TEXT = 50256  # the end of text in GPT-2's vocabulary, which nanoGPT pads to 50,304
-MAX_VOCABULARY = 10_000_000  # far more than the characters of any script need
+MAX_VOCABULARY = 4_000_000  # bytes; more than all characters of Unicode need
 
 
 class PlainUnpickler(Unpickler):
@@ -48,7 +49,13 @@ def read_characters(path: Path) -> dict[str, int]:
     """Return the ids of characters in a ``meta.pkl`` of nanoGPT, as its data/shakespeare_char/prepare.py writes it."""
     try:
         with open_source(path) as file:
-            found = dict(PlainUnpickler(io.BytesIO(file.read(MAX_VOCABULARY))).load()["stoi"])
+            content = file.read(MAX_VOCABULARY + 1)
+        if len(content) > MAX_VOCABULARY:
+            raise UnpicklingError(f"it is larger than {MAX_VOCABULARY:,} bytes")
+        for opcode, number, _ in pickletools.genops(content):  # the unpickler takes memory up to any such number
+            if opcode.name.endswith("PUT") and (number or 0) > len(content):
+                raise UnpicklingError(f"it asks for memory that {len(content):,} bytes cannot need")
+        found = dict(PlainUnpickler(io.BytesIO(content)).load()["stoi"])
         if not found or not all(type(key) is str and type(value) is int for key, value in found.items()):
             raise UnpicklingError("its stoi has no number for each character")
     except Exception as error:  # a damaged pickle can raise anything
