@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate
 
+ONE_WINDOW = "on one window, so it may be chance"
+
 
 @dataclass(frozen=True)
 class NumberFormat:
@@ -54,7 +56,7 @@ class NumberFormat:
             return f"not comparable with {other}: a loss is not finite"
         if change.sign is None:
             which = "lower" if change.mean < 0 else "higher"
-            return f"{which} in loss than {other} by {amount} nats/token, on one window, so it may be chance"
+            return f"{which} in loss than {other} by {amount} nats/token, {ONE_WINDOW}"
         if change.sign == 0:
             return f"tied with {other} ({self.change(change)} nats/token)"
         return f"{'better' if change.mean < 0 else 'worse'} than {other} by {amount} nats/token"

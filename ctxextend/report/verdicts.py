@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Evaluation
-from ctxextend.report.numbers import NumberFormat
+from ctxextend.report.numbers import ONE_WINDOW, NumberFormat
 
 
 def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
@@ -19,7 +19,9 @@ def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
         better, points = 1, numbers.percent(change, signed=True)
         amount = f"recall@1 {points} points at {retrieval.length:,} vs. {found.base_max_len or 0:,}"
     if change is not None and math.isfinite(change.mean):
-        effect = {better: "helps", -better: "hurts"}.get(change.sign or 0, "neither helps nor hurts measurably")
+        if change.sign is None:
+            return f"Longer context gives {amount}, {ONE_WINDOW}."
+        effect = {better: "helps", -better: "hurts"}.get(change.sign, "neither helps nor hurts measurably")
         return f"Longer context {effect}: {amount}."
     if found.positions and MODEL in found.positions.losses:
         loss = found.positions.losses[MODEL]
