@@ -99,6 +99,35 @@ def test_register_method_refuses_its_own_name_again() -> None:
         ctxextend.register_method("fade", fade)
 
 
+@pytest.mark.parametrize("default", [True, False, "a,b", " a", "a\n"])
+def test_register_method_refuses_a_default_that_cannot_be_typed(default: Any) -> None:
+    def own(rows: Any, length: int, *, mode: Any = default) -> Any:
+        return np.resize(rows, (length, rows.shape[1]))
+
+    with pytest.raises(ResizeError, match=r"Method own: mode=.* can be no setting\. Use 0 or 1 for a bool"):
+        ctxextend.register_method("own", own)
+    assert "own" not in METHODS
+
+
+def test_register_method_is_given_text_settings_as_they_are_typed() -> None:
+    seen = list[str]()
+
+    def own(rows: Any, length: int, *, mode: str = "v1.0", power: float = 1.0) -> Any:
+        seen.append(f"{mode} {power}")
+        return np.resize(rows, (length, rows.shape[1]))
+
+    ctxextend.register_method("own", own)
+    try:
+        ctxextend.resize("tiny-gpt2", 256, "own", output="out")
+        recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
+        assert recipe["resize"]["method"] == "own:mode=v1.0,power=1"
+        ctxextend.resize("tiny-gpt2", 256, "own:mode=v2.0,power=2.0", output="other")
+        assert {*seen} == {"v1.0 1.0", "v2.0 2.0"}
+        assert ctxextend.verify("other").passed
+    finally:
+        METHODS.pop("own")
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [

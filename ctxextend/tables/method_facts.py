@@ -53,7 +53,8 @@ def method_text(name: str, settings: Mapping[str, Any]) -> str:
     """Return a method as it is typed, ``bands:sigma=4,gain=1.2``, bit for bit, without settings that are None."""
 
     def text(value: Any) -> str:
-        return ":".join(map(str, value)) if isinstance(value, tuple) else str(value).removesuffix(".0")
+        whole = isinstance(value, float) and value.is_integer()
+        return ":".join(map(str, value)) if isinstance(value, tuple) else str(value).removesuffix(".0" if whole else "")
 
     given = [f"{key.replace('_', '-')}={text(value)}" for key, value in settings.items() if value is not None]
     return f"{name}:{','.join(given)}" if given else name

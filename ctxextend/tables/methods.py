@@ -368,14 +368,20 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         function: Called with the learned rows, shape (n, d), float64, a copy, without reserved rows and those that
             ``keep_first`` and ``drop_last`` leave out, and with the number of rows wanted, m > n. It returns them all,
             shape (m, d), finite; they are cast to the table's dtype once. Its keyword-only arguments are its settings,
-            if their defaults are int, float or str.
+            if their defaults are int, float or str; text without commas and without space around it.
 
     Raises:
-        ResizeError: There is a method of that name, or it can be none. Where the method is used: what the function
-            returns has another shape, or is not finite.
+        ResizeError: There is a method of that name, or it can be none; a default is a bool, or text that no setting
+            can be. Where the method is used: what the function returns has another shape, or is not finite.
     """
     if name in (*METHODS, TRUNCATE, "all") or not re.fullmatch("[a-z][a-z0-9_-]*", name):
         raise ResizeError(f"{name!r} is a method's name already, or can be none.", "Use another, such as my-method.")
+
+    named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    for one in named:
+        if isinstance(one.default, bool) or (isinstance(one.default, str) and re.search(r"^\s|,|\s$", one.default)):
+            hint = "Use 0 or 1 for a bool, and text without commas and without space around it."
+            raise ResizeError(f"Method {name}: {one.name}={one.default!r} can be no setting.", hint)
 
     def checked(table: Rows, rows: int, **settings: Any) -> Rows:
         made = np.asarray(function(table, rows, **settings), np.float64)
@@ -388,8 +394,8 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
     kinds = {int: "a whole number", float: "a number", str: "text"}
     settings = {
         one.name: Setting("of your function", kinds[type(one.default)], one.default, type(one.default))
-        for one in inspect.signature(function).parameters.values()
-        if one.kind is one.KEYWORD_ONLY and type(one.default) in kinds
+        for one in named
+        if type(one.default) in kinds
     }
     METHODS[name] = Method(
         name=name,
