@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
@@ -104,11 +104,14 @@ REF_KEYS = tuple(known.name for known in fields(CheckpointRef) if known.name != 
 
 
 def split_ref(reference: str | os.PathLike[str], settings: Mapping[str, Any]) -> tuple[CheckpointRef, dict[str, Any]]:
-    """Return the checkpoint that a call names, and its other settings: lists as tuples, paths as text."""
+    """Return the checkpoint that a call names, and its other settings: paths as text, lists as tuples."""
     ref = CheckpointRef(os.fspath(reference), **{key: value for key, value in settings.items() if key in REF_KEYS})
     others = {key: value for key, value in settings.items() if key not in REF_KEYS}
-    others = {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
-    return ref, {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in others.items()}
+    others = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in others.items()}
+    # One value is taken for a list of one where settings hold several.
+    several = {known.name for kind in (Evaluate, Train) for known in fields(kind) if get_origin(known.type) is tuple}
+    others |= {key: (others[key],) for key in several & others.keys() if isinstance(others[key], str | int)}
+    return ref, {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
 
 
 def takes(*kinds: type, without: Collection[str] = ()) -> Callable[[Function], Function]:

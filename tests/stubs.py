@@ -24,9 +24,9 @@ def stub() -> str:
     imports, functions = set[str](), []
 
     def written(annotation: Any) -> str:
-        """An annotation; sequences of any kind are taken where settings hold tuples."""
+        """An annotation; one value and sequences of any kind are taken where settings hold tuples."""
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-        text = TUPLE.sub(r"collections.abc.Sequence[\1]", text)
+        text = TUPLE.sub(r"\1 | collections.abc.Sequence[\1]", text)
         for module, name in QUALIFIED.findall(text):
             imports.add(f"from {module[:-1]} import {name}")
         return QUALIFIED.sub(r"\2", text)

@@ -49,6 +49,24 @@ def test_wrong_keyword_is_a_type_error_with_its_name(call: Callable[[dict[str, A
         call({"lenght": 3})
 
 
+@pytest.mark.parametrize(
+    "name", ["save", "base", "dtype", "eval_every", "save_every", "report_to", "copy_code", "no_base"]
+)
+def test_compare_takes_no_keyword_that_its_trainings_do_not_follow(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^compare\(\) got an unexpected keyword argument '{name}'"):
+        ctxextend.compare("tiny-gpt2", 256, "book.txt", steps=2, **{name: "best"})  # type: ignore[arg-type]
+
+
+def test_single_values_are_taken_where_settings_hold_several() -> None:
+    write_book()
+    found = ctxextend.evaluate("tiny-gpt2", "book.txt", measure="context", length=64, tokens=512)
+    several = ctxextend.evaluate("tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512)
+    assert found.contexts is not None
+    assert found == several
+    compared = ctxextend.compare("tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512)
+    assert [row.method for row in compared.rows] == ["copy"]
+
+
 def test_results_are_equal_where_what_they_say_is() -> None:
     plans = [ctxextend.plan_resize("tiny-gpt2", to) for to in (256, 256, 512)]
     inspected = [ctxextend.inspect("tiny-gpt2") for _ in range(2)]

@@ -42,6 +42,7 @@ ALL = "all"  # every method of the registry with its defaults
 # Flags of a measurement, and those of them that a training has too.
 MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
 COMMON = ("precision", "seed", "text_field", "device", "threads")
+OF_OUTPUT = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code")  # what no training in memory has
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
@@ -52,13 +53,13 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
-@takes(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, "no_base"))
+@takes(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OF_OUTPUT, "base", "no_base"))
 def compare(
     reference: str | os.PathLike[str],
     to: int | str,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    methods: Sequence[str] = (),
+    methods: str | Sequence[str] = (),
     steps: int = 0,
     progress: Progress = no_progress,
     **settings: Any,
@@ -80,7 +81,8 @@ def compare(
         steps: Optimizer steps of training; 0 for none.
         progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, those of
-            `Train` too, ``eval_data`` being what is measured on; and ``revision``, … as in `plan_resize`.
+            `Train` too that serve no output, ``eval_data`` being what is measured on; and ``revision``, … as in
+            `plan_resize`.
 
     Raises:
         CtxextendError: As `evaluate` and `train`; a method that was named cannot be, or `eval_data` is trained on too.
@@ -88,6 +90,7 @@ def compare(
     """
     ref, settings = split_ref(reference, settings)
     settings["eval_data"] = path_names(settings.get("eval_data") or ())
+    methods = (methods,) if isinstance(methods, str) else methods
     asked = Compare.from_flags(to, path_names(data), methods, steps, **settings)
     return compare_model(open_model(ref), asked, progress)
 
