@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ctxextend.checkpoints.atomic_output import locked
 from ctxextend.training.train import train as train_in_python
@@ -70,6 +71,18 @@ def test_train_saves_at_ctrl_c_and_goes_on_as_if_never_stopped(gpt2: Path, unbro
     assert log_of(Path("out")) == log_of(unbroken)
     assert Path("out/model.safetensors").read_bytes() == (unbroken / "model.safetensors").read_bytes()
     assert not Path("out.training").exists()
+
+
+def test_train_does_not_resume_on_a_source_whose_other_weights_changed(gpt2: Path) -> None:
+    source = Path(shutil.copytree(gpt2, "source"))
+    begin_and_stop(source, "--trainable", "positions")
+    weights = load_file(source / "model.safetensors")
+    weights["transformer.ln_f.weight"][0] += 1
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    refused = begin(source, "--resume", "--trainable", "positions")
+    assert refused.exit_code == 1
+    assert "holds the saves of another run: fingerprint of all weights was" in " ".join(refused.stderr.split())
+    assert begin(source, "--force", "--trainable", "positions").exit_code == 0
 
 
 def test_train_with_resume_says_that_there_is_nothing_to_resume(gpt2: Path) -> None:

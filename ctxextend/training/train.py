@@ -161,6 +161,7 @@ def train_recipe(
                 values = {name: asdict(section) for name, section in sections.items() if section is not None}
                 asked = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
                 asked[f"sha256 of {source.tables[0].name}"] = sha256
+                asked["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
                 folder = stack.enter_context(open_run_folder(path, asked, resume=resume, force=force))
                 if folder.save is None:
                     for paths in filter(None, (settings.data, settings.eval_data)):

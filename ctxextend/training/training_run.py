@@ -1,7 +1,7 @@
 """A training run: its result, its interruption, and the folder beside its output by which it can be resumed.
 
 NAME.training/
-  run.json         the settings of the run, and the hash of its source's table
+  run.json         the settings of the run, and the hashes of its source's table and of all its weights
   resized/         the resized checkpoint, if the run resizes first
   data.bin         the text as tokens; eval_data.bin that of --eval-data
   texts.json       the files that both are of
