@@ -241,12 +241,14 @@ def _untrained_rows(task: TrainingTask, written: Provenance | None) -> Iterator[
 
 def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> Iterator[str]:
     if not result.best_step or result.loss_last > result.loss_before:
-        best = f"It was best at step {result.best_step}: {result.loss_best:.4f}"
-        best = best if result.best_step else "No measured step is better than the start"
+        what, best = "Training did not lower the held-out loss", ""
+        if result.best_step:
+            what = f"The held-out loss rose after step {result.best_step}"
+            best = f", {result.loss_best:.4f} after step {result.best_step}"
         written = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
         yield (
-            f"Training did not lower the held-out loss: {result.loss_before:.4f} at the start, {result.loss_last:.4f} "
-            f"after step {result.steps}. {best}; the {written} are written. Try a lower --lr than {result.lr:.3g}."
+            f"{what}: {result.loss_before:.4f} at the start{best}, {result.loss_last:.4f} after step {result.steps}. "
+            f"The {written} are written. Try a lower --lr than {result.lr:.3g}."
         )
     if settings.eval_data and (both := shared(settings.eval_data, settings.data)):
         names = ", ".join(map(str, both[:3]))
