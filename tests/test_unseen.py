@@ -72,6 +72,18 @@ def test_evaluate_warns_of_text_that_was_trained_on_where_nothing_was_held_out(s
     assert not any("trained on" in warning for warning in evaluated("trained", "other.txt").warnings)
 
 
+def test_evaluate_with_another_tokenizer_warns_of_text_that_was_trained_on(source: Path) -> None:
+    train(source, "trained")
+    shutil.copytree(source, "other")
+    (warning,) = evaluated("trained", "book.txt", tokenizer="other").warnings
+    assert warning.startswith("trained was trained on book.txt, and no held-out part of that is known")
+    train(source, "named", "--tokenizer", "other")
+    for known in ("./other", str(Path("other").absolute()), None):
+        (warning,) = evaluated("named", "book.txt", tokenizer=known).warnings
+        assert warning == "named was trained on book.txt: it is measured on 128 tokens held out of that."
+    assert any("128 tokens held out" in one for one in evaluated("trained", "book.txt", tokenizer="trained").warnings)
+
+
 def test_evaluate_knows_of_trainings_before_a_resize_and_before_another_training(source: Path) -> None:
     train(source, "first")
     train("first", "second")

@@ -133,7 +133,12 @@ class ModelFiles(OpenedModel):
     @property
     def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:
         """How it was trained on each text, as far as its recipe says so."""
-        return trained_texts(trainings(read_provenance(self.checkpoint)))
+        written, own = read_provenance(self.checkpoint), self.checkpoint.root / self.checkpoint.model
+        known, runs = (written.base.tokenizer if written else None) or own, trainings(written)
+        if self.ref.tokenizer and os.path.realpath(self.ref.tokenizer) != os.path.realpath(known):
+            # With another tokenizer, the windows held out are other text.
+            runs = [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
+        return trained_texts(runs)
 
 
 @dataclass(frozen=True)
