@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,15 @@ def to_json(value: Any) -> Any:
     """Return a result as plain values that `json.dumps` takes.
 
     A dataclass becomes an object of its fields, in their order, without those marked with `not_in_json`, then of the
-    properties that its class names in ``json_properties``: their names, or a mapping from keys to them, with dots where
-    a property has properties, then of what its method ``json_more`` returns. Numpy values become Python's, arrays and
-    tuples lists, paths strings. JSON has no number that is not finite: those become null. A value without a form in
-    JSON raises TypeError.
+    properties that its class names in ``json_properties``, then of what its method ``json_more`` returns. Numbers that
+    are not finite become null. A value without a form in JSON raises TypeError.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         marked = {field.name: field.metadata.get("json", field.name) for field in dataclasses.fields(value)}
         keys = {key: name for name, key in marked.items() if key}
-        properties = getattr(value, "json_properties", ())
-        keys |= properties if isinstance(properties, Mapping) else {name: name for name in properties}
+        keys |= {name: name for name in getattr(value, "json_properties", ())}
         more = to_json(value.json_more()) if hasattr(value, "json_more") else {}
-        return {key: to_json(attrgetter(name)(value)) for key, name in keys.items()} | more
+        return {key: to_json(getattr(value, name)) for key, name in keys.items()} | more
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset | set):

@@ -95,9 +95,8 @@ def _length_attributes(
 ) -> Iterator[tuple["torch.nn.Module", str, Any]]:
     """Yield each module, attribute and new value that the edits of the config change.
 
-    The model is built again without values, by its config as it is and as it will be: where the two differ, an
-    attribute or a buffer follows the length. A buffer is then made as from_pretrained makes those that files do not
-    hold, by the class's own `_init_weights`: the registry knows only the masks of old files.
+    Models are built without values by the config before and after: where they differ, an attribute or a buffer follows
+    the length. Buffers get their values as in from_pretrained, by the class's own `_init_weights`.
     """
     import torch
 

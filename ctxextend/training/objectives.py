@@ -82,12 +82,11 @@ def plan_windows(tokens: int, length: int) -> list[Span]:
 class Distillation(torch.nn.Module):
     """Trains a model on long texts to give what its base checkpoint gives on windows that it can read.
 
-    The loss is the mean squared error of the last hidden states over the mean square of the teacher's, and for sentence
-    encoders, whose `poolings` are given, added to it, the mean of 1 - cosine of the vectors of each window. A token's
-    state is compared with that in the window in which it is most central; those of special tokens with their means over
-    the windows. The student's vector of a window is pooled from the states of its tokens and of the special tokens
-    around the text, as the teacher's is. If a vector is one token's, such as that of [CLS], the whole text has one,
-    which is drawn to the mean direction of all windows' vectors, and a loss remains that says how far these differ.
+    The loss is the mean squared error of the last hidden states over the mean square of the teacher's; for sentence
+    encoders, whose `poolings` are given, plus the mean of 1 - cosine of the vectors of each window. A token's state is
+    compared with that in the window in which it is most central; those of special tokens with their means over the
+    windows. A window's vector is pooled from its tokens and the special tokens around the text, as the teacher's is. If
+    a vector is one token's, such as [CLS], the text has one, compared with the mean direction of all windows' vectors.
 
     The teacher follows the model to its device, but is no submodule, so its weights are neither trained nor saved.
 

@@ -181,8 +181,7 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def _placement(self, number: int) -> tuple[int, int, int, int]:
         """Return a sequence's first token, its tokens before the jump, what the jump leaves out, and its offset.
 
-        Positions at both ends are seen as often as those between. The tokens after a jump are as far on in the text as
-        their positions say, so that distances are true; where a part ends before that, the jump is shorter.
+        The tokens after a jump are as far on in the text as their positions say; where a part ends, it is shorter.
 
         Source: Zhu et al. 2024, section 3, with v = u of appendix A and two parts, the first of which has an offset
             too; arXiv:2309.10400.

@@ -172,11 +172,7 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
 
 
 def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedResize:
-    """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method.
-
-    What the base is, is for the user to say: a recipe could choose what is compared, and so prove anything. That a
-    table was trained is the recipe's word alone, which is then noted.
-    """
+    """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method."""
     recipe, reasons = read_provenance(resized), list[str]()
     # The newest recipe that is of this base counts, and what was trained since then.
     chain = recipe.chain if recipe else ()
