@@ -1,11 +1,8 @@
 """How long work reports its progress."""
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
-
-from ctxextend.errors import counted
 
 # Seconds that work is watched before an estimate is made of it, and those that are worth one.
 WATCHED, LONG = 5.0, 60.0
@@ -39,9 +36,6 @@ def with_estimate(progress: Progress, tell: Callable[[str], None]) -> Progress:
             left = seconds / (done - first) * (total - done)
             if is_told := left > LONG:
                 hours, minutes = divmod(round(left / 60), 60)
-                torch = sys.modules.get("torch")
-                is_cpu = torch is not None and not torch.accelerator.is_available()
-                on = f" on {counted(torch.get_num_threads(), 'thread')}" if torch and is_cpu else ""
-                tell(f"About {f'{hours} h ' if hours else ''}{minutes} min left{on}.")
+                tell(f"About {f'{hours} h ' if hours else ''}{minutes} min left.")
 
     return move

@@ -722,7 +722,7 @@ def test_resize_of_an_unknown_type_says_what_to_type(
 def test_evaluate_of_an_unknown_type_names_the_commands_that_take_a_table(tmp_path: Path) -> None:
     Path("text.txt").write_text("text " * 400)
     refused = invoke("evaluate", own(tmp_path / "mine", 16, max_len=16), "--data", "text.txt")
-    assert "(--config-key, --reserved-rows, --tensor: of ctxextend resize, inspect, verify.)" in refused.stderr
+    assert "resize MODEL --to N --tensor " in refused.stderr
 
 
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:

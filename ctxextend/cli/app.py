@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
 from ctxextend.cli.options import PANELS
 from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, in_colour, nowhere
@@ -34,7 +33,6 @@ COMMANDS = (
 )
 # Typer puts a default that is given in words into parentheses.
 WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
-FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -103,7 +101,10 @@ class App(TyperGroup):
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
-            sink.failure(type(error).__name__, error.message, _hint_for(error.hint, ctx, words))
+            takes_tables = ctx.invoked_subcommand in ("resize", "inspect", "verify")
+            typed = f"{ctx.invoked_subcommand} {words}" if takes_tables else "resize MODEL --to N"
+            hint = error.hint and error.hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {typed} ")
+            sink.failure(type(error).__name__, error.message, hint)
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
@@ -136,18 +137,6 @@ def explain_usage(error: Any, hint: str) -> tuple[str, str]:
     if "unexpected extra argument" in error.message:
         hint = "Repeat a flag to give it several values: --data a.txt --data b.txt."
     return error.message or error.format_message(), hint
-
-
-def _hint_for(hint: str | None, ctx: Any, words: str) -> str | None:
-    """Return a hint with the whole command to type, or the commands that take its flags if this one does not."""
-    if hint is None or "ctxextend " in hint:  # a whole command is of the one that takes its flags
-        return hint
-    app: Any = get_command(app_of())
-    flags = {name: {flag for one in command.params for flag in one.opts} for name, command in app.commands.items()}
-    foreign = set(FLAG.findall(hint)) - flags[ctx.invoked_subcommand]
-    if takers := [name for name, known in flags.items() if foreign and foreign <= known]:
-        return f"{hint} ({', '.join(sorted(foreign))}: of ctxextend {', '.join(takers)}.)"
-    return hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {ctx.invoked_subcommand} {words} ")
 
 
 def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -209,8 +198,7 @@ def main() -> None:
     for number in stops:
         signal.signal(number, _stop)
     sys.unraisablehook = _raise_later
-    # Tables are small: more threads of numpy cost more time to start than they save, and each takes memory of its own.
-    # Threads of torch that spin while they wait would keep others from work on a busy machine.
+    # More threads of numpy cost more than they save on small tables; waiting threads of torch slow busy machines down.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # What libraries say of themselves while they load is for those who call them.

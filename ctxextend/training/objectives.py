@@ -88,8 +88,7 @@ class Distillation(torch.nn.Module):
     windows. A window's vector is pooled from its tokens and the special tokens around the text, as the teacher's is. If
     a vector is one token's, such as [CLS], the text has one, compared with the mean direction of all windows' vectors.
 
-    The teacher follows the model to its device, but is no submodule, so its weights are neither trained nor saved.
-
+    The teacher is no submodule, so its weights are neither trained nor saved.
     Source: Dong et al. 2025, arXiv:2502.07365, keep the states of an extended model near the base model's on short
         texts; Zhang et al. 2025, arXiv:2503.20376, draw the vectors of a long text's pieces to the teacher's vectors of
         the pieces. That overlapping windows stand for a long text's states is our own.
