@@ -42,7 +42,7 @@ SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
 # The text that is evaluated is Python's own, and each version has other words.
 # What a training says of its losses, its speed and its memory.
 TRAINED = re.compile(r"^(?:held-out|measured|trained|About) .*$", re.MULTILINE)
-NUMBERS = re.compile(r"\d[\d.,]*")
+NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
 EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)
 FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b ± \d+\.\d+)?|[█ ]{2,}|\n *")
 

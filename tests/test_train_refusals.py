@@ -164,7 +164,7 @@ def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path
     Path("other.txt").write_text(text_of([number % 27 for number in range(40)]))
     done = train(gpt2, "out", "--eval-data", "./book.txt", "--json", steps=1)
     warning = "book.txt is trained on and measured on: the held-out loss is not one of new text."
-    assert json.loads(done.stdout)["warnings"] == [warning]
+    assert warning in json.loads(done.stdout)["warnings"]
     assert done.stderr.count(warning) == 1
     assert "trained on and measured on" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
 
