@@ -253,6 +253,12 @@ def nonfinite_rows(table: Table) -> list[int]:
     return [int(row) for row in np.flatnonzero(~finite.all(axis=1))]
 
 
+def equal_rows(one: NDArray[np.generic], other: NDArray[np.generic]) -> Mask:
+    """Return whether each row has the same bytes in two tables of one shape, (n, d): a mask, shape (n,)."""
+    ours, theirs = (np.ascontiguousarray(table).view(np.uint8) for table in (one, other))
+    return np.asarray((ours == theirs).all(axis=1))
+
+
 def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mask:
     """Return which rows of a table, shape (m, d), were learned before it was resized from (n, d): a mask, shape (m,).
 
@@ -261,9 +267,8 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
     arXiv:2404.12096, tunes only those in between). A second copy of a learned row is new.
     """
     shared = min(len(before), len(after))
-    bits = (np.ascontiguousarray(table[:shared]).view(np.uint8).reshape(shared, -1) for table in (before, after))
     learned = np.zeros(len(after), np.bool_)
-    learned[:shared] = np.equal(*bits).all(axis=1)
+    learned[:shared] = equal_rows(before[:shared], after[:shared])
     moved = {before[row].tobytes() for row in range(len(before)) if row >= shared or not learned[row]}
     for row in np.flatnonzero(~learned):
         key = after[row].tobytes()

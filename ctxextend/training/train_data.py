@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import DataError
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
+from ctxextend.held_out import Ids
 
 Tokens = NDArray[np.int32]
-Ids = NDArray[np.int64]
 # Tokens of text between two messages while a long text is tokenized: some seconds' worth.
 TOLD = 10_000_000
 # The label that torch's cross entropy ignores.

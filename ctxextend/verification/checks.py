@@ -27,7 +27,7 @@ from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.recipe_file import Provenance, learned_before
-from ctxextend.tables.apply import learned_rows, nonfinite_rows
+from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows
 
 Table = NDArray[Any]
@@ -147,7 +147,7 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
     before = read_floats(plan.checkpoint.names[table.name], table.name)
     after = read_floats(resized.names[table.name], table.name)
     expected = plan.resized(table, before)
-    matches = _equal_rows(expected, after)
+    matches = equal_rows(expected, after)
     if plan.makes_rows and (tolerance := plan.settings.facts.tolerance):
         wanted = expected.astype(np.float64)
         norm = np.median(np.linalg.norm(wanted, axis=1))
@@ -207,7 +207,7 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
     yield f"{size}; {count} of {table.rows_after} rows are {what} ({expected.how}), {exact}{trained}"
     shared = min(len(compared.before), len(compared.after))
     old, new = compared.before[:shared], compared.after[:shared]
-    moved = ~_equal_rows(old, new)
+    moved = ~equal_rows(old, new)
     text = f"{int((~moved).sum())} of {shared} learned rows are bit-equal"
     if moved.any():
         with np.errstate(invalid="ignore", over="ignore"):
@@ -217,12 +217,6 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
         where = describe_rows(np.flatnonzero(moved).tolist())
         text += f"; {where} moved by up to {distance:.3g} (their median norm was {norm:.3g})"
     yield text
-
-
-def _equal_rows(one: Table, other: Table) -> Mask:
-    """Return whether each row has the same bytes in two tables."""
-    ours, theirs = (np.ascontiguousarray(table).view(np.uint8) for table in (one, other))
-    return np.asarray((ours == theirs).all(axis=1))
 
 
 def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
