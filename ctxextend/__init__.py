@@ -26,7 +26,7 @@ _MODULES = {
     "evaluation.evaluation_result": "Evaluation",
     "families.lookup": "FamilyTable list_families",
     "inspection.inspect": "inspect",
-    "inspection.table_report": "ClientLimit Inspection Limit TableReport",
+    "inspection.table_report": "Inspection LibraryLimit Limit TableReport",
     "models.extend": "extend_model",
     "pipeline": "RunInterrupted RunResult run",
     "plan.edits": "TablePlan",

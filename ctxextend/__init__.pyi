@@ -23,7 +23,7 @@ from ctxextend.errors import (
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.lookup import FamilyTable
-from ctxextend.inspection.table_report import ClientLimit, Inspection, Limit, TableReport
+from ctxextend.inspection.table_report import Inspection, LibraryLimit, Limit, TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
 from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.plan import ResizePlan, ResizeResult
@@ -39,7 +39,6 @@ __all__ = [
     "Calibration",
     "Check",
     "CheckpointError",
-    "ClientLimit",
     "Comparison",
     "ComparisonInterrupted",
     "CtxextendError",
@@ -48,6 +47,7 @@ __all__ = [
     "EvaluationInterrupted",
     "FamilyTable",
     "Inspection",
+    "LibraryLimit",
     "Limit",
     "Method",
     "OutputError",

@@ -32,7 +32,7 @@ DEMO_TOKENS = 8192
 
 # What the bundled checkpoint's model card says of the documents that it was not trained on: a hash of their text tells.
 HELD_OUT_BELOW = 256 / 20
-LEAST_CHARACTERS = 40
+MIN_CHARACTERS = 40
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -95,5 +95,5 @@ def held_out_documents() -> Iterator[str]:
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
         texts += [inspect.cleandoc(ast.get_docstring(node) or "") for node in nodes if isinstance(node, DOCUMENTED)]
     for text in dict.fromkeys(texts):
-        if len(text) >= LEAST_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW:
+        if len(text) >= MIN_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW:
             yield text

@@ -100,9 +100,9 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:,.1f} min"
 
 
-def one_line(error: object, most: int = 300) -> str:
+def one_line(error: object, maximum: int = 300) -> str:
     """Return what another library's exception says, in one line of so many characters at most."""
-    return " ".join(str(error).split())[:most]
+    return " ".join(str(error).split())[:maximum]
 
 
 def without_tokens(text: str) -> str:

@@ -26,7 +26,7 @@ TrainedText = tuple["HeldOut | None", int, str]
 
 HASHED = 64 << 20  # bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen
 # Windows that a recipe may hold out, at most: a stranger's may say so many that no memory holds them.
-MOST_WINDOWS = 1_000_000
+MAX_WINDOWS = 1_000_000
 # What follows where a text was trained on and what was held out of it, if anything, cannot be told.
 SEEN = ", and no held-out part of that is known that is long enough: it looks better here than on new text. Name other"
 
@@ -46,7 +46,7 @@ class HeldOut:
     def __post_init__(self) -> None:
         numbers = self.window, self.every, self.tokens
         is_sane = all(type(number) is int and 0 < number < 2**40 for number in numbers)
-        if not is_sane or self.tokens // self.window // self.every > MOST_WINDOWS:
+        if not is_sane or self.tokens // self.window // self.every > MAX_WINDOWS:
             raise ValueError(f"no text is held out by {numbers}")
 
     @classmethod
@@ -81,7 +81,7 @@ def read_ids(
     text_field: str,
     encode: Callable[[str], Ids],
     separator: int | None,
-    most: int,
+    maximum: int,
     files: list[dict[str, Any]] | None = None,
 ) -> Iterator[Ids]:
     """Yield the token ids of a text in pieces, each of shape (tokens,), `most` tokens in all, with no more text read.
@@ -96,10 +96,10 @@ def read_ids(
             ids = encode(text)
             if is_end and separator is not None:
                 ids = np.append(ids, separator)
-            ids = ids[: most - read]
+            ids = ids[: maximum - read]
             read += len(ids)
             yield ids
-            if read >= most:
+            if read >= maximum:
                 return
 
 

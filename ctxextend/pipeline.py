@@ -65,7 +65,7 @@ def run_recipe(
     force: bool = False,
     resume: bool = False,
     progress: Stages = lambda what, of: nullcontext(no_progress),
-    tell: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
     """Resize by a plan, train and evaluate, as far as a recipe asks for it; see `run`.
 
@@ -85,7 +85,7 @@ def run_recipe(
         from ctxextend.training.train import train_recipe
 
         with progress("Training", "tokens") as moved:
-            trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, tell=tell, progress=moved)
+            trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, notify=notify, progress=moved)
         result = RunResult(trained.output, training=trained, planned=plan)
     elif plan is not None:
         with progress("Writing", "bytes") as moved:

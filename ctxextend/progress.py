@@ -19,7 +19,7 @@ def no_progress(advance: int, total: int, label: str = "") -> None:
     """Show nothing."""
 
 
-def with_estimate(progress: Progress, tell: Callable[[str], None]) -> Progress:
+def with_estimate(progress: Progress, notify: Callable[[str], None]) -> Progress:
     """Return a progress that also tells once how long the rest takes, from its speed so far, if that is over a minute.
 
     The first step is not counted: it warms up, or stands for what was done before an interruption.
@@ -36,6 +36,6 @@ def with_estimate(progress: Progress, tell: Callable[[str], None]) -> Progress:
             left = seconds / (done - first) * (total - done)
             if is_told := left > LONG:
                 hours, minutes = divmod(round(left / 60), 60)
-                tell(f"About {f'{hours} h ' if hours else ''}{minutes} min left.")
+                notify(f"About {f'{hours} h ' if hours else ''}{minutes} min left.")
 
     return move

@@ -26,9 +26,9 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # before a number
 SAVES = ("best", "last")  # which weights a training writes
 TRAINABLE = ("new", "positions", "all")  # what is trained: new rows, whole tables, or everything
-MOST = 2**31 - 1  # the greatest whole number that a setting takes: libraries hold them in 32 bits
+MAX_INT = 2**31 - 1  # the greatest whole number that a setting takes: libraries hold them in 32 bits
 LENGTH = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # how `Resize.to` is typed
-LEAST_LENGTH = 8  # a window of fewer tokens holds no text to speak of
+MIN_LENGTH = 8  # a window of fewer tokens holds no text to speak of
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Resize(MethodOptions):
     def faults(self) -> Iterator[ResizeError]:
         """Yield everything that is wrong."""
         if not isinstance(self.to, str):
-            yield from _wrong_counts(self, 1, "to", most=2**63 - 1)  # what its table needs is told by the disk
+            yield from _wrong_counts(self, 1, "to", maximum=2**63 - 1)  # what its table needs is told by the disk
         elif not LENGTH.fullmatch(self.to):
             yield ResizeError(f"--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got {self.to}.")
         yield from super().faults()
@@ -158,7 +158,7 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         faults = [
-            *_wrong_counts(self, LEAST_LENGTH, "length"),
+            *_wrong_counts(self, MIN_LENGTH, "length"),
             *_wrong_counts(self, 1, "tokens", "batch_size", "threads"),
             *_wrong_counts(self, 0, "seed"),
             *_wrong_names("precision", self.precision, PRECISIONS),
@@ -202,7 +202,7 @@ class Train:
 
     def __post_init__(self) -> None:
         faults = [
-            *_wrong_counts(self, LEAST_LENGTH, "seq_len", "window"),
+            *_wrong_counts(self, MIN_LENGTH, "seq_len", "window"),
             *_wrong_counts(self, 1, "steps", "batch_size", "per_device_batch_size"),
             *_wrong_counts(self, 1, "eval_every", "save_every", "threads"),
             *_wrong_counts(self, 0, "seed"),
@@ -221,15 +221,15 @@ class Train:
         refuse(faults)
         # What is wrong with several values together, each of which is right.
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
-            why = f"--window {self.window} is more than the {self.seq_len} positions of --seq-len."
-            faults.append(ResizeError(why, "Make the window shorter, or leave it out."))
+            reason = f"--window {self.window} is more than the {self.seq_len} positions of --seq-len."
+            faults.append(ResizeError(reason, "Make the window shorter, or leave it out."))
         if self.window_skip and self.window is None:
-            why = "--window-skip says how a window is cut, and --window is not given."
-            faults.append(ResizeError(why, "Add --window."))
+            reason = "--window-skip says how a window is cut, and --window is not given."
+            faults.append(ResizeError(reason, "Add --window."))
         if self.per_device_batch_size is not None and self.batch_size % self.per_device_batch_size:
             size = f"--per-device-batch-size {self.per_device_batch_size}"
-            why = f"--batch-size {self.batch_size} is no multiple of {size}."
-            faults.append(ResizeError(why, "Make it one: a step takes whole micro-batches."))
+            reason = f"--batch-size {self.batch_size} is no multiple of {size}."
+            faults.append(ResizeError(reason, "Make it one: a step takes whole micro-batches."))
         refuse(faults)
 
 
@@ -254,16 +254,16 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
     return [word for flag, value in values.items() if value is not None for word in (f"--{flag}", str(value))]
 
 
-def _wrong_counts(settings: Any, least: int, *names: str, most: int = MOST) -> Iterator[ResizeError]:
+def _wrong_counts(settings: Any, minimum: int, *names: str, maximum: int = MAX_INT) -> Iterator[ResizeError]:
     """Yield what is wrong with fields that hold whole numbers, or several of them, or None."""
     for name in names:
         value = getattr(settings, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and (type(number) is not int or number < least):
-                wanted = f"at least {least}" if type(number) is int else "a whole number"
+            if number is not None and (type(number) is not int or number < minimum):
+                wanted = f"at least {minimum}" if type(number) is int else "a whole number"
                 yield ResizeError(f"{flag_name(name)} must be {wanted}, got {number!r}.")
-            elif number is not None and number > most:
-                yield ResizeError(f"{flag_name(name)} must be at most {most:,}, got {number:,}.")
+            elif number is not None and number > maximum:
+                yield ResizeError(f"{flag_name(name)} must be at most {maximum:,}, got {number:,}.")
 
 
 def _wrong_names(name: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> Iterator[ResizeError]:

@@ -44,7 +44,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_CHARACTERS = 200_000  # no recipe needs more; a stranger's may hold so much that reading it takes minutes
 # In the place of values that are wrong or missing, so that faults of the others are found too.
 STAND_INS: dict[Any, Any] = {int: 8, int | str: 8, str: "-", tuple[str, ...]: ("-",)}
-MOST_RUNS = 16  # no output came about by more runs, one after the other
+MAX_RUNS = 16  # no output came about by more runs, one after the other
 # What PyYAML raises on a value that is not what its tag says, or too large.
 NOT_PLAIN = (yaml.YAMLError, AttributeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 HINT = (
@@ -116,9 +116,9 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
         is_name = not file.is_file() and str(path) in shipped
         text = (shipped[str(path)] if is_name else file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError, RuntimeError) as error:
-        why = "it is not UTF-8" if isinstance(error, ValueError) else getattr(error, "strerror", None) or error
+        reason = "it is not UTF-8" if isinstance(error, ValueError) else getattr(error, "strerror", None) or error
         hint = did_you_mean(str(path), shipped) or "Name a YAML file, or one of `ctxextend recipes`."
-        raise RecipeError(f"The recipe {path} cannot be read: {why}.", hint) from None
+        raise RecipeError(f"The recipe {path} cannot be read: {reason}.", hint) from None
     return parse_recipe(text, str(path), changes, None if is_name else file.parent)
 
 
@@ -187,9 +187,11 @@ def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         line, fault = 0, f"there is {what} where a mapping should be."
     except NOT_PLAIN as error:
         mark = getattr(error, "problem_mark", None)
-        why = "it is nested too deep" if isinstance(error, RecursionError) else getattr(error, "problem", None) or error
+        reason = (
+            "it is nested too deep" if isinstance(error, RecursionError) else getattr(error, "problem", None) or error
+        )
         line = 0 if mark is None or key else mark.line + 1
-        fault = f"it is no plain YAML: {one_line(why)}."
+        fault = f"it is no plain YAML: {one_line(reason)}."
     raise RecipeError(Entry(None, line, name).fault(fault)[1], HINT)
 
 
@@ -383,8 +385,8 @@ class Provenance:
         """This and those before it, the newest first, each with all that was trained since then."""
         if self.before is None:
             return (self,)
-        most = max(self.trainable, self.before.trainable, key=lambda name: TRAINABLE.index(name) if name else -1)
-        return (self, *replace(self.before, trainable=most).chain)
+        maximum = max(self.trainable, self.before.trainable, key=lambda name: TRAINABLE.index(name) if name else -1)
+        return (self, *replace(self.before, trainable=maximum).chain)
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
@@ -443,8 +445,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, runs: int
             written.values["resize"]["method"] = unregistered
         asked, facts = written.recipe, written.provenance
         method, before = str(facts.get("method")).partition(":")[0], facts.get("source_recipe")
-        if runs > MOST_RUNS:
-            raise RecipeError(f"it holds more than {MOST_RUNS} recipes, one in the other.")
+        if runs > MAX_RUNS:
+            raise RecipeError(f"it holds more than {MAX_RUNS} recipes, one in the other.")
         rows = dict[str, Any]()
         for key, table in _tables(facts).items():
             counts = table.get("rows_before"), table.get("rows_after")
@@ -490,11 +492,13 @@ def table_methods(written: RecipeFile) -> dict[str, str]:
     return {name: replace(resize, method=method).full_method for name, method in methods.items()}
 
 
-def learned_before(chain: Sequence[Provenance], table: str, reserved_rows: int, most: int) -> NDArray[np.bool_] | None:
+def learned_before(
+    chain: Sequence[Provenance], table: str, reserved_rows: int, maximum: int
+) -> NDArray[np.bool_] | None:
     """Return which rows were learned before a chain of resizes, shape (positions,); None where it does not tell."""
     oldest_first = chain[::-1]
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
-    are_known = [reserved_rows < count <= most for counts in rows for count in counts]
+    are_known = [reserved_rows < count <= maximum for counts in rows for count in counts]
     if not are_known or not all(are_known) or any(one.unregistered for one in chain):
         return None
     try:

@@ -130,13 +130,13 @@ def encoders() -> Comparison:
     for number, method in enumerate(METHODS):
         rank = 0.62 - 0.03 * number
         own = Recall(share(rank - 0.1, 0.0353), share(rank, 0.0311), share(rank - 0.265, 0.0388))
-        asked = replace(retrieval(), ways={**retrieval().ways, MODEL: own})
+        asked = replace(retrieval(), modes={**retrieval().modes, MODEL: own})
         behind = share(0.03 * number, 0.018) if number else None
         measured = evaluation(method, 0.1 * number, 0.0)
         measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=asked)
         made = Outcome(share(rank, 0.0311), behind, None, measured)
         rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(), made, None, 2.5))
-    other = {"source": "minilm", "family": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
+    other = {"source": "minilm", "model_type": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
     return replace(comparison(), **other, base=share(0.522, 0.0317), rows=tuple(rows))  # type: ignore[arg-type]
 
 

@@ -80,12 +80,12 @@ def share(mean: float, error: float | None) -> Estimate:
 
 
 def retrieval() -> Retrieval:
-    ways = {
+    modes = {
         "truncated": Recall(share(0.165, 0.0263), share(0.242, 0.0251)),
         "chunks": Recall(share(0.415, 0.0349), share(0.522, 0.0317), share(0.25, 0.0401)),
         "model": Recall(share(0.47, 0.0353), share(0.571, 0.0311), share(0.305, 0.0388)),
     }
-    return Retrieval(512, 200, 200, 24, "mean", ways)
+    return Retrieval(512, 200, 200, 24, "mean", modes)
 
 
 # A name, its family and kind, and the tokens that it reads; what it was made of, and the tokens that that reads.

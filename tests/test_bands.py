@@ -188,7 +188,7 @@ def test_bands_spoils_no_more_rows_than_linear_where_one_is_no_number(method: st
         for name in (method, "linear")
     ]
     assert 1 <= bad[0] <= bad[1] + 2
-    assert "no numbers" in choose_settings(table, 512, MethodOptions(method="bands")).why
+    assert "no numbers" in choose_settings(table, 512, MethodOptions(method="bands")).reason
     assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
 
 
@@ -261,7 +261,7 @@ def test_choose_settings_says_nothing_where_every_number_is_typed(typed: str, is
     """A range that repeats is chosen where there is a fast part, and none where sigma is 0."""
     choice = choose_settings(TWO_BANDS, 512, MethodOptions(method=f"bands:gain=1.2,{typed}"))
     assert "within=" in choice.options.method
-    assert bool(choice.why) is is_said
+    assert bool(choice.reason) is is_said
 
 
 def test_find_repeats_gives_stretches_of_lengths_of_their_own_the_best_first() -> None:

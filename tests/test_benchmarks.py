@@ -54,13 +54,13 @@ def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, *rows: Row, fails: bool
 
 def test_main_exits_1_where_a_row_misses_or_a_benchmark_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     met = [
-        Row("fast", "s", [1.0, 3.0, 9.0], "`cp`", [10.0], most=0.3),
-        Row("much", "MB/s", [20.0], "`cp`", [10.0], least=2),
+        Row("fast", "s", [1.0, 3.0, 9.0], "`cp`", [10.0], maximum=0.3),
+        Row("much", "MB/s", [20.0], "`cp`", [10.0], minimum=2),
     ]
     status, page = run_main(monkeypatch, tmp_path, *met)
     assert status == 0
     assert "| fast | 3.00 s (1.00 - 9.00) | `cp` | 10.00 s (10.00 - 10.00) | ≤ 0.3 x | 0.30 x | met |" in page
-    for missed in (replace(met[0], most=0.29), replace(met[1], least=2.1)):
+    for missed in (replace(met[0], maximum=0.29), replace(met[1], minimum=2.1)):
         status, page = run_main(monkeypatch, tmp_path, *met, missed)
         assert (status, page.count("| met |"), page.count("**missed**")) == (1, 2, 1)
     status, page = run_main(monkeypatch, tmp_path, *met, fails=True)

@@ -61,7 +61,7 @@ def test_calibrate_of_an_encoder_goes_by_the_documents_it_finds(tmp_path: Path) 
     assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short to be parted
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
-    with pytest.raises(DataError, match="7 documents of 64 tokens or more, and 8 are needed"):
+    with pytest.raises(DataError, match="7 documents of at least 64 tokens; calibration needs 8"):
         ctxextend.calibrate(source, 64, write_texts(80, 7))
 
 
@@ -102,9 +102,9 @@ def test_calibrate_refuses_what_cannot_be(
 
 
 def test_cut_windows_joins_documents_where_they_give_too_few_windows() -> None:
-    found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=5)
+    found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=5)
     assert (len(found.windows), found.across_documents) == (6, True)
-    assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, least=4).across_documents
+    assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=4).across_documents
 
 
 def test_resize_by_a_text_writes_numbers_as_if_they_had_been_typed(source: Path) -> None:

@@ -73,17 +73,17 @@ def test_compare_ranks_encoders_by_the_documents_they_find(tmp_path: Path) -> No
     found = ctxextend.compare(source, TO, texts, methods=["mean", "linear"], tokens=12 * TO)
     assert (found.kind, found.metric) == ("encoder", RECIPROCAL_RANK)
     first, second = (row.final for row in found.rows)
-    assert first.behind is None
-    assert second.behind is not None
-    assert second.behind.mean == pytest.approx(first.score.mean - second.score.mean)
-    assert second.behind.mean >= 0
+    assert first.delta is None
+    assert second.delta is not None
+    assert second.delta.mean == pytest.approx(first.score.mean - second.score.mean)
+    assert second.delta.mean >= 0
     for row in found.rows:
         alone = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=12 * TO)
         assert found_by(row.final.evaluation) == found_by(alone)
         assert alone.retrieval is not None
-        assert row.final.score.mean == alone.retrieval.ways["model"].reciprocal_rank.mean
+        assert row.final.score.mean == alone.retrieval.modes["model"].reciprocal_rank.mean
         assert found.base is not None
-        assert found.base.mean == alone.retrieval.ways["chunks"].reciprocal_rank.mean
+        assert found.base.mean == alone.retrieval.modes["chunks"].reciprocal_rank.mean
         assert row.final.short is None
     assert "perplexity" not in to_json(found)["rows"][0]["untrained"]["score"]
 
@@ -94,12 +94,12 @@ def test_compare_pairs_methods_by_window_and_short_texts_with_the_original(sourc
     assert (found.complete, found.table, len(found.norms)) == (True, "transformer.wpe.weight", 16)
     assert found.base == found.rows[0].final.evaluation.positions.losses["sliding"]  # type: ignore[union-attr]
     best, *others = found.rows
-    assert best.final.behind is None
+    assert best.final.delta is None
     assert best.final.is_tied
     for row in others:
-        assert row.final.behind is not None
-        assert row.final.behind.mean == pytest.approx(row.final.score.mean - best.final.score.mean)
-        assert row.final.behind.standard_error < row.final.score.standard_error  # type: ignore[operator]
+        assert row.final.delta is not None
+        assert row.final.delta.mean == pytest.approx(row.final.score.mean - best.final.score.mean)
+        assert row.final.delta.standard_error < row.final.score.standard_error  # type: ignore[operator]
     for row in found.rows:
         assert row.final.short is not None
         assert (row.final.short.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
@@ -112,7 +112,7 @@ def test_compare_leaves_out_what_cannot_be_unless_it_is_named(source: Path) -> N
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
     found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
     assert set(found.left_out) == {"hierarchical", "stretch"}
-    assert "256 positions" in found.left_out["hierarchical"]
+    assert "at most 256" in found.left_out["hierarchical"]
     assert {row.method for row in found.rows} == {*METHODS, "stretch:keep-first=5"} - {*found.left_out, "auto"}
     for name in found.left_out:
         with pytest.raises(ResizeError, match=name):

@@ -26,8 +26,8 @@ TYPES = sorted(CONFIG_MAPPING.keys())
 
 # Types of which no model can be built here, and why. All are in the registry or refused by name all the same.
 NOT_INSTANTIABLE: Mapping[str, str] = {
-    model_type: why
-    for why, model_types in {
+    model_type: reason
+    for reason, model_types in {
         "needs timm": """
             edgetam edgetam_vision_model fast_vlm gemma3n gemma3n_vision pe_audio_video pe_audio_video_encoder
             pe_video pe_video_encoder perception_lm timm_backbone timm_wrapper

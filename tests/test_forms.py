@@ -821,7 +821,7 @@ def test_resize_of_a_config_without_a_type_goes_by_its_class(make_pico: MakePico
     for name in ("bert", "roberta"):
         folder = make_pico(name, base=True).folder
         pico.edit_json(folder / "config.json", model_type=None)
-        assert plan_resize(folder, to=NEW).family == name
+        assert plan_resize(folder, to=NEW).model_type == name
 
 
 # The code that loads an output

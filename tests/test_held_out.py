@@ -21,9 +21,9 @@ def encode(text: str) -> Any:
     return np.array([int(word) for word in text.split()], np.int64)
 
 
-def read(*paths: str, separator: int | None = None, most: int = 100) -> tuple[list[int], list[dict[str, Any]]]:
+def read(*paths: str, separator: int | None = None, maximum: int = 100) -> tuple[list[int], list[dict[str, Any]]]:
     files: list[dict[str, Any]] = []
-    pieces = list(read_ids(paths, "text", encode, separator, most, files))
+    pieces = list(read_ids(paths, "text", encode, separator, maximum, files))
     return np.concatenate(pieces).tolist(), files
 
 
@@ -45,7 +45,7 @@ def test_held_out_takes_one_window_in_twenty_spread_over_the_text(window: int, w
 
 
 @pytest.mark.parametrize(
-    ("separator", "most", "expected"),
+    ("separator", "maximum", "expected"),
     [
         (None, 100, [1, 2, 3, 4, 5, 6]),
         (9, 100, [1, 2, 3, 9, 4, 5, 6, 9]),
@@ -55,13 +55,13 @@ def test_held_out_takes_one_window_in_twenty_spread_over_the_text(window: int, w
     ],
 )
 def test_read_ids_puts_a_separator_after_documents_and_reads_no_more_than_it_needs(
-    separator: int | None, most: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    separator: int | None, maximum: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("1 2 3")
     Path("b.jsonl").write_text('{"text": "4 5 6"}\n')
     Path("c.txt").write_text("no number")
-    ids, files = read("a.txt", "b.jsonl", *(["c.txt"] if most < 6 else []), separator=separator, most=most)
+    ids, files = read("a.txt", "b.jsonl", *(["c.txt"] if maximum < 6 else []), separator=separator, maximum=maximum)
     assert ids == expected
     assert [file["name"] for file in files] == ["a.txt", "b.jsonl"][: 1 + (4 in expected)]
     assert files[0] == {**fingerprint(Path("a.txt")), "first_token": 0}
@@ -73,11 +73,11 @@ def test_held_out_windows_are_found_in_one_of_the_files(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(" ".join(map(str, range(100))))
     Path("b.txt").write_text(" ".join(map(str, range(100, 407))))
-    ids, files = read("a.txt", "b.txt", most=1000)
+    ids, files = read("a.txt", "b.txt", maximum=1000)
     held_out = HeldOut.of(len(ids), 10)
     whole = [window.tolist() for window in held_out_windows(np.array(ids), held_out)]
     assert whole == [[*range(start, start + 10)] for start in (50, 150, 250, 350)]
-    alone, _ = read("b.txt", most=1000)
+    alone, _ = read("b.txt", maximum=1000)
     found = held_out_windows(np.array(alone), held_out, files[1]["first_token"])
     assert [window.tolist() for window in found] == whole[1:]
     # Where a window lies partly before the file, it is left out.

@@ -36,7 +36,7 @@ def text(tokens: int) -> str:
 
 
 def claims(folder: Path) -> Claims:
-    return {client.client: (client.tokens, client.beyond) for client in inspect(folder).clients}
+    return {library.library: (library.tokens, library.beyond) for library in inspect(folder).libraries}
 
 
 def wrong(found: Inspection) -> dict[str, Any]:
@@ -246,7 +246,9 @@ def test_inspect_says_where_long_texts_share_the_last_position(tmp_path: Path) -
 def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(tmp_path: Path) -> None:
     root = make_encoder(tmp_path / "bert")
     pico.edit_json(root / "0_Transformer" / SENTENCE_CONFIG, max_seq_length=7)
-    found = {client.client: (client.tokens, client.beyond, client.decided_by) for client in inspect(root).clients}
+    found = {
+        library.library: (library.tokens, library.beyond, library.decided_by) for library in inspect(root).libraries
+    }
     assert found[SENTENCE] == (7, "cut", "0_Transformer/sentence_bert_config.json max_seq_length")
     assert by_sentence_transformers(root, 16) == (7, "cut")
     assert by_sentence_transformers(mended(root), 16) == (16, "cut")
@@ -263,7 +265,7 @@ def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(make_pico: 
     found = inspect(folder)
     assert wrong(found) == {"config.json max_position_embeddings": 99}
     (limit,) = (limit for limit in found.limits if not limit.agrees)
-    assert "16 rows: the model does not load" in limit.why
+    assert "16 rows: the model does not load" in limit.reason
     for load in (transformers.AutoModel.from_pretrained, lambda name: SentenceTransformer(str(name), device="cpu")):
         with pytest.raises(RuntimeError):
             load(folder)
@@ -289,7 +291,7 @@ def test_inspect_shows_stale_buffers_and_mends_them(make_pico: MakePico, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("file", "key", "stated", "client", "why"),
+    ("file", "key", "stated", "library", "reason"),
     [
         ("config.json", "n_ctx", 8, "none", "nothing reads it"),
         ("config.json", "n_positions", "1024", TRANSFORMERS, "the model does not load"),
@@ -297,14 +299,14 @@ def test_inspect_shows_stale_buffers_and_mends_them(make_pico: MakePico, tmp_pat
         ("generation_config.json", "max_length", 8, "transformers generate", ""),
     ],
 )
-def test_inspect_of_one_key(file: str, key: str, stated: Any, client: str, why: str, make_pico: MakePico) -> None:
+def test_inspect_of_one_key(file: str, key: str, stated: Any, library: str, reason: str, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / file, **{key: stated})
     (limit,) = (limit for limit in inspect(folder).limits if (limit.file, limit.key) == (file, key))
     tokens = stated if isinstance(stated, int) else None
-    assert (limit.value, limit.tokens, limit.client, limit.agrees) == (stated, tokens, client, not why)
-    assert why in limit.why
-    if why:
+    assert (limit.value, limit.tokens, limit.library, limit.agrees) == (stated, tokens, library, not reason)
+    assert reason in limit.reason
+    if reason:
         assert json.loads((mended(folder) / file).read_text())[key] == 16
 
 
@@ -322,7 +324,7 @@ def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(own: int, ali
     dress(source.folder, model_max_length=16)
     pico.edit_json(source.folder / "config.json", n_positions=own, max_position_embeddings=alias)
     found = {limit.key: limit for limit in inspect(source.folder).limits}
-    assert (found["n_positions"].client, found["max_position_embeddings"].client) == ("none", TRANSFORMERS)
+    assert (found["n_positions"].library, found["max_position_embeddings"].library) == ("none", TRANSFORMERS)
     assert loads(source.model_class, source.folder) == (alias == 16)
     assert claims(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
     assert loads(source.model_class, mended(source.folder))
@@ -345,7 +347,7 @@ def test_inspect_goes_by_the_copy_of_a_config_that_transformers_obeys(
     pico.edit_json(folder / "config.json", **copies)
     found = {limit.key: limit for limit in inspect(folder).limits}
     obeyed = found[f"text_config_dict.{key}"]
-    assert (found[f"text_config.{key}"].client, obeyed.client) == ("none", TRANSFORMERS)
+    assert (found[f"text_config.{key}"].library, obeyed.library) == ("none", TRANSFORMERS)
     assert loads(transformers.CLIPModel, folder) == obeyed.agrees == (overriding == 16)
     assert loads(transformers.CLIPModel, mended(folder))
 
@@ -372,7 +374,7 @@ def test_inspect_of_fixed_padding(encoder: Path) -> None:
     change(encoder, {RUST: {"padding": padding(600)}})
     (limit,) = (limit for limit in inspect(encoder).limits if limit.key == "padding.strategy")
     assert (limit.agrees, limit.tokens) == (False, 600)
-    assert "every text is padded to 600" in limit.why
+    assert "every text is padded to 600" in limit.reason
     assert (length(encoder), length(mended(encoder))) == (600, 5)
 
 
@@ -394,7 +396,7 @@ def test_inspect_mend_of_a_type_of_ones_own_describes_the_table(make_pico: MakeP
     pico.edit_json(folder / "config.json", model_type="oddgpt")
     pico.edit_json(folder / TOKENIZER, model_max_length=3)
     described: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
-    assert inspect(folder, **described).family == "oddgpt"
+    assert inspect(folder, **described).model_type == "oddgpt"
     flags = ["--to", "16", "--tensor", "transformer.wpe.weight", "--config-key", "n_positions", "--fix-limits"]
     assert mends(folder, **described) == [["resize", str(folder), *flags]]
 

@@ -199,7 +199,7 @@ def test_inspect_of_a_weights_file_alone_takes_its_family(make_pico: MakePico, t
     alone = Path(shutil.copy(source / "model.safetensors", tmp_path / "alone.safetensors"))
     found = inspect(alone, model_type="roberta")
     assert np.array_equal(only(found).values, only(inspect(source)).values)
-    assert found.clients == ()
+    assert found.libraries == ()
     assert [limit.key for limit in found.limits] == [only(found).name]
     assert "--model-type" in refusal(alone)
     assert run(alone, "--model-type", "roberta").exit_code == 0
@@ -218,7 +218,7 @@ def test_inspect_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) 
 def test_inspect_shows_several_models_with_their_own_figures(make_pico: MakePico) -> None:
     first, second = make_pico("gpt2").folder, make_pico("bert").folder
     models = inspected(first, second, "tiny-gpt2")
-    assert [model["family"] for model in models] == ["gpt2", "bert", "gpt2"]
+    assert [model["model_type"] for model in models] == ["gpt2", "bert", "gpt2"]
     assert [model["source"] for model in models] == [str(first), str(second), "tiny-gpt2"]
     screen = run(first, second, "tiny-gpt2", "--width", 160).stdout
     names = ("pico-gpt2", "pico-bert", "tiny-gpt2")
@@ -298,7 +298,7 @@ def test_inspect_json_schema_allows_nothing_else() -> None:
     frame = json.loads(run("tiny-gpt2", "--rows", "0:1", "--plot", "figure.svg", "--json").stdout)
     assert Path("figure.svg").is_file()
     (model,) = frame["models"]
-    for part in (frame, model, model["tables"][0], model["limits"][0], model["clients"][0], model["rows"][WPE][0]):
+    for part in (frame, model, model["tables"][0], model["limits"][0], model["libraries"][0], model["rows"][WPE][0]):
         part["more"] = 1
         assert errors(frame)
         del part["more"]

@@ -53,7 +53,7 @@ def written(before: int, after: int) -> Provenance:
 
 
 @pytest.mark.parametrize(
-    ("chain", "table", "most", "expected"),
+    ("chain", "table", "maximum", "expected"),
     [
         ((written(8, 8), written(6, 8), written(4, 6)), "wpe", 8, [True] * 2 + [False] * 4),  # the newest first
         ((), "wpe", 8, None),
@@ -62,6 +62,6 @@ def written(before: int, after: int) -> Provenance:
         ((written(2, 6),), "wpe", 8, None),  # nothing behind the rows in front of position 0
     ],
 )
-def test_learned_before_is_what_recipes_say(chain: Any, table: str, most: int, expected: list[bool] | None) -> None:
-    learned = learned_before(chain, table, 2, most)
+def test_learned_before_is_what_recipes_say(chain: Any, table: str, maximum: int, expected: list[bool] | None) -> None:
+    learned = learned_before(chain, table, 2, maximum)
     assert (learned if learned is None else learned.tolist()) == expected

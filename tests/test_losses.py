@@ -144,8 +144,8 @@ def test_losses_of_a_causal_model_are_those_of_each_token_after_what_its_piece_h
     }
     # And of those that score the last four tokens: pieces of 8 score one each, pieces of 16 three.
     starts = {8: [21, 22, 23, 24], 16: [15, 15, 15, 18], 32: [0] * 4}
-    ways = ((MODEL, 8), (MODEL, 16), (MODEL, 32), (SLIDING, 8), (SLIDING, 16))
-    by_context = {way: starts[way[1]] for way in ways}
+    modes = ((MODEL, 8), (MODEL, 16), (MODEL, 32), (SLIDING, 8), (SLIDING, 16))
+    by_context = {way: starts[way[1]] for way in modes}
     for measure, first, expected in (("position", 1, by_position), ("context", 28, by_context)):
         found = losses_of(task, measure)
         assert set(found) == set(expected)
@@ -172,12 +172,12 @@ def test_losses_of_a_masked_model_are_of_the_same_tokens_however_the_text_is_rea
         (MODEL, 16): lambda target: 8,
         (SLIDING, 16): lambda target: 8,
     }
-    for measure, count, ways in (("position", round(0.15 * 30), by_position), ("context", 1, by_context)):
+    for measure, count, modes in (("position", round(0.15 * 30), by_position), ("context", 1, by_context)):
         targets = task.targets(0)[measure]
         assert len(targets) == count
         inputs = text.copy()
         inputs[targets] = MASK
-        for way, start_of in ways.items():
+        for way, start_of in modes.items():
             reader, size = model if way[0] == MODEL else base, way[1] - 2
             for target, value in zip(targets, losses_of(task, measure)[way], strict=True):
                 start = start_of(target)

@@ -23,8 +23,8 @@ def drawn(rows: int, width: int, seed: int = 0) -> Any:
 
 def makes(name: str, learned: int, rows: int) -> int:
     """As many rows as are wanted, or as the method can make."""
-    most = METHODS[name].max_rows
-    return min(rows, most(learned)) if most else rows
+    maximum = METHODS[name].max_rows
+    return min(rows, maximum(learned)) if maximum else rows
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     untouched = pico.contents(out_dir)
     plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
     assert "gelu_new" in plan.notes[0]
-    assert (plan.default_output, plan.family, plan.warnings) == (Path("out-shakespeare-40"), "gpt2", ())
+    assert (plan.default_output, plan.model_type, plan.warnings) == (Path("out-shakespeare-40"), "gpt2", ())
     output = plan.execute().output
     assert pico.contents(out_dir) == untouched
     files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
@@ -251,7 +251,7 @@ def test_nanogpt_folder_is_evaluated_compared_and_trained_with_a_tokenizer(tmp_p
     found = invoke("evaluate", out, *text, "--measure", "position", "--json")
     assert found.exit_code == 0, found.output
     loss = json.loads(found.stdout)
-    assert (loss["family"], loss["kind"]) == ("gpt2", "causal")
+    assert (loss["model_type"], loss["kind"]) == ("gpt2", "causal")
     compared = invoke("compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear", "--json")
     assert compared.exit_code == 0, compared.output
     assert {row["method"] for row in json.loads(compared.stdout)["rows"]} == {"copy", "linear"}

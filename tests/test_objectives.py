@@ -45,7 +45,7 @@ def loss(objective: LanguageModeling, *given: torch.Tensor) -> torch.Tensor:
 def in_training(objective: LanguageModeling) -> LanguageModeling:
     """Switch an objective to training, with gradient checkpointing where its model has it, and without dropout."""
     disable_dropout(objective.train())
-    assert checkpoint_layers(objective.model) == (objective.reader.family != "xlm")  # which has none
+    assert checkpoint_layers(objective.model) == (objective.reader.model_type != "xlm")  # which has none
     return objective
 
 

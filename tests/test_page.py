@@ -100,7 +100,7 @@ def odd_outcome(mean: float, error: float | None) -> Outcome:
 
 def on_one_window() -> Comparison:
     found = comparison(("bands", "copy"))
-    return changed(found, replace(found.rows[1].untrained, behind=Estimate(0.5, None, 64, 1)))
+    return changed(found, replace(found.rows[1].untrained, delta=Estimate(0.5, None, 64, 1)))
 
 
 INTERRUPTED = COMPARISONS["compare-interrupted"]
@@ -217,7 +217,7 @@ def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
     page = page_of(found, tmp_path)
     assert "cut off" not in page
     assert "Incomplete" not in page
-    hopeless = replace(found.rows[-1].final, behind=Estimate(40.0, 0.1, 99, 61))
+    hopeless = replace(found.rows[-1].final, delta=Estimate(40.0, 0.1, 99, 61))
     page = page_of(changed(found, hopeless), tmp_path)
     assert page.count("cut off") == 1
     assert "+40.00 ± 0.20" in page
@@ -240,7 +240,7 @@ def test_report_draws_no_passkeys_that_guessing_finds(tmp_path: Path) -> None:
 def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     rows = tuple(replace(row, method=HOSTILE, recipe=yaml.safe_dump({"to": HOSTILE})) for row in found.rows)
-    places: dict[str, Any] = dict.fromkeys(("family", "table", "kind", "trainable", "precision"), HOSTILE)
+    places: dict[str, Any] = dict.fromkeys(("model_type", "table", "kind", "trainable", "precision"), HOSTILE)
     places |= {
         "source": HOSTILE.replace("/", ""),
         "rows": rows,
@@ -270,7 +270,7 @@ def test_report_names_models_and_files_without_their_folders(source: str, tmp_pa
     rows = [replace(row, recipe=f"source: {source}\ntrain:\n  data: [alice/b.txt]\n") for row in compared.rows]
     marks: dict[str, Any] = {"source": source, "notes": (SHARED,), "warnings": (f"In {source}: few windows.",)}
     (table,) = inspect("tiny-gpt2").tables
-    limit = replace(inspect("tiny-gpt2").limits[0], why="too short", fix=f"ctxextend resize {source} --to 512")
+    limit = replace(inspect("tiny-gpt2").limits[0], reason="too short", fix=f"ctxextend resize {source} --to 512")
     seen = [replace(inspect("tiny-gpt2"), source=path, limits=(limit,)) for path in (source, f"{HOME}/x/minilm")]
     found: list[Found] = [
         replace(compared, **marks, rows=tuple(rows), left_out={"mean": f"{HOME}/minilm has no mean."}),

@@ -302,12 +302,12 @@ def refused(source: Path, error: type[Exception], message: str, **options: Any) 
         ({"keep_first": 16}, "--keep-first 16 by --method copy: of 16 learned positions none is left"),
         ({"drop_last": 16}, "--drop-last 16 by --method copy: of 16 learned positions none is left"),
         ({"keep_first": 8, "drop_last": 8}, "--keep-first 8 and --drop-last 8 by .* of 16 learned positions none"),
-        ({"method": "hierarchical", "to": 257}, "makes 256 positions of 16 learned ones .*--to 256 or fewer"),
+        ({"method": "hierarchical", "to": 257}, "extends 16 learned positions to at most 256, .*--to 256 or fewer"),
         (
             {"method": "hierarchical", "to": 102, "keep_first": 3, "drop_last": 4},
-            "makes 81 positions of 9 learned ones and no more.*--to 84 or fewer",
+            "extends 9 learned positions to at most 81, .*--to 84 or fewer",
         ),
-        ({"method": "hierarchical", "drop_last": 14}, "makes 4 positions of 2 learned ones.*Use another method"),
+        ({"method": "hierarchical", "drop_last": 14}, "extends 2 learned positions to at most 4, .*Use another method"),
         ({"method": "stretch"}, "--keep-first 20 by --method stretch: of 16 .*--keep-first 8"),
         (
             {"to": NEW, "method": "truncate"},

@@ -29,13 +29,13 @@ def test_rank_goes_by_the_training_and_compares_within_a_stage() -> None:
     first, second = candidate("linear", [1.0, 1.0], [0.9, 0.9]), candidate("copy", [2.0, 2.0], [0.5, 0.5])
     best, other, waiting = rank([first, candidate("last", [1.5, 1.5]), second, candidate("mean")], LOSS)
     assert (best.method, other.method, waiting.method) == ("copy", "linear", "last")
-    assert best.final.behind is None
-    assert best.untrained.behind is not None
-    assert best.untrained.behind.mean == pytest.approx(1.0)
+    assert best.final.delta is None
+    assert best.untrained.delta is not None
+    assert best.untrained.delta.mean == pytest.approx(1.0)
     assert other.trained is not None
-    assert other.trained.behind is not None
-    assert other.trained.behind.mean == pytest.approx(0.4)
-    assert other.untrained.behind is None
+    assert other.trained.delta is not None
+    assert other.trained.delta.mean == pytest.approx(0.4)
+    assert other.untrained.delta is None
     assert waiting.trained is None
 
 

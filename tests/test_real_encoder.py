@@ -111,7 +111,7 @@ def test_resize_real_encoder_edits_every_limit_and_nothing_else(outputs: dict[st
     assert all(after[name] == before[name] for name in others)
     assert set(after) - set(before) == {"ctxextend.yaml"}
     assert after["README.md"].startswith(before["README.md"].split(b"\n---")[0])
-    assert b"longer texts were cut there, are now read whole" in after["README.md"]
+    assert b"texts that were cut there are now read in full" in after["README.md"]
 
 
 def test_resize_real_encoder_says_that_texts_were_cut_before() -> None:
@@ -120,7 +120,7 @@ def test_resize_real_encoder_says_that_texts_were_cut_before() -> None:
     assert "sentence_bert_config.json max_seq_length 256" in warning
     assert "tokenizer.json truncation.max_length 128" in warning
     padding = next(edit for edit in plan.edits if edit.key == "padding.strategy")
-    assert "slow" in padding.why
+    assert "slow" in padding.reason
     assert plan.dropped == ("embeddings.position_ids",)
 
 

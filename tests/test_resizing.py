@@ -62,8 +62,8 @@ def test_resize_table_keeps_the_bits_of_rows_that_stay(name: str, method: str, m
     bits = np.random.default_rng(more).integers(0, 256, (12, 3 * dtype.itemsize), dtype=np.uint8)
     table = bits.view(dtype)  # NaN with payloads and signed zeros among them
     keep = 0 if METHODS[method].keep_first is None else keep
-    most = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
-    rows = max(min(12 + more, most), 12)
+    maximum = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
+    rows = max(min(12 + more, maximum), 12)
     with np.errstate(all="ignore"):
         made = resize_table(table, rows, MethodOptions(method=method, keep_first=keep, drop_last=drop))
     kept = 12 if METHODS[method].keeps_learned_rows else keep

@@ -21,7 +21,7 @@ SCREENS = Path(__file__).parent / "screens"
 RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
 NAMES = [f"{name}{kind}-{width}" for name in RESULTS for kind in ("", "-ascii") for width in (40, 80)]
 # Of a method with its flags beside one number, which stay whole however narrow the page is.
-LEAST_RANKING = 51
+MIN_RANKING = 51
 
 
 def page_of(found: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
@@ -49,7 +49,7 @@ def shown(name: str) -> str:
 def test_result_screen_is_as_it_was(name: str) -> None:
     text, width = shown(name), int(name.rpartition("-")[2])
     assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
-    assert max(map(len, text.splitlines())) <= (max(width, LEAST_RANKING) if name.startswith("compare") else width)
+    assert max(map(len, text.splitlines())) <= (max(width, MIN_RANKING) if name.startswith("compare") else width)
     assert "-ascii-" not in name or text.isascii()
 
 

@@ -58,7 +58,7 @@ def test_planted_encoders_find_what_they_can_see(minilm: EvalModel) -> None:
     assert sum(told) == task.tokens + task.base_tokens
     report: Retrieval = task.report()["retrieval"]
     assert (report.documents, report.queries, report.query_tokens, report.pooling) == (5, 20, 40, "mean")
-    truncated, chunks, whole = (report.ways[way] for way in (TRUNCATED, CHUNKS, MODEL))
+    truncated, chunks, whole = (report.modes[way] for way in (TRUNCATED, CHUNKS, MODEL))
     # To the first 60 tokens all documents are one, and so each comes last.
     assert (truncated.recall.mean, truncated.change) == (0.0, None)
     assert truncated.reciprocal_rank.mean == pytest.approx(0.2)

@@ -148,13 +148,13 @@ def short(source: int, destination: int, count: int, offset_src: int) -> int:
 
 
 COPY_FILE_RANGE: Callable[..., int] = getattr(os, "copy_file_range", None) or refuse(errno.ENOSYS)
-WAYS = {"whole": COPY_FILE_RANGE, "short": short, "refused": refuse(errno.EXDEV), "broken": refuse(errno.EIO)}
+MODES = {"whole": COPY_FILE_RANGE, "short": short, "refused": refuse(errno.EXDEV), "broken": refuse(errno.EIO)}
 
 
-@pytest.mark.parametrize("way", [*WAYS, "no such call"])
+@pytest.mark.parametrize("way", [*MODES, "no such call"])
 def test_copy_range_appends_the_range_by_every_way(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way in WAYS:
-        monkeypatch.setattr(os, "copy_file_range", WAYS[way], raising=False)
+    if way in MODES:
+        monkeypatch.setattr(os, "copy_file_range", MODES[way], raising=False)
     else:
         monkeypatch.delattr(os, "copy_file_range", raising=False)
     assert copied(tmp_path) == EXPECTED

@@ -197,7 +197,7 @@ def test_resize_makes_buffers_anew_that_transformers_reads(
 ) -> None:
     source = save(model_class, changes)
     plan = plan_resize(source.folder, to=NEW)
-    assert {buffer.name for buffer in plan.remade} == set(buffers)
+    assert {buffer.name for buffer in plan.rebuilt_buffers} == set(buffers)
     assert plan.dropped == ()
     weights = output(source, tmp_path)
     for name, expected in buffers.items():
@@ -212,7 +212,7 @@ def test_resize_bark_makes_its_masks_anew(save: Save, tmp_path: Path) -> None:
     assert torch.equal(mask, torch.ones(NEW, NEW, dtype=torch.bool).tril()[None, None])
     one = plan_resize(source.folder, to=NEW, part="coarse")
     assert [table.name for table in one.tables] == ["coarse_acoustics.position_embeds_layer.weight"]
-    assert {buffer.name.split(".")[0] for buffer in one.remade} == {"coarse_acoustics"}
+    assert {buffer.name.split(".")[0] for buffer in one.rebuilt_buffers} == {"coarse_acoustics"}
 
 
 @pytest.mark.parametrize(

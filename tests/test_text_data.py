@@ -188,9 +188,9 @@ def test_read_pieces_never_holds_a_file_whole(tmp_path: Path) -> None:
     file = written(tmp_path / "a.txt", "words " * (4 * PIECE))
     tracemalloc.start()
     assert sum(len(text) for text, _ in read_pieces([file])) == file.stat().st_size
-    most = tracemalloc.get_traced_memory()[1]
+    maximum = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert most < 8 * PIECE
+    assert maximum < 8 * PIECE
 
 
 # ---- Hub datasets

@@ -58,7 +58,7 @@ def test_open_run_folder_refuses_to_mix_what_was_saved(changes: dict[str, Any], 
     with pytest.raises(TrainingError, match=said), opened(ASKED | changes, resume=True, force=force):
         pass
     assert RunFolder(FOLDER).step == 3
-    assert json.loads((FOLDER / "run.json").read_text()) == {**ASKED, "begun for": 9}
+    assert json.loads((FOLDER / "run.json").read_text()) == {**ASKED, "planned_steps": 9}
 
 
 def test_open_run_folder_discards_saves_with_force() -> None:

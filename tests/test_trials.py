@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctxextend.comparison.calibrate import GAINS, MOST_TRIALS, Search
+from ctxextend.comparison.calibrate import GAINS, MAX_TRIALS, Search
 from ctxextend.recipe import Resize
 from tests.test_bands import TWO_BANDS
 
@@ -84,7 +84,7 @@ def test_search_takes_the_best_of_those_that_are_surely_better(sign: int) -> Non
 def test_search_stays_with_the_table_where_all_give_the_same() -> None:
     first, best, tried = search()
     assert best == first
-    assert len(tried.found) <= MOST_TRIALS
+    assert len(tried.found) <= MAX_TRIALS
     assert {settings.settings["sigma"] for settings in tried.found} > {0.0, 3.0, 24.0}
     assert {gain_of(settings) for settings in tried.found} > set(GAINS)
 

@@ -169,7 +169,7 @@ class Built:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def buildable(model_type: str, classes: tuple[Any, ...], most: int | None = None) -> Iterator[Built]:
+def buildable(model_type: str, classes: tuple[Any, ...], maximum: int | None = None) -> Iterator[Built]:
     """Yield those of a type's classes that can be built."""
     found = 0
     for model_class in classes:
@@ -184,7 +184,7 @@ def buildable(model_type: str, classes: tuple[Any, ...], most: int | None = None
             yield Built(model_class, config, found_shapes)
             found += 1
             break
-        if found == most:
+        if found == maximum:
             break
 
 

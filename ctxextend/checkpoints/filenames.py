@@ -39,7 +39,7 @@ STALE_KINDS = {
 STALE = {pattern: f"{kind}, not rewritten" for kind, patterns in STALE_KINDS.items() for pattern in patterns}
 
 # What version control, download tools and desktops keep for themselves, at any depth.
-NOT_OURS = {
+IGNORED_NAMES = {
     ".git": "version control",
     ".cache": "a download cache",
     "__pycache__": "a cache",

@@ -13,8 +13,8 @@ from typing import Any
 
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, open_source, reading
 from ctxextend.checkpoints.filenames import (
+    IGNORED_NAMES,
     NANOGPT_FILE,
-    NOT_OURS,
     READABLE,
     SINGLE_FILE,
     STALE,
@@ -30,7 +30,7 @@ from ctxextend.checkpoints.filenames import (
 )
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
-from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, holds, leads_out, not_a_file
+from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, has_file, leads_out, not_a_file
 from ctxextend.errors import CheckpointError, size_text
 
 CONFIG = "config.json"
@@ -59,7 +59,7 @@ class Checkpoint:
     weights: Mapping[str, TensorFile]  # by the names that an output has them by, in the order of the source's
     index: Mapping[str, Any] | None  # of the shards, as an output has it; None for a single file
     index_file: str  # what that is called
-    made: Mapping[str, str]  # texts that the output needs and the source lacks
+    generated: Mapping[str, str]  # texts that the output needs and the source lacks
     copied: tuple[str, ...]  # every file but the weights that belongs to it, config.json included
     omitted: Mapping[str, str]  # files that are left out of an output, each with the reason
     fingerprints: Mapping[str, Fingerprint]  # of its files, from before they were read
@@ -86,15 +86,15 @@ class Checkpoint:
     def notes(self) -> tuple[str, ...]:
         """What the user should know of how the source was found, and its weights read."""
         notes = list(self.source.notes)
-        if CONFIG in self.made:
+        if CONFIG in self.generated:
             from ctxextend.checkpoints.nanogpt import NOTE
 
             notes.append(NOTE)
         if in_memory := [file.path for file in self.weights.values() if file.is_in_memory]:
             size = sum(path.stat().st_size for path in in_memory)
-            why = "is from before torch 1.6, or in another byte order, and cannot be mapped"
+            reason = "is from before torch 1.6, or in another byte order, and cannot be mapped"
             names = ", ".join(path.name for path in in_memory)
-            notes.append(f"{names} {why}: reading it takes {size_text(size)} of memory.")
+            notes.append(f"{names} {reason}: reading it takes {size_text(size)} of memory.")
         return tuple(notes)
 
     @cached_property
@@ -115,7 +115,7 @@ class Checkpoint:
     def files(self) -> frozenset[str]:
         """Every file that belongs to it, under the names that an output has them by."""
         index = [self.index_file] if self.index is not None else []
-        return frozenset((*self.copied, *self.weights, *index)) - set(self.made)
+        return frozenset((*self.copied, *self.weights, *index)) - set(self.generated)
 
     @property
     def config_file(self) -> str:
@@ -130,20 +130,20 @@ class Checkpoint:
     @property
     def has_config(self) -> bool:
         """Whether there is a config.json of its own, which must state the table's length."""
-        return self.config_file in (*self.copied, *self.made)
+        return self.config_file in (*self.copied, *self.generated)
 
     def text(self, name: str) -> str:
         """Return a text file's content."""
-        return self.made[name] if name in self.made else read_text(self.root / name)
+        return self.generated[name] if name in self.generated else read_text(self.root / name)
 
     @property
     def code(self) -> tuple[str, ...]:
         """Its files of code, which an output leaves out unless it is to keep them."""
-        return tuple(name for name, why in self.omitted.items() if why == CODE)
+        return tuple(name for name, reason in self.omitted.items() if reason == CODE)
 
     def with_code(self) -> "Checkpoint":
         """Return it with its code among the files that are copied."""
-        omitted = {name: why for name, why in self.omitted.items() if why != CODE}
+        omitted = {name: reason for name, reason in self.omitted.items() if reason != CODE}
         return replace(self, copied=tuple(sorted((*self.copied, *self.code))), omitted=omitted)
 
     def weights_fingerprint(self) -> str:
@@ -193,20 +193,20 @@ def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint
     model = _model_folder(source)
     folder = root / model
     config: Mapping[str, Any] | None = None
-    if holds(source, folder / CONFIG):
+    if has_file(source, folder / CONFIG):
         config = load_object(folder / CONFIG)
         check(config)
-    elif holds(source, root / ADAPTER_CONFIG):
+    elif has_file(source, root / ADAPTER_CONFIG):
         config = {}  # its base model lies outside of the folder, wherever the adapter says
-    elif not is_alone and not holds(source, root / NANOGPT_FILE):
+    elif not is_alone and not has_file(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
     weights_name = _index_of(folder, source) or source.file or first_weights(folder, variant)
-    if weights_name is None or not holds(source, folder / weights_name):
+    if weights_name is None or not has_file(source, folder / weights_name):
         check(config or {}, False)
         raise _no_weights(folder, config, variant, source)
     inner = [value for value in (config or {}).values() if isinstance(value, Mapping)]
     ties = not any(value.get("tie_word_embeddings") is False for value in (config or {}, *inner))
-    index, index_file, made = None, "", dict[str, str]()
+    index, index_file, generated = None, "", dict[str, str]()
     if fnmatch(weights_name, "*.index*.json"):
         index, index_file = load_object(folder / weights_name), (model / weights_name).as_posix()
         shards = _open_shards(folder / weights_name, index, source, ties)
@@ -217,33 +217,35 @@ def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint
             metadata = (stated if isinstance(stated, dict) else {}) | {"total_size": size}
             index = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
             index_file = index_file.replace("pytorch_model.bin", SINGLE_FILE)
-            made[index_file] = json.dumps(index, indent=2) + "\n"
+            generated[index_file] = json.dumps(index, indent=2) + "\n"
     else:
-        file, made_config = _open_weights(folder / weights_name, ties, has_config=config is not None)
+        file, generated_config = _open_weights(folder / weights_name, ties, has_config=config is not None)
         weights = {(model / output_name(weights_name)).as_posix(): file}
-        if made_config is not None:
-            config, made[CONFIG] = made_config, json.dumps(made_config, indent=2) + "\n"
+        if generated_config is not None:
+            config, generated[CONFIG] = generated_config, json.dumps(generated_config, indent=2) + "\n"
     paths = [folder / weights_name, *(file.path for file in weights.values())]
     used = {path.relative_to(root).as_posix() for path in paths}
-    reasons = {name: _why_omitted(source, model, name) for name in (*listed, *source.not_fetched) if name not in used}
+    reasons = {
+        name: _reason_omitted(source, model, name) for name in (*listed, *source.not_fetched) if name not in used
+    }
     adapter_of = None
     if weights_name.startswith("adapter_model."):
-        adapter = load_object(root / ADAPTER_CONFIG) if holds(source, root / ADAPTER_CONFIG) else {}
+        adapter = load_object(root / ADAPTER_CONFIG) if has_file(source, root / ADAPTER_CONFIG) else {}
         adapter_of = str(adapter.get("base_model_name_or_path") or "its base model")
     copied = tuple(name for name in listed if name not in used and not reasons[name])
-    omitted = {name: why for name, why in reasons.items() if why}
+    omitted = {name: reason for name, reason in reasons.items() if reason}
     fingerprints = {name: file_fingerprint(root / name) for name in used} | fingerprints
-    files = weights, index, index_file, made, copied, omitted, fingerprints
+    files = weights, index, index_file, generated, copied, omitted, fingerprints
     return Checkpoint(source, model, config or {}, *files, adapter_of)
 
 
 def _model_folder(source: Source) -> PurePosixPath:
     """Return where sentence-transformers' modules.json puts the transformer, or the root itself."""
     root = source.folder
-    if not holds(source, root / MODULES):
+    if not has_file(source, root / MODULES):
         return PurePosixPath(".")
     # Old folders have a config.json at the top that holds sentence-transformers' own version and no model.
-    if holds(source, root / CONFIG) and "model_type" in load_object(root / CONFIG):
+    if has_file(source, root / CONFIG) and "model_type" in load_object(root / CONFIG):
         return PurePosixPath(".")
     modules = load_modules(root / MODULES)
     paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
@@ -276,7 +278,7 @@ def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
 def _index_of(folder: Path, source: Source) -> str | None:
     """Return the index that lists the file that was named as one of its shards, or None."""
     for path in sorted(folder.glob("*.index*.json")) if source.file is not None else ():
-        weight_map = load_object(path).get("weight_map") if holds(source, path) else None
+        weight_map = load_object(path).get("weight_map") if has_file(source, path) else None
         if isinstance(weight_map, dict) and source.file in weight_map.values():
             return path.name
     return None
@@ -312,7 +314,7 @@ def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: boo
             raise CheckpointError(what, "Do not use this checkpoint before you know who wrote that.")
     shards = {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
     names = sorted(set(shards.values()))
-    if missing := [shard for shard in names if not holds(source, path.parent / shard)]:
+    if missing := [shard for shard in names if not has_file(source, path.parent / shard)]:
         raise CheckpointError(f"{path} names {missing[0]}, which is missing.", "Fetch or copy that shard too.")
     if len(set(map(shard_name, names))) < len(names):
         raise CheckpointError(f"{path} names a shard twice, in two formats.", "Save the checkpoint again.")
@@ -370,13 +372,13 @@ def _model_class(config: Mapping[str, Any]) -> str | None:
 # ---- which files are copied
 
 
-def _why_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
+def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
     """Return why a file is left out of an output; None where it may be a part of it."""
     path, here = PurePosixPath(name), source.folder / name
     is_here = name not in source.not_fetched
     for part in path.parts:
-        if part in NOT_OURS:
-            return f"{NOT_OURS[part]}, not part of the checkpoint"
+        if part in IGNORED_NAMES:
+            return f"{IGNORED_NAMES[part]}, not part of the checkpoint"
     if is_here and (kind := not_a_file(here)):
         return LINKED if here.is_dir() else kind
     for name_in in (path, path.relative_to(model)) if model in path.parents else (path,):
@@ -396,7 +398,7 @@ def _files_below(root: Path) -> Iterator[str]:
     folders = [root]
     for folder in folders:
         for path in sorted(folder.iterdir()):
-            if path.is_symlink() or path.name in NOT_OURS or not path.is_dir():
+            if path.is_symlink() or path.name in IGNORED_NAMES or not path.is_dir():
                 yield path.relative_to(root).as_posix()
             else:
                 folders.append(path)

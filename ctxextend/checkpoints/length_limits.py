@@ -33,7 +33,7 @@ class Edit:
     before: Any  # None where the key was missing
     after: Any
     is_limit: bool = field(default=False, metadata=not_in_json)  # a number of tokens at which texts are cut
-    why: str = ""  # a reason where the change is not plain
+    reason: str = ""  # a reason where the change is not plain
 
     json_properties: ClassVar = ("key",)
 
@@ -60,7 +60,7 @@ class StatedLimit:
 
 
 def limit_edits(
-    checkpoint: Checkpoint, before: int, after: int, tokenizer: str = "", *, mend: bool = False
+    checkpoint: Checkpoint, before: int, after: int, tokenizer: str = "", *, fix_limits: bool = False
 ) -> tuple[Edit, ...]:
     """Return the edits that make a folder's tokenizer and side files read `after` tokens.
 
@@ -68,18 +68,18 @@ def limit_edits(
     a shorter one lowers those above it. `tokenizer` is the tokenizer's folder if it has one of its own.
     """
     edits = []
-    for limit in stated_limits(checkpoint, tokenizer) if mend or after != before else ():
+    for limit in stated_limits(checkpoint, tokenizer) if fix_limits or after != before else ():
         stated = limit.value.get("Fixed") if isinstance(limit.value, dict) else limit.value
         is_within = isinstance(stated, int | float) and stated <= after
-        is_raised = (mend or after > before) and limit.kind != "generation"
-        new, why = "BatchLongest" if limit.kind == "padding" else after, ""
+        is_raised = (fix_limits or after > before) and limit.kind != "generation"
+        new, reason = "BatchLongest" if limit.kind == "padding" else after, ""
         if limit.kind == "padding":
-            why = f"padding every text to {after} tokens would make short ones as slow as long ones"
+            reason = f"padding every text to {after} tokens would make short ones as slow as long ones"
         elif limit.kind == "tokenizer" and limit.tokens is None:
-            why = "it stated no limit, and longer texts would fail"
+            reason = "it stated no limit, and longer texts would fail"
         if (is_raised or not is_within) and limit.value != new:
             is_limit = limit.kind not in ("generation", "padding")
-            edits.append(Edit(limit.file, limit.path, limit.value, new, is_limit, why))
+            edits.append(Edit(limit.file, limit.path, limit.value, new, is_limit, reason))
     return tuple(edits)
 
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from ctxextend.checkpoints.filenames import NAMES, NOT_OURS, READABLE, STALE, first_match, with_variant
+from ctxextend.checkpoints.filenames import IGNORED_NAMES, NAMES, READABLE, STALE, first_match, with_variant
 from ctxextend.checkpoints.hub import fetch
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
@@ -133,7 +133,7 @@ def _download(
             for name in names
             if name == weights
             or ("index" in weights and fnmatch(name, shards))
-            or not (set(PurePosixPath(name).parts) & NOT_OURS.keys() or first_match(PurePosixPath(name), STALE))
+            or not (set(PurePosixPath(name).parts) & IGNORED_NAMES.keys() or first_match(PurePosixPath(name), STALE))
         ]
 
     folder, files = fetch(hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path)))
@@ -147,7 +147,7 @@ OUTSIDE = "a link that leads out of the folder"
 IRREGULAR = "not a regular file"
 
 
-def holds(source: Source, path: Path) -> bool:
+def has_file(source: Source, path: Path) -> bool:
     """Whether a checkpoint has a file of that name; raise CheckpointError if it is irregular or a link out of it."""
     try:
         path.lstat()

@@ -95,7 +95,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     if not comparison.complete:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
-    page.line((comparison.source, "title"), f" ({comparison.family}, {comparison.kind})")
+    page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
     methods, read = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
     items = [
         ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, by {methods}"),
@@ -128,9 +128,9 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
     rows = list[list[Cell]]()
     for number, row in enumerate(comparison.rows, 1):
         outcome = row.trained if steps else row.untrained
-        behind: Cell = numbers.change(outcome.behind) if outcome else "-"
+        behind: Cell = numbers.change(outcome.delta) if outcome else "-"
         if outcome and outcome.is_tied:
-            behind = (f"tied  {behind}" if outcome.behind else "the best", "right")
+            behind = (f"tied  {behind}" if outcome.delta else "the best", "right")
         cells: list[Cell] = [f"{number:>2} {row.method}", score(outcome.score if outcome else None), behind]
         if steps:
             cells.append(score(row.untrained.score))

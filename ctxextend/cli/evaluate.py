@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The base's ways of reading, in the words that tell them apart.
 BASES = {"sliding": "the base in sliding windows", "truncated": "the base in separate windows"}
 CURVES = {"model": "learned", "sliding": "second", "truncated": "third"}
-WAYS = {"truncated": "base, the start", "chunks": "base, in pieces", "model": "model, all at once"}
+MODES = {"truncated": "base, the start", "chunks": "base, in pieces", "model": "model, all at once"}
 SHADES = {True: " \u2591\u2592\u2593\u2588", False: " .:+#"}  # from the emptiest cell of a heat map to the fullest
 CELL = 3  # its characters
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # of a difference of losses, by its sign
@@ -85,7 +85,7 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
     if not evaluation.complete:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
-    page.line((evaluation.source, "title"), f" ({evaluation.family}, {evaluation.kind})")
+    page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
     reads, text = f"{evaluation.max_len} tokens at once", counted(evaluation.documents, "document")
     if evaluation.base is not None:
         reads += f"; its base, {evaluation.base}, reads {evaluation.base_max_len}"
@@ -200,7 +200,7 @@ def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
     page.line(("Retrieval", "title"))
     asked = f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, from what the base could not read of "
     page.text(f"{asked}{retrieval.documents:,} documents of {retrieval.length} tokens; {retrieval.pooling} pooling")
-    for name, recall in retrieval.ways.items():
+    for name, recall in retrieval.modes.items():
         rank, change = numbers.estimate(recall.reciprocal_rank), numbers.percent(recall.change, signed=True)
-        rows.append([WAYS.get(name, name), numbers.percent(recall.recall), rank, change])
+        rows.append([MODES.get(name, name), numbers.percent(recall.recall), rank, change])
     page.table(["read by the", *map(numbers.head, ("recall@1, %", "MRR", "vs. start"))], rows)

@@ -7,7 +7,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output, Pieces
-from ctxextend.cli.tables import LEAST_WIDTH, Cell, Page
+from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def inspect(
 
     sink, page = Output(as_json, quiet), Page.of_stdout(width)
     ends = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
-    if width is not None and width < LEAST_WIDTH:
-        raise typer.BadParameter(f"--width must be at least {LEAST_WIDTH}, got {width}.")
+    if width is not None and width < MIN_WIDTH:
+        raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
     options.check_files(plot, report)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     found = [inspect_model(open_model(ref), part) for ref in refs]
@@ -128,7 +128,7 @@ def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> No
     part = f", {shown.part}" if shown.part else ""
     made = f", made by {inspection.method}" if inspection.method and shown.new_rows else ""
     trained = TRAINED[inspection.trainable] if inspection.trainable else ""
-    page.text(f"{inspection.source} ({inspection.family}{part}{made}{trained})", "title")
+    page.text(f"{inspection.source} ({inspection.model_type}{part}{made}{trained})", "title")
     ahead = shown.rows - shown.reserved_rows - shown.positions
     counts = {"reserved": shown.reserved_rows, "positions": shown.positions, "ahead": ahead}
     parts = [f"{count} {name}" for name, count in counts.items() if count]
@@ -187,17 +187,17 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
         if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
             value = f"{limit.value} = {value}"
         key = f"{parts.get(limit.table, '')}rows less reserved" if is_table else limit.key
-        obeyed = "read by nobody" if limit.client == "none" else limit.client
+        obeyed = "read by nobody" if limit.library == "none" else limit.library
         mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
         rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, obeyed)])
     page.table((), rows, left=range(4), wrap=True)
     for limit in inspection.limits:
-        if limit.why:
-            page.text(f"{limit.file} {limit.key}: {limit.why}", "" if limit.agrees else "wrong", indent="    ")
-    if inspection.clients:
+        if limit.reason:
+            page.text(f"{limit.file} {limit.key}: {limit.reason}", "" if limit.agrees else "wrong", indent="    ")
+    if inspection.libraries:
         page.line(("What each client reads, in tokens", "title"))
-    for one in inspection.clients:
-        page.values([(one.client, f"{BEYOND[one.beyond].format(one.tokens)}: {one.decided_by}")], margin=22)
+    for one in inspection.libraries:
+        page.values([(one.library, f"{BEYOND[one.beyond].format(one.tokens)}: {one.decided_by}")], margin=22)
 
 
 def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: slice) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def resize(
 
         recipe = replace(recipe, resize=plan.settings)
         again = "Resume with the same command; --force starts over."
-        resume = not force and RunFolder.beside(output_path(output, plan.default_output)).save is not None
+        resume = not force and RunFolder.for_output(output_path(output, plan.default_output)).save is not None
         trained = execute(sink, recipe, plan, output, force=force, resume=resume, again=again).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
@@ -165,9 +165,9 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     counts = {"--keep-first": plan.settings.kept_first, "--drop-last": plan.settings.drop_last}
     given = [f"{flag} {count}" for flag, count in counts.items() if count]
     methods = dict.fromkeys(plan.methods.values()) or [plan.method]
-    yield "source", f"{plan.ref.source} ({plan.family})"
+    yield "source", f"{plan.ref.source} ({plan.model_type})"
     yield "output", str(output)
-    yield "method", ", ".join([*methods, *(given if plan.makes_rows else ())])
+    yield "method", ", ".join([*methods, *(given if plan.creates_rows else ())])
     for table in plan.tables:
         offset = f", {table.reserved_rows} rows in front of position 0" if table.reserved_rows else ""
         part = f" ({table.part})" if table.part else ""
@@ -177,17 +177,17 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     for edit in plan.edits:
         is_open = isinstance(edit.before, int | float) and edit.before >= 10**9
         before = "no limit" if is_open else "unset" if edit.before is None else edit.before
-        yield "edit", f"{edit.file}: {edit.key} {before} -> {edit.after}" + (f" ({edit.why})" if edit.why else "")
+        yield "edit", f"{edit.file}: {edit.key} {before} -> {edit.after}" + (f" ({edit.reason})" if edit.reason else "")
     if plan.checkpoint.index_file in plan.texts:
         yield "edit", f"{plan.checkpoint.index_file}: totals and names"
     names = {
         "drop": [f"{name} (a position buffer that transformers makes itself)" for name in plan.dropped],
-        "make anew": [f"{buffer.name} (a position buffer that transformers reads)" for buffer in plan.remade],
+        "make anew": [f"{buffer.name} (a position buffer that transformers reads)" for buffer in plan.rebuilt_buffers],
         "rewrite": plan.files["rewritten"],
         "add to": [name for name in plan.files["edited"] if name == CARD_FILE],
         "create": plan.files["created"],
         "copy": plan.files["copied"],
-        "leave out": [f"{name} ({why})" for name, why in plan.checkpoint.omitted.items()],
+        "leave out": [f"{name} ({reason})" for name, reason in plan.checkpoint.omitted.items()],
         "write": [size_text(plan.bytes_to_write)],
     }
     yield from ((label, text) for label, texts in names.items() for text in texts)
@@ -203,12 +203,12 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
     sink.note(*result.choices)
-    sink.note(*(f"left out: {name} ({why})" for name, why in plan.checkpoint.omitted.items()))
+    sink.note(*(f"left out: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))
     sink.note(f"{size_text(result.bytes_written)} in {time_text(result.seconds)}", plan.consequences)
     sink.data(str(result.output))
     name = str(result.output)
     folder = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
-    train = plan.makes_rows and plan.ref.tensor is None and f"ctxextend train {folder} --data TEXT --steps 200"
+    train = plan.creates_rows and plan.ref.tensor is None and f"ctxextend train {folder} --data TEXT --steps 200"
     verify = not result.verified and f"ctxextend verify {folder}"
     load = result.load_code and f"python -c {shlex.quote(result.load_code)}"
     sink.next_steps(*(step for step in (train, verify, load, f"ctxextend inspect {folder}") if isinstance(step, str)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Cell = str | tuple[str, str]
 
 MARGIN, GAP = 12, 2
-LEAST_WIDTH = 40  # texts cannot be wrapped any narrower and still be read
+MIN_WIDTH = 40  # texts cannot be wrapped any narrower and still be read
 NARROWEST_VALUE = 18
 
 
@@ -40,7 +40,7 @@ class Page:
     def of_stdout(cls, width: int | None = None) -> "Page":
         """Return an empty page as wide as was asked for, as the terminal, or of 80 columns in a pipe."""
         shown = "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii", "replace")
-        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, LEAST_WIDTH), b"?" not in shown)
+        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), b"?" not in shown)
 
     @cached_property
     def numbers(self) -> "NumberFormat":

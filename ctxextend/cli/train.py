@@ -113,12 +113,12 @@ def execute(
 
     told = {f"Warning: {warning}" for warning in plan.warnings} if plan else set[str]()
 
-    def tell(text: str) -> None:
+    def notify(text: str) -> None:
         told.add(text)
         sink.note(text)
 
     try:
-        result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, tell=tell)
+        result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, notify=notify)
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
         sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}. {again}", None)

@@ -19,7 +19,7 @@ from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Resize, split_ref, takes
+from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Resize, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.tables.bands import choose_bands, find_repeats, leaves_open
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
@@ -28,17 +28,17 @@ Values = NDArray[np.float64]
 
 # Windows, or documents, without which a standard error is itself a guess; and those that are read at most. A rank says
 # less than the losses of a window, and among few documents nothing.
-LEAST, WINDOWS, DOCUMENTS = 8, 16, 64
+MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
 
 # Beside what the table says, these are tried: rows of the Gaussian, the share of the table that it may have at most,
 # how many stretches, and factors.
-SIGMAS, MOST_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
+SIGMAS, MAX_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
 REPEATS = 4
 GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
 # Of a sigma the part by which another must differ for the rows to differ in anything that a text could show.
 NEARLY = 0.1
 # What the table says, no fast band, and all of the above; of stretches also the longest.
-MOST_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
+MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
 
 @takes(CheckpointRef, Resize, without=TABLE_KEYS)
@@ -119,7 +119,7 @@ def calibrate_model(
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
 
     def advance(tokens: int) -> None:
-        progress(tokens, run.base_tokens + MOST_TRIALS * run.tokens)
+        progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
 
     def measure(choice: Resize) -> tuple[Values, ...]:
         resized.set_tables(replace(plan, settings=choice))
@@ -153,16 +153,16 @@ def calibrate_model(
 
 def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRun:
     """Cut the text; of language models nothing but the model's own loss is measured."""
-    is_encoder, length = base.kind == ENCODER, max(model.max_len, LEAST_LENGTH)
-    count = min(max(text.tokens // length, LEAST), DOCUMENTS if is_encoder else WINDOWS)
+    is_encoder, length = base.kind == ENCODER, max(model.max_len, MIN_LENGTH)
+    count = min(max(text.tokens // length, MIN_SAMPLES), DOCUMENTS if is_encoder else WINDOWS)
     measure = ("retrieval",) if is_encoder else ("position",)
     settings = replace(text, base=None, length=(length,), tokens=count * length, measure=measure)
-    run = plan_evaluation(model, base if is_encoder else None, settings, least=1 if is_encoder else LEAST)
-    if run.retrieval is not None and len(run.retrieval.documents) < LEAST:
+    run = plan_evaluation(model, base if is_encoder else None, settings, minimum=1 if is_encoder else MIN_SAMPLES)
+    if run.retrieval is not None and len(run.retrieval.documents) < MIN_SAMPLES:
         raise DataError(
-            f"The text has {len(run.retrieval.documents)} documents of {length:,} tokens or more, and {LEAST} are "
-            "needed: which of so few is found says nothing sure.",
-            "Name more, or longer, text.",
+            f"The text has {len(run.retrieval.documents)} documents of at least {length:,} tokens; calibration needs "
+            f"{MIN_SAMPLES}.",
+            "Pass more or longer texts with --data.",
         )
     return run
 
@@ -209,7 +209,7 @@ class Search:
             yield from (now.with_settings(gain=other) for other in GAINS)
         elif name == "sigma":
             for other in SIGMAS if self.typed.settings["repeat"] else (0.0, *SIGMAS):  # 0 repeats nothing
-                if other <= MOST_SHARE * len(self.table) and abs(other - sigma) > NEARLY * other:
+                if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > NEARLY * other:
                     yield self._complete(other, gain)
         elif sigma:
             for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.typed.kept_first):

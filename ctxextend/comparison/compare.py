@@ -24,7 +24,7 @@ from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, split_ref, takes
+from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import method_text
@@ -126,9 +126,9 @@ class Compare:
         training |= {name: measuring[name] for name in COMMON if name in measuring}
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
         to = Resize(to).to
-        if isinstance(to, int) and to < LEAST_LENGTH:
+        if isinstance(to, int) and to < MIN_LENGTH:
             wrong = f"--to {to} is shorter than any window that is measured."
-            raise ResizeError(wrong, f"Give {LEAST_LENGTH} or more.")
+            raise ResizeError(wrong, f"Give {MIN_LENGTH} or more.")
         if isinstance(to, int) and max(evaluate.length, default=0) > to:
             raise ResizeError(f"--length {max(evaluate.length)} is more than the {to} of --to.", "Give a greater --to.")
         # A method must not be measured on the text by which its best step was chosen.
@@ -234,10 +234,10 @@ class ComparisonRun:
         rows = rank(self.candidates, METRICS[model.kind])
         found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
         base: list[Estimate] = [one.positions.losses[SLIDING] for one in found if one.positions]
-        base = base or [one.retrieval.ways[CHUNKS].reciprocal_rank for one in found if one.retrieval]
+        base = base or [one.retrieval.modes[CHUNKS].reciprocal_rank for one in found if one.retrieval]
         return Comparison(
             source=self.files.ref.source,
-            family=model.family,
+            model_type=model.model_type,
             kind=model.kind,
             table=self.files.table,
             max_len_before=self.files.max_len,
@@ -287,8 +287,8 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     if trainer and held_out is not None:
         run.warnings += trainer.task.warnings
     if base.kind == ENCODER and run.retrieval is None:
-        why = next(note for note in run.notes if note.startswith("Retrieval"))
-        found = f"Encoders as {base.name} are ranked by the documents they find. {why}"
+        reason = next(note for note in run.notes if note.startswith("Retrieval"))
+        found = f"Encoders as {base.name} are ranked by the documents they find. {reason}"
         raise DataError(found, "Name more, or longer, text.")
     if (source := opened.checkpoint.source).kind == "hub":  # a row's recipe names the files that were read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
@@ -340,10 +340,10 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     def outcome(one: Measurement, other: Measurement | None) -> Outcome:
         evaluation, contexts = one.evaluation, one.evaluation.contexts
         pairs = zip(one.scores, other.scores if other else (), strict=True)
-        behind = None if one is other else estimate([sign * (own - least) for own, least in pairs])
+        delta = None if one is other else estimate([sign * (own - minimum) for own, minimum in pairs])
         points = contexts.points if contexts else ()
         short = (point.against_base for point in points if point.context == evaluation.base_max_len)
-        return Outcome(mean(one.scores), behind, next(short, None), evaluation)
+        return Outcome(mean(one.scores), delta, next(short, None), evaluation)
 
     rows = []
     for one in candidates:

@@ -24,7 +24,7 @@ class Outcome:
     # Loss over all positions of windows as long as the new length, in nats per token, or the mean reciprocal rank.
     score: Estimate
     # How much worse than the best row's at the same stage, paired by window or by query; None for the best itself.
-    behind: Estimate | None
+    delta: Estimate | None
     # Loss minus the base's on the same tokens, with as much context as the base reads at most, paired: what texts pay
     # that fitted before. None where no loss is measured, or that context was not.
     short: Estimate | None
@@ -34,8 +34,8 @@ class Outcome:
 
     @property
     def is_tied(self) -> bool:
-        """Whether it is the best, or tied with it: the 95 % interval of `behind` contains 0."""
-        return self.behind is None or self.behind.sign == 0
+        """Whether it is the best, or tied with it: the 95 % interval of `delta` contains 0."""
+        return self.delta is None or self.delta.sign == 0
 
     @property
     def against_base(self) -> Estimate | None:
@@ -67,7 +67,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     """Methods on one model, one text and one seed."""
 
     source: str  # the model, as the user named it
-    family: str  # its model type
+    model_type: str
     kind: str  # ``causal``, ``masked`` or ``encoder``
     table: str  # the position table's name
     max_len_before: int  # tokens that the model reads at once

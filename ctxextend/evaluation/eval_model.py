@@ -147,7 +147,7 @@ class EvalModel:
 
     name: str  # what the user called it
     root: Path  # the checkpoint's folder
-    family: str  # its model type
+    model_type: str
     kind: str  # `CAUSAL`, `MASKED` or `ENCODER`
     model: Any  # of transformers, on its device, not in training
     tokenizer: TextTokenizer

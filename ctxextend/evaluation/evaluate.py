@@ -41,7 +41,7 @@ from ctxextend.held_out import (
 from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import LEAST_LENGTH, MEASURES, CheckpointRef, Evaluate, split_ref, takes
+from ctxextend.recipe import MEASURES, MIN_LENGTH, CheckpointRef, Evaluate, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
 from ctxextend.text_data import TextSource, check_paths, empty_files, path_names, read_documents
 
@@ -193,7 +193,7 @@ class EvaluationRun:
         found: dict[str, Any] = {}
         for task in self.tasks:
             found |= task.report()
-        models = model.name, model.family, model.kind, model.max_len
+        models = model.name, model.model_type, model.kind, model.max_len
         of_base = base.name if base else None, base.max_len if base else None
         tokens = sum(map(len, self.text.windows[: losses.windows if losses else None]))
         across_documents = self.text.across_documents and losses is not None
@@ -210,7 +210,7 @@ def plan_evaluation(
     settings: Evaluate,
     documents: Iterable[Ids] | None = None,
     *,
-    least: int = 1,
+    minimum: int = 1,
     notes: Sequence[str] = (),
 ) -> EvaluationRun:
     """Choose what is measured of loaded models, and cut the text, by default that of the settings; measure nothing yet.
@@ -218,7 +218,7 @@ def plan_evaluation(
     `documents` are ids, each of shape (tokens of it,), and `least` is the number of windows needed.
     """
     measures = fitting_measures(model, settings)
-    longest = max(settings.length, default=max(model.max_len, LEAST_LENGTH))
+    longest = max(settings.length, default=max(model.max_len, MIN_LENGTH))
     if longest > model.max_len:
         what = f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured."
         raise ResizeError(what, f"Give it more first: ctxextend resize {model.name} --to {longest}")
@@ -226,9 +226,9 @@ def plan_evaluation(
     size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     warnings, notes = list[str](), [*notes, *empty_files(settings.data)]
     if documents is None:
-        documents, warnings = read_unseen(model, settings, size * least)
+        documents, warnings = read_unseen(model, settings, size * minimum)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
-    text = cut_windows(documents, size, wanted, separator, one_each=one_each, least=least)
+    text = cut_windows(documents, size, wanted, separator, one_each=one_each, minimum=minimum)
     read = np.concatenate(text.documents)
     check_vocabulary(model, read)
     if base is not None:
@@ -267,32 +267,34 @@ def plan_evaluation(
     return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
 
 
-def read_unseen(model: EvalModel, settings: Evaluate, least: int) -> tuple[Iterator[Ids], list[str]]:
+def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:
     """Return the documents of a text, and warnings; of a file that the model was trained on, only what was held out.
 
     Where that is not known, or fewer than `least` tokens were held out in all, the whole file is read.
     """
-    most, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
+    maximum, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
     held_out, seen = dict[TextSource, list[Ids]](), list[TextSource]()
     for source in sources if model.trained_on else ():
         runs = [*model.trained_on.get(text_key(fingerprint(source)), ())]
         rule, first, text_field = runs[0] if runs else (None, 0, "")
         if rule is not None and len(runs) == 1 and text_field == settings.text_field:
-            count = min(rule.tokens - first, (2 * max(most, least) + rule.window) * rule.every)
+            count = min(rule.tokens - first, (2 * max(maximum, minimum) + rule.window) * rule.every)
             pieces = read_ids([str(source)], text_field, tokenizer.encode, tokenizer.separator, count)
             windows = held_out_windows(np.concatenate([np.empty(0, np.int64), *pieces]), rule, first)
             held_out[source] = split_documents(windows, tokenizer.separator)
         elif runs:
             seen.append(source)
     tokens = sum(len(piece) for pieces in held_out.values() for piece in pieces)
-    if tokens < least and len(held_out) == len(sources):
+    if tokens < minimum and len(held_out) == len(sources):
         seen += held_out
         held_out.clear()
 
     def documents() -> Iterator[Ids]:
         for source in sources:
-            texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * most)
-            yield from held_out[source] if source in held_out else (_first_tokens(model, text, most) for text in texts)
+            texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * maximum)
+            yield from (
+                held_out[source] if source in held_out else (_first_tokens(model, text, maximum) for text in texts)
+            )
 
     measured = f": it is measured on {tokens:,} tokens held out of that."
     warnings = trained_on(model.name, seen, f"{SEEN} text with --data.")
@@ -310,7 +312,7 @@ def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
 
 
 def cut_windows(
-    documents: Iterable[Ids], size: int, wanted: int, separator: int | None, *, one_each: bool = False, least: int = 1
+    documents: Iterable[Ids], size: int, wanted: int, separator: int | None, *, one_each: bool = False, minimum: int = 1
 ) -> TextWindows:
     """Cut documents, each of shape (tokens of it,), into windows of `size` tokens that do not overlap.
 
@@ -328,22 +330,22 @@ def cut_windows(
     inside = inside[:wanted]
     between = np.array([] if separator is None else [separator], np.int64)
     joined = _cut(np.concatenate([between[:0], *(piece for ids in read for piece in (ids, between))]), size)[:wanted]
-    if len(joined) < least:
+    if len(joined) < minimum:
         hint, shorter = "", 2 ** max(tokens.bit_length() - 1, 0)
-        if least == 1 and shorter >= LEAST_LENGTH:
+        if minimum == 1 and shorter >= MIN_LENGTH:
             hint = f", or measure shorter windows with --length {shorter}"
-        needed = f"one window takes {size:,}" if least == 1 else f"{least} windows of {size:,} are needed"
+        needed = f"one window takes {size:,}" if minimum == 1 else f"{minimum} windows of {size:,} are needed"
         raise DataError(f"The text has {tokens:,} tokens, and {needed}.", f"Name more text with --data{hint}.")
-    across = 2 * len(inside) < len(joined) or len(inside) < least
+    across = 2 * len(inside) < len(joined) or len(inside) < minimum
     return TextWindows(tuple(joined if across else inside), tuple(read), across)
 
 
-def _first_tokens(model: EvalModel, text: str, most: int) -> Ids:
+def _first_tokens(model: EvalModel, text: str, maximum: int) -> Ids:
     """Return the tokens that a text begins with, shape (k,), k ≤ `most`, without tokenizing much more of it."""
-    size = 8 * most
-    while len(ids := model.tokenizer.encode(text[:size])) <= most and size < len(text):
+    size = 8 * maximum
+    while len(ids := model.tokenizer.encode(text[:size])) <= maximum and size < len(text):
         size *= 4
-    return ids[:most]
+    return ids[:maximum]
 
 
 def _cut(ids: Ids, size: int) -> list[Ids]:
@@ -354,4 +356,4 @@ def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
     """Return the contexts to measure: doublings from 128, or an eighth of the longest, up to it, and the base's."""
     shortest = max(min(SHORTEST_CONTEXT, longest >> DOUBLINGS), 1)
     found = {longest, base or longest, *(shortest << i for i in range(longest.bit_length()))}
-    return tuple(sorted(context for context in found if LEAST_LENGTH <= context <= longest))
+    return tuple(sorted(context for context in found if MIN_LENGTH <= context <= longest))

@@ -177,7 +177,7 @@ class Retrieval:
     queries: int
     query_tokens: int  # of each, without special tokens
     pooling: str  # how the states of a text's tokens become one vector
-    ways: Mapping[str, Recall]  # by how documents were read: `TRUNCATED` and `CHUNKS` by the base, `MODEL`
+    modes: Mapping[str, Recall]  # by how documents were read: `TRUNCATED` and `CHUNKS` by the base, `MODEL`
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,7 +185,7 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     """What a context length is worth, on one text."""
 
     source: str  # what was measured
-    family: str  # its model type
+    model_type: str
     kind: str  # ``causal``, ``masked`` or ``encoder``
     max_len: int  # tokens that it reads at once
     base: str | None  # its base; None where that is not known

@@ -175,8 +175,8 @@ class ReadingMode:
         tokenizer, is_masked = self.scorer.model.tokenizer, self.scorer.model.kind == MASKED
         size = self.context - tokenizer.num_special
         # Without a token in front, the first of a piece is only read, so that the next has one before it.
-        most = size - (not is_masked and not tokenizer.before)
-        return spans(scored, tokens, size, max(int(most * self.share), 1), centred=is_masked)
+        maximum = size - (not is_masked and not tokenizer.before)
+        return spans(scored, tokens, size, max(int(maximum * self.share), 1), centred=is_masked)
 
     def losses(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: tuple[int, int]) -> list[Losses]:
         """Return the losses in nats of the tokens at each text's targets, rising and inside `scored`, shape (k,)."""

@@ -25,7 +25,7 @@ NUMBERS = 10  # to choose from
 TRIED = 300  # numbers of so many digits, at most: ten of one token are not rare, or hardly there
 # Trials of a cell: with fewer, finding says little, and with ten each number is hidden once. An encoder has one, since
 # it reads a text for each number.
-LEAST_TRIALS, MOST_TRIALS = 4, 10
+MIN_TRIALS, MAX_TRIALS = 4, 10
 
 # What is hidden, and what is asked; an encoder's query is the sentence itself.
 SENTENCE = "\nThe pass key is {}. Remember it.\n"
@@ -133,8 +133,8 @@ def plan_passkey(
         raise DataError(f"The passkey was not measured: it needs texts of {needed} tokens or more.")
     left_out = ", ".join(f"{length:,}" for length in sorted(set(lengths)) if length < needed)
     notes = (f"The passkey was not measured at {left_out} tokens: it needs {needed}.",) if left_out else ()
-    trials = MOST_TRIALS if tokens is None else tokens // (sum(fitting) * len(DEPTHS))
-    texts = NUMBERS if isinstance(reader, Embedder) else min(max(trials, LEAST_TRIALS), MOST_TRIALS)
+    trials = MAX_TRIALS if tokens is None else tokens // (sum(fitting) * len(DEPTHS))
+    texts = NUMBERS if isinstance(reader, Embedder) else min(max(trials, MIN_TRIALS), MAX_TRIALS)
     return PasskeyTask(reader, sentence, question, numbers, filler, fitting, texts, seed, notes)
 
 

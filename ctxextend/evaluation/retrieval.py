@@ -82,9 +82,9 @@ class RetrievalTask:
         if MODEL not in self.ranks:
             return {}
         truncated = self.ranks[TRUNCATED]
-        ways = {way: recall_of(own, None if way == TRUNCATED else truncated) for way, own in self.ranks.items()}
+        modes = {way: recall_of(own, None if way == TRUNCATED else truncated) for way, own in self.ranks.items()}
         pooling = " + ".join(self.base.poolings)
-        found = Retrieval(self.length, len(self.documents), truncated.size, self.query_tokens, pooling, ways)
+        found = Retrieval(self.length, len(self.documents), truncated.size, self.query_tokens, pooling, modes)
         return {"retrieval": found}
 
 

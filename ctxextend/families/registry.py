@@ -11,7 +11,7 @@ LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
 
 # Position 0 stands behind the padding row, and the key counts all rows: fairseq's `utils.make_positions`.
-BEHIND_PAD = ReservedRows(rows=1, config_key="pad_token_id", inside_key=True)
+AFTER_PADDING = ReservedRows(rows=1, config_key="pad_token_id", inside_key=True)
 # A table as long as another's key says, whose own positions begin at row 0.
 NONE_INSIDE = ReservedRows(inside_key=True)
 # fairseq's habit of two rows that stand for no position, whatever the pad id is.
@@ -57,9 +57,9 @@ def encoder(
     return Family(model_type, ("", *prefixes), tables, defaults, requires, pins=pins, note=note)
 
 
-def behind_pad(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Family:
+def after_padding(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Family:
     """Describe a model with one table whose rows begin behind the padding row, built as RoBERTa is."""
-    return encoder(model_type, *prefixes, pad=pad, reserved=BEHIND_PAD, **more)
+    return encoder(model_type, *prefixes, pad=pad, reserved=AFTER_PADDING, **more)
 
 
 def encoder_decoder(model_type: str, length: int, **more: Any) -> Family:
@@ -187,24 +187,24 @@ _FAMILIES = (
         ),
         {LENGTH: 2048},
     ),
-    *(behind_pad(name, "roberta.") for name in ("camembert", "roberta", "xlm-roberta", "xmod")),
-    behind_pad("data2vec-text", "data2vec_text."),
-    encoder("esm", "esm.", length=1026, reserved=BEHIND_PAD, requires=(NOT_ROTARY,)),
-    *(behind_pad(name, f"{name}.") for name in ("layoutlmv3", "longformer")),
-    behind_pad("markuplm", "markuplm.", pad=0),
-    behind_pad("roberta-prelayernorm", "roberta_prelayernorm."),
-    behind_pad("xlm-roberta-xl", "roberta.", length=514),
-    behind_pad("ibert", "ibert.", buffers=(*IDS, Buffer(f"{BERT_TABLE}_integer", "rows", is_kept=True))),
+    *(after_padding(name, "roberta.") for name in ("camembert", "roberta", "xlm-roberta", "xmod")),
+    after_padding("data2vec-text", "data2vec_text."),
+    encoder("esm", "esm.", length=1026, reserved=AFTER_PADDING, requires=(NOT_ROTARY,)),
+    *(after_padding(name, f"{name}.") for name in ("layoutlmv3", "longformer")),
+    after_padding("markuplm", "markuplm.", pad=0),
+    after_padding("roberta-prelayernorm", "roberta_prelayernorm."),
+    after_padding("xlm-roberta-xl", "roberta.", length=514),
+    after_padding("ibert", "ibert.", buffers=(*IDS, Buffer(f"{BERT_TABLE}_integer", "rows", is_kept=True))),
     encoder("mpnet", "mpnet.", reserved=TWO_INSIDE, buffers=IDS[:1]),
     several(
         "lilt",
-        table("text", reserved=BEHIND_PAD, buffers=IDS),
-        table("layout", "layout_embeddings.box_position_embeddings.weight", reserved=BEHIND_PAD),
+        table("text", reserved=AFTER_PADDING, buffers=IDS),
+        table("layout", "layout_embeddings.box_position_embeddings.weight", reserved=AFTER_PADDING),
         pad=0,
     ),
     several(
         "luke",
-        table("text", reserved=BEHIND_PAD, buffers=IDS),
+        table("text", reserved=AFTER_PADDING, buffers=IDS),
         # Entities give positions of their words, counted from 0, in a table as long as the text's.
         table("entity", "entity_embeddings.position_embeddings.weight", reserved=NONE_INSIDE),
         pad=1,
@@ -226,9 +226,9 @@ _FAMILIES = (
     encoder_decoder("blenderbot-small", 512),
     several(
         "prophetnet",
-        table("encoder", "encoder.position_embeddings.weight", reserved=BEHIND_PAD, clamps=True),
+        table("encoder", "encoder.position_embeddings.weight", reserved=AFTER_PADDING, clamps=True),
         # The stream that predicts reads the row of the next position.
-        table("decoder", "decoder.position_embeddings.weight", reserved=BEHIND_PAD, ahead=1),
+        table("decoder", "decoder.position_embeddings.weight", reserved=AFTER_PADDING, ahead=1),
         pad=0,
     ),
     Family(
@@ -264,9 +264,11 @@ _FAMILIES = (
     encoder("chinese_clip_text_model", "text_model."),
     encoder("flava_text_model", "text_model.", "flava.text_model."),
     *(encoder(name, "qformer.") for name in ("instructblip_qformer", "instructblipvideo_qformer")),
-    replace(behind_pad("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
-    behind_pad("bridgetower_text_model", "text_model.", length=514),
-    behind_pad("clap_text_model", "text_model.", length=514, buffers=tuple(replace(one, is_kept=True) for one in IDS)),
+    replace(after_padding("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
+    after_padding("bridgetower_text_model", "text_model.", length=514),
+    after_padding(
+        "clap_text_model", "text_model.", length=514, buffers=tuple(replace(one, is_kept=True) for one in IDS)
+    ),
     *(text_part(name, f"{name}_text_model") for name in ("aimv2", "align", "clap", "siglip", "siglip2")),
     *(text_part(name, f"{name}_text_model", outer=(f"{name}.",)) for name in ("owlv2", "owlvit")),
     *(

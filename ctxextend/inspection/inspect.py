@@ -12,7 +12,7 @@ import numpy as np
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.families.lookup import TableLocation, nested
-from ctxextend.inspection.stated_limits import client_limits, find_limits
+from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, takes
@@ -63,13 +63,13 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     return Inspection(
         source=model.ref.source,
         folder=str(checkpoint.root),
-        family=model.architecture.family.model_type,
+        model_type=model.architecture.family.model_type,
         parameters=parameters,
         method=recipe.method if recipe else None,
         trainable=recipe.trainable if recipe else None,
         tables=tuple(chosen),
         limits=limits,
-        clients=tuple(client_limits(checkpoint, limits, chosen)),
+        libraries=tuple(library_limits(checkpoint, limits, chosen)),
         notes=tuple(notes),
     )
 

@@ -10,7 +10,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
 from ctxextend.families.lookup import nested
-from ctxextend.inspection.table_report import ClientLimit, Limit, TableReport
+from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel
 
 TRANSFORMERS = "transformers"
@@ -18,7 +18,7 @@ SENTENCE_TRANSFORMERS = "sentence-transformers"
 TOKENIZERS = "tokenizers"
 NOBODY = "none"
 # Who obeys each kind of limit that side files state.
-CLIENTS = {
+LIBRARIES = {
     "tokenizer": TRANSFORMERS,
     "sentence": SENTENCE_TRANSFORMERS,
     "truncation": TOKENIZERS,
@@ -74,11 +74,11 @@ def _readers(tables: Sequence[TableReport]) -> dict[str, TableReport]:
 def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
     config, file, place = model.checkpoint.config, model.checkpoint.config_file, table.location
 
-    def limit_of(key: str, value: Any, client: str) -> Limit:
+    def limit_of(key: str, value: Any, library: str) -> Limit:
         rows = place.rows(value) if isinstance(value, int) and not isinstance(value, bool) else None
         tokens = None if rows is None else place.positions(rows)
-        why = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if client != NOBODY else "nothing reads it"
-        return Limit(file, key, value, tokens, client, table.name, "" if rows == table.rows else why)
+        reason = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if library != NOBODY else "nothing reads it"
+        return Limit(file, key, value, tokens, library, table.name, "" if rows == table.rows else reason)
 
     obeyed = place.paths_of(place.obeyed_key)[-1]
     for path in place.length_paths:
@@ -105,23 +105,23 @@ def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit
         length = shape[0 if buffer.content == "rows" else -1]
         shown = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
         tokens = length - (wanted - table.positions)
-        client = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
-        why = "" if length == wanted else f"{table.name} has {table.rows} rows"
-        yield Limit(checkpoint.relative(file), shown, length, tokens, client, table.name, why)
+        library = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
+        reason = "" if length == wanted else f"{table.name} has {table.rows} rows"
+        yield Limit(checkpoint.relative(file), shown, length, tokens, library, table.name, reason)
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableReport) -> Limit:
-    client, tokens, positions = CLIENTS[stated.kind], stated.tokens, table.positions
-    if client == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
-        client = NOBODY
-    why = _consequence(tokens, table)
+    library, tokens, positions = LIBRARIES[stated.kind], stated.tokens, table.positions
+    if library == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
+        library = NOBODY
+    reason = _consequence(tokens, table)
     if stated.kind in ("padding", "generation") and (tokens is None or tokens < positions):
-        why = ""
-    elif why and client == NOBODY:
-        why = "nothing reads it"
-    elif why and stated.kind == "padding":
-        why = f"every text is padded to {tokens} tokens: {why}"
-    return Limit(stated.file, ".".join(stated.path), stated.value, tokens, client, table.name, why)
+        reason = ""
+    elif reason and library == NOBODY:
+        reason = "nothing reads it"
+    elif reason and stated.kind == "padding":
+        reason = f"every text is padded to {tokens} tokens: {reason}"
+    return Limit(stated.file, ".".join(stated.path), stated.value, tokens, library, table.name, reason)
 
 
 def _consequence(tokens: int | None, table: TableReport) -> str:
@@ -145,9 +145,9 @@ def _sentence_config(checkpoint: Checkpoint) -> str | None:
     return next((path for path in paths if path in checkpoint.copied and load_object(checkpoint.root / path)), None)
 
 
-def client_limits(
+def library_limits(
     checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[TableReport]
-) -> Iterator[ClientLimit]:
+) -> Iterator[LibraryLimit]:
     """Yield what each client makes of a text, by the files that it obeys; `limits` are those of `find_limits`.
 
     transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
@@ -158,29 +158,29 @@ def client_limits(
         folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
         names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
         own = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
-        cutting = {limit.client: limit for limit in own if limit.key in CUTTING_KEYS}
+        cutting = {limit.library: limit for limit in own if limit.key in CUTTING_KEYS}
         tokenizer_limit, sentence_limit = cutting.get(TRANSFORMERS), cutting.get(SENTENCE_TRANSFORMERS)
         if names & TOKENIZER_FILES:
-            obstacle = next((limit for limit in limits if limit.why.endswith(NOT_LOADED)), None)
-            yield _client_limit(TRANSFORMERS, tokenizer_limit, table, obstacle)
+            obstacle = next((limit for limit in limits if limit.reason.endswith(NOT_LOADED)), None)
+            yield _library_limit(TRANSFORMERS, tokenizer_limit, table, obstacle)
             if not tokenizer and _can_pad(checkpoint, folders):
                 limit = sentence_limit or _smaller_limit(tokenizer_limit, own, table)
-                yield _client_limit(SENTENCE_TRANSFORMERS, limit, table, obstacle)
+                yield _library_limit(SENTENCE_TRANSFORMERS, limit, table, obstacle)
         if "tokenizer.json" in names:
             truncation = next((limit for limit in own if limit.key == "truncation.max_length"), None)
             if truncation:
-                yield ClientLimit(TOKENIZERS, truncation.tokens, f"{truncation.file} {truncation.key}", "cut")
+                yield LibraryLimit(TOKENIZERS, truncation.tokens, f"{truncation.file} {truncation.key}", "cut")
             else:
-                yield ClientLimit(TOKENIZERS, None, "tokenizer.json, which states no truncation", "not cut")
+                yield LibraryLimit(TOKENIZERS, None, "tokenizer.json, which states no truncation", "not cut")
 
 
-def _client_limit(client: str, limit: Limit | None, table: TableReport, obstacle: Limit | None) -> ClientLimit:
+def _library_limit(library: str, limit: Limit | None, table: TableReport, obstacle: Limit | None) -> LibraryLimit:
     if obstacle is not None:
-        return ClientLimit(client, 0, f"{obstacle.file} {obstacle.key}", "not loaded")
+        return LibraryLimit(library, 0, f"{obstacle.file} {obstacle.key}", "not loaded")
     if limit is None or limit.tokens is None or limit.tokens > table.positions:
         beyond = "last position" if table.location.table.clamps else "fails"
-        return ClientLimit(client, table.positions, f"{table.file} {table.name}", beyond)
-    return ClientLimit(client, limit.tokens, f"{limit.file} {limit.key}", "cut")
+        return LibraryLimit(library, table.positions, f"{table.file} {table.name}", beyond)
+    return LibraryLimit(library, limit.tokens, f"{limit.file} {limit.key}", "cut")
 
 
 def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:

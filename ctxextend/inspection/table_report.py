@@ -60,7 +60,7 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
             "components_for_95_percent": stats.components_for(0.95),
             "components": stats.components,
             "mean_row_norm": stats.mean_norm,
-            "outliers": [{"row": position + first, "why": why} for position, why in self.outliers.items()],
+            "outliers": [{"row": position + first, "reason": reason} for position, reason in self.outliers.items()],
             "zero_rows": [position + first for position in stats.zeros],
             "nonfinite_rows": [position + first for position in stats.nonfinite],
             "untrained_rows": row_ranges(position + first for position in self.untrained),
@@ -88,12 +88,12 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
             what = f"({counted(len(rows), 'row')} as an initialiser of std {deviation:g} leaves them)"
             yield f"untrained by the look of it: {describe_rows(rows)} {what}"
         for length, positions in self.seams.items():
-            why = f"multiples of {length}" if len(positions) > 1 else "where a shorter table may have ended"
-            yield f"seam: the table jumps at {describe_rows(positions)}, {why}"
+            reason = f"multiples of {length}" if len(positions) > 1 else "where a shorter table may have ended"
+            yield f"seam: the table jumps at {describe_rows(positions)}, {reason}"
         # Of a tiled table the outliers of the first tile, since the others are its copies.
         first = repeated.start + repeated.period if repeated.period else len(stats.norms)
-        outliers = [(row, why) for row, why in self.outliers.items() if row < first]
-        yield from (f"outlier {row}: {why}" for row, why in outliers[:TOLD])
+        outliers = [(row, reason) for row, reason in self.outliers.items() if row < first]
+        yield from (f"outlier {row}: {reason}" for row, reason in outliers[:TOLD])
         if len(outliers) > TOLD:
             yield f"outliers too: {describe_rows(row for row, _ in outliers[TOLD:])}"
 
@@ -122,7 +122,7 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
                 "norm": self.norms[row],
                 "cosine_to_next": self.stats.cosines[position] if has_next else None,
                 "origin": "reserved" if position < 0 else "" if self.new_rows is None else origin,
-                "remarks": [remark for remark, holds in remarks.items() if holds],
+                "remarks": [remark for remark, has_file in remarks.items() if has_file],
             }
             found.append(to_json(figures))
         return found
@@ -137,9 +137,9 @@ class Limit:
     # A number, a tensor's length, a padding strategy, or other values as text; None where nothing stands there.
     value: Any
     tokens: int | None  # how many token positions that means; None where it sets no limit
-    client: str  # who obeys it
+    library: str  # who obeys it
     table: str  # the table that it is about
-    why: str = ""  # what follows where it does not agree with that table
+    reason: str = ""  # what follows where it does not agree with that table
     fix: str | None = None  # the command that makes it agree; None where nothing does, or it does already
 
     json_properties: ClassVar = ("agrees",)
@@ -152,14 +152,14 @@ class Limit:
     @property
     def agrees(self) -> bool:
         """Whether it agrees with its table."""
-        return not self.why
+        return not self.reason
 
 
 @dataclass(frozen=True)
-class ClientLimit:
+class LibraryLimit:
     """What a user of one client gets."""
 
-    client: str  # ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone
+    library: str  # ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone
     tokens: int | None  # that it reads of a text; None where it cuts nowhere, 0 where the model does not load
     decided_by: str  # the place that decides it
     # Of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares that), ``not cut``, or
@@ -173,13 +173,13 @@ class Inspection(Result, shows="source family verdict"):
 
     source: str  # as the user named it
     folder: str  # where it is on this machine
-    family: str  # the model type
+    model_type: str
     parameters: int  # numbers that all of its tensors hold, position buffers left out
     method: str | None  # what made the table's rows, where the checkpoint says so
     trainable: str | None  # what was then trained, where it says so: ``new`` rows, ``positions`` or ``all``
     tables: tuple[TableReport, ...]
     limits: tuple[Limit, ...]  # every place that states a length
-    clients: tuple[ClientLimit, ...]  # what a user of each client gets
+    libraries: tuple[LibraryLimit, ...]  # what a user of each client gets
     notes: tuple[str, ...]  # on how the reference was understood
 
     json_properties: ClassVar = ("verdict", "agrees")

@@ -19,7 +19,7 @@ ONE_THREAD = 1_000_000
 
 def available_cpus(root: Path = Path("/")) -> int:
     """Return how many CPUs this process may use, by its affinity and the quotas of its cgroups, 1 or more."""
-    least: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    minimum: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cgroups = root / "proc/self/cgroup"
     for line in cgroups.read_text().splitlines() if cgroups.exists() else ():  # Linux alone has them
         _, controllers, group = line.split(":", 2)
@@ -31,8 +31,8 @@ def available_cpus(root: Path = Path("/")) -> int:
         for folder in (top / group.strip("/") / "-").parents:
             with suppress(OSError, ValueError):  # "max" is no number
                 quota, period = (int(value) for file in files for value in (folder / file).read_text().split())
-                least = min(least, quota / period if quota > 0 else least)  # -1 is none
-    return math.ceil(least)
+                minimum = min(minimum, quota / period if quota > 0 else minimum)  # -1 is none
+    return math.ceil(minimum)
 
 
 @contextmanager

@@ -35,10 +35,10 @@ class Loaded:
 
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
     """Refuse what transformers cannot load alone, such as an adapter; `hint` says what to do instead."""
-    for name, why in checkpoint.omitted.items():
-        if why in (OUTSIDE, LINKED, IRREGULAR):
-            then = "Move it away, or put a file there." if why == IRREGULAR else as_copied(checkpoint.root)
-            raise CheckpointError(f"{checkpoint.root / name} is {why}, and transformers might open it.", then)
+    for name, reason in checkpoint.omitted.items():
+        if reason in (OUTSIDE, LINKED, IRREGULAR):
+            then = "Move it away, or put a file there." if reason == IRREGULAR else as_copied(checkpoint.root)
+            raise CheckpointError(f"{checkpoint.root / name} is {reason}, and transformers might open it.", then)
     if checkpoint.adapter_of or not checkpoint.has_config:
         what = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
         raise CheckpointError(f"{checkpoint.root} is {what}, which transformers cannot load alone.", hint)
@@ -59,7 +59,7 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     flags["ignore_mismatched_sizes"] = True  # what does not fit is to be reported, and not only to fail
     flags["trust_remote_code"] = False  # left out, transformers asks, and a yes runs what the checkpoint holds
     folder: Path | None = checkpoint.root / checkpoint.model
-    if checkpoint.config_file in checkpoint.made:  # transformers cannot read nanoGPT's file
+    if checkpoint.config_file in checkpoint.generated:  # transformers cannot read nanoGPT's file
         flags["state_dict"] = {name: to_tensor(read_floats(file, name)) for name, file in checkpoint.names.items()}
         folder, flags["config"] = None, transformers.AutoConfig.for_model(**checkpoint.config)
     with quiet():

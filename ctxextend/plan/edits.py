@@ -119,14 +119,16 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     is_unknown = stated not in (*FAMILIES, *POSITION_SCHEMES) and "auto_map" not in checkpoint.config
     if edits and ref.tensor is None and (stated is None or (ref.model_type and is_unknown)):
         model_type = model.architecture.family.model_type
-        edits.append(Edit(checkpoint.config_file, ("model_type",), stated, model_type, why="transformers loads by it"))
+        edits.append(
+            Edit(checkpoint.config_file, ("model_type",), stated, model_type, reason="transformers loads by it")
+        )
     # A tokenizer's limits follow the first table that reads its texts.
     first = {location.tokenizer: name for location, name in reversed(model.tables) if location.tokenizer is not None}
     for table in tables:
         tokenizer = table.location.tokenizer
         if tokenizer is not None and first[tokenizer] == table.name:
             lengths = table.max_len_before, table.max_len_after
-            edits += limit_edits(checkpoint, *lengths, tokenizer, mend=table.fixes_limits)
+            edits += limit_edits(checkpoint, *lengths, tokenizer, fix_limits=table.fixes_limits)
     return tuple(edits)
 
 

@@ -95,7 +95,7 @@ def _keys(text: str) -> list[str]:
 
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield a sentence for links that lead out of a folder, for code in it, and for what names code."""
-    if outside := [name for name, why in checkpoint.omitted.items() if why == OUTSIDE]:
+    if outside := [name for name, reason in checkpoint.omitted.items() if reason == OUTSIDE]:
         are = "are links that lead" if len(outside) > 1 else "is a link that leads"
         yield f"{_listed(outside)} {are} out of the folder, and left out. {as_copied(checkpoint.root)}"
     if copied := [name for name in checkpoint.copied if is_code(PurePosixPath(name))]:

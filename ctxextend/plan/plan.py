@@ -44,7 +44,7 @@ from ctxextend.version import __version__
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ResizePlan(Result, shows="family method max_len_before max_len_after"):
+class ResizePlan(Result, shows="model_type method max_len_before max_len_after"):
     """Everything a resize will do, known before it is done; `execute` does it."""
 
     model: OpenedModel = field(metadata=not_in_json)  # the source, opened and recognised
@@ -52,7 +52,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
     tables: tuple[TablePlan, ...]  # the one that reads the tokenizer's texts first
     edits: tuple[Edit, ...]  # values that change in JSON files
     dropped: tuple[str, ...]  # position buffers that are left out of the weights
-    remade: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers that are made anew
+    rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers that are made anew
     # What made tables before, by their names, where a recipe says so; other tables take the method of `settings`.
     recorded: Mapping[str, str] = field(default_factory=dict, metadata=not_in_json)
 
@@ -63,7 +63,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         return {
             "source": self.ref.source,
             "revision": self.checkpoint.source.revision,
-            "family": self.family,
+            "model_type": self.model_type,
             "method": self.method,
             "methods": self.methods,
             "keep_first": self.settings.kept_first,
@@ -74,7 +74,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
             "bytes_to_write": self.bytes_to_write,
             "bytes_shareable": self.bytes_shareable,
             "notes": self.notes,
-            "remade": [buffer.name for buffer in self.remade],
+            "rebuilt_buffers": [buffer.name for buffer in self.rebuilt_buffers],
         }
 
     @property
@@ -88,7 +88,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         return self.model.checkpoint
 
     @property
-    def family(self) -> str:
+    def model_type(self) -> str:
         """The model type."""
         return self.model.architecture.family.model_type
 
@@ -108,19 +108,19 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         return any(table.is_changed for table in self.tables)
 
     @property
-    def makes_rows(self) -> bool:
+    def creates_rows(self) -> bool:
         """Whether new rows are made: False where tables get shorter or stay."""
         return any(table.rows_after > table.rows_before for table in self.tables)
 
     @property
     def method(self) -> str:
         """The name of the method that makes new rows; `truncate` for shorter tables, `copy` for those that stay."""
-        if self.makes_rows:
-            return self._made_by.facts.name
+        if self.creates_rows:
+            return self._created_by.facts.name
         return TRUNCATE if self.is_changed else METHOD_NAMES[0]
 
     @property
-    def _made_by(self) -> Resize:
+    def _created_by(self) -> Resize:
         """The settings that make new rows; where several tables have their own, the first one's."""
         return next((choice.options for choice in self.chosen.values()), self.settings)
 
@@ -143,7 +143,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
     @property
     def stated(self) -> Resize:
         """The settings as a recipe states them: the method named, with every number that holds for all tables."""
-        if not self.makes_rows:
+        if not self.creates_rows:
             return replace(self.settings, method=self.method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
         stated = self.settings.full_method if others else method
@@ -158,10 +158,10 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
     @property
     def consequences(self) -> str:
         """What the new length is worth before any training, in a sentence."""
-        after, options, method = self.max_len_after, self.settings, self._made_by.facts
+        after, options, method = self.max_len_after, self.settings, self._created_by.facts
         if not self.is_changed:
             return "Its table is the old one, row for row."
-        if not self.makes_rows:
+        if not self.creates_rows:
             return f"Texts of up to {after} tokens give exactly what they gave; longer ones no longer fit."
         but = f" but for the first {options.kept_first}" if options.kept_first else ""
         short = UNCHANGED if self.keeps_learned_rows else f"{method.short_inputs}{but}"
@@ -218,16 +218,16 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         """Yield a sentence where side files stated less than the old table had: such texts now give something else."""
         limits = (edit for edit in self.edits if edit.is_limit and isinstance(edit.before, int))
         low = [f"{edit.file} {edit.key} {edit.before}" for edit in limits if edit.before < self.max_len_before]
-        if low and (self.makes_rows or self.settings.fix_limits):
-            why = "longer texts were cut there, are now read whole, and so give something else."
-            yield f"Limits below the table's {self.max_len_before} positions are raised too ({', '.join(low)}): {why}"
+        if low and (self.creates_rows or self.settings.fix_limits):
+            reason = "texts that were cut there are now read in full and give different outputs."
+            yield f"Limits below the table's {self.max_len_before} positions are raised ({', '.join(low)}): {reason}"
 
     # ---- the files of the output
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The new layout of every weights file that changes or gets another name, by its name in the output."""
-        shapes = {buffer.name: buffer.shape for buffer in self.remade}
+        shapes = {buffer.name: buffer.shape for buffer in self.rebuilt_buffers}
         shapes |= {table.name: (table.rows_after, table.hidden_size) for table in self.tables if table.is_changed}
         return plan_layouts(self.checkpoint, shapes, self.dropped)
 
@@ -235,7 +235,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
     def texts(self) -> Mapping[str, bytes]:
         """Every text file that is edited or made, by its path below the output; the recipe's hashes are not known."""
         checkpoint = self.checkpoint
-        texts = dict(checkpoint.made)
+        texts = dict(checkpoint.generated)
         for name in dict.fromkeys(change.file for change in self.edits):
             values = {change.path: change.after for change in self.edits if change.file == name}
             texts[name] = edit(checkpoint.text(name), values)
@@ -258,9 +258,9 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         stated = self.stated
         own = self.methods if {*self.methods.values()} - {stated.method} else {}
         provenance: dict[str, Any] = {
-            "family": self.family,
+            "model_type": self.model_type,
             "method": stated.method,
-            **({"convention": self._made_by.facts.convention} if self.makes_rows else {}),
+            **({"convention": self._created_by.facts.convention} if self.creates_rows else {}),
             "revision": source.revision,
             "source_fingerprint": next(known),
             "tables": [
@@ -362,7 +362,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
         warnings, hashes = list(self.warnings), [checkpoint.weights_fingerprint()]
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
-        tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.remade}, sum(sizes.values())
+        tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())
 
         def written(count: int) -> None:
             progress(count, total)
@@ -389,7 +389,7 @@ class ResizePlan(Result, shows="family method max_len_before max_len_after"):
     @property
     def choices(self) -> tuple[str, ...]:
         """What was chosen for each table by its own figures, in words."""
-        return tuple(f"{name}: {choice.why}" for name, choice in self.chosen.items() if choice.why)
+        return tuple(f"{name}: {choice.reason}" for name, choice in self.chosen.items() if choice.reason)
 
     def _read(self, table: TablePlan) -> NDArray[Any]:
         return read_floats(self.checkpoint.names[table.name], table.name)
@@ -423,7 +423,11 @@ class ResizeResult(Result, shows="output seconds"):
         """Python that loads the new folder with the library that it is for; None where its files are not enough."""
         plan, checkpoint = self.plan, self.plan.checkpoint
         is_own = plan.ref.tensor is not None or "auto_map" in checkpoint.config or checkpoint.adapter_of is not None
-        if is_own or not checkpoint.has_config or checkpoint.config.get("model_type", plan.family) != plan.family:
+        if (
+            is_own
+            or not checkpoint.has_config
+            or checkpoint.config.get("model_type", plan.model_type) != plan.model_type
+        ):
             return None
         stored, is_encoder = checkpoint.variant, MODULES in checkpoint.copied
         name = json.dumps(str(self.output if is_encoder else self.output / checkpoint.model))

@@ -47,14 +47,14 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDE, THIN = 2.4, 1.1  # lines: those below are wide, so that curves that are equal over a stretch are both seen
 # Where methods are compared, the base has dots, and no method's colour.
 BASE_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
-WAYS: Mapping[str, tuple[str, Look]] = {
+MODES: Mapping[str, tuple[str, Look]] = {
     MODEL: ("model", {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE}),
     SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
     TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
 }
 
 MAP_POSITIONS, SPECTRUM = 512, 32  # positions of a heat map, and components of a spectrum, at most
-LEAST_SHARE = 1e-6  # of the variance, in percent: below it there is nothing but rounding
+MIN_SHARE = 1e-6  # of the variance, in percent: below it there is nothing but rounding
 FITTING = 0.5  # the share of a component's variance that a sinusoid must explain for its period to be named
 PERIODS = "after names: periods of components 1 to 4\n(-: no sinusoid fits; *: longer than the table)"
 BAND = 0.045  # of a panel's height: what the band of a table's new rows takes
@@ -304,8 +304,8 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
     chosen = [value for value in leading if math.isfinite(value)] or found
     if not found:
         return None
-    most = max(chosen) + 2 * max(max(chosen) - min(found), 1e-9)
-    return most if max(found) > most else None
+    maximum = max(chosen) + 2 * max(max(chosen) - min(found), 1e-9)
+    return maximum if max(found) > maximum else None
 
 
 def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
@@ -333,13 +333,13 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
     return Plot(title, draw, (LARGE[0], len(bars) * BAR + 0.6), is_cut=limit is not None)
 
 
-def retrieval_panel(ways: Sequence[tuple[str, Recall, Look]]) -> Panel:
+def retrieval_panel(modes: Sequence[tuple[str, Recall, Look]]) -> Panel:
     """Return the reciprocal ranks and the recalls of ways to read."""
-    ranks = [(name, way.reciprocal_rank, look) for name, way, look in ways]
-    found = {"mean reciprocal rank": ranks, "recall@1": [(name, way.recall, look) for name, way, look in ways]}
+    ranks = [(name, way.reciprocal_rank, look) for name, way, look in modes]
+    found = {"mean reciprocal rank": ranks, "recall@1": [(name, way.recall, look) for name, way, look in modes]}
     plots = [bar_plot(f"Retrieval: {measure}", f"{measure} (± 95 %)", bars) for measure, bars in found.items()]
     cells = zip(*([NUMBERS.estimate(one) for _, one, _ in bars] for bars in found.values()), strict=True)
-    rows = [[name, *numbers] for (name, *_), numbers in zip(ways, cells, strict=True)]
+    rows = [[name, *numbers] for (name, *_), numbers in zip(modes, cells, strict=True)]
     return Panel("retrieval", "Retrieval", plots, [["", *found], *rows])
 
 
@@ -385,7 +385,7 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
     """Return losses by position and by context, passkeys and retrieval, as far as they were measured."""
     learned, panels = evaluation.base_max_len, list[Panel]()
     for by in ("position", "context"):
-        found = [LossCurve(name, losses_by(by, evaluation, way), look) for way, (name, look) in WAYS.items()]
+        found = [LossCurve(name, losses_by(by, evaluation, way), look) for way, (name, look) in MODES.items()]
         if by == "context":
             found = [one._replace(name=one.name.partition(",")[0]) for one in found]
         if curves := [curve for curve in found if curve.losses]:
@@ -395,7 +395,7 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
         panels.append(Panel("passkey", "Passkey", [Plot("Passkey: numbers found again (%)", draw)]))
     if (asked := evaluation.retrieval) is not None:
         look = {"color": COLOURS[0], "alpha": 0.55}
-        panels.append(retrieval_panel([(name, way, look) for name, way in asked.ways.items()]))
+        panels.append(retrieval_panel([(name, way, look) for name, way in asked.modes.items()]))
     return panels
 
 
@@ -510,7 +510,7 @@ def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
     for table, name, look in tables:
         stats = table.stats
         shares = 100 * stats.eigenvalues[:SPECTRUM] / (stats.eigenvalues.sum() or 1)
-        shares = shares[shares > LEAST_SHARE]
+        shares = shares[shares > MIN_SHARE]
         lowest = min([lowest, *(shares / 2)])
         periods = ", ".join(
             f"{found.period:.0f}{'*' * (found.period > len(stats.norms))}" if found.fit >= FITTING else "-"

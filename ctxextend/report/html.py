@@ -126,7 +126,7 @@ def _costs(comparison: Comparison) -> Panel | None:
     looks = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
     finals = [(row.method, row.final, look) for row, look in zip(comparison.rows, looks, strict=True)]
     unit = "nats/token" if comparison.is_loss else "reciprocal rank"
-    behind = [(method, final.behind or Estimate(0.0, None, 0, 0), look) for method, final, look in finals]
+    behind = [(method, final.delta or Estimate(0.0, None, 0, 0), look) for method, final, look in finals]
     plots = [figures.bar_plot("Behind the best", f"behind the best ({unit}, ± 95 %)", behind)]
     if short := [(method, final.short, look) for method, final, look in finals if final.short]:
         title = f"Cost on texts of {comparison.max_len_before:,} tokens"
@@ -159,10 +159,10 @@ def _retrieval(comparison: Comparison) -> Panel | None:
     asked = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
     if not asked:
         return None
-    ways = [(name, found.ways[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, found in asked]
-    others = [(f"base, {name}", way) for name, way in asked[0][2].ways.items() if name != MODEL]
-    ways += [(name, way, {"color": figures.INK, "alpha": 0.25}) for name, way in others]
-    return figures.retrieval_panel(ways)
+    modes = [(name, found.modes[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, found in asked]
+    others = [(f"base, {name}", way) for name, way in asked[0][2].modes.items() if name != MODEL]
+    modes += [(name, way, {"color": figures.INK, "alpha": 0.25}) for name, way in others]
+    return figures.retrieval_panel(modes)
 
 
 def _norms(comparison: Comparison) -> Panel | None:

@@ -15,7 +15,7 @@ def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
     if contexts and contexts.points and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
         amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
-    elif retrieval and (change := retrieval.ways[MODEL].change) is not None:
+    elif retrieval and (change := retrieval.modes[MODEL].change) is not None:
         better, points = 1, numbers.percent(change, signed=True)
         amount = f"recall@1 {points} points at {retrieval.length:,} vs. {found.base_max_len or 0:,}"
     if change is not None and math.isfinite(change.mean):
@@ -49,7 +49,7 @@ def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
     training = f" {found.after_training}" if trained else ""
     parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
     tied = [other for other, one in others if one.is_tied]
-    worse = [(other, numbers.estimate(one.behind)) for other, one in others if not one.is_tied]
+    worse = [(other, numbers.estimate(one.delta)) for other, one in others if not one.is_tied]
     if tied:
         parts.append(f"{_listed(tied)} {'are' if len(tied) > 1 else 'is'} tied with it")
     if len(worse) > 2:
@@ -57,7 +57,7 @@ def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
     elif worse:
         names, amounts = zip(*worse, strict=True)
         parts.append(f"{_listed(names)} {'are' if len(names) > 1 else 'is'} worse by {_listed(amounts)}{unit}")
-    if any(one.behind and one.behind.ci95 is None for _, one in others):
+    if any(one.delta and one.delta.ci95 is None for _, one in others):
         parts.append("this is one window or document, so the order may be chance")
     text = "; ".join(parts)
     if found.base is not None:

@@ -92,8 +92,8 @@ class MethodOptions:
         if self.facts.keep_first is None and self.keep_first:
             yield ResizeError(f"--keep-first has no meaning for --method {name}.", "Leave it out.")
         if name == "sinusoidal" and given.get("scope") == "all" and self.drop_last:
-            why = "--drop-last has no meaning for --method sinusoidal:scope=all: no learned row is read."
-            yield ResizeError(why, "Leave it out.")
+            reason = "--drop-last has no meaning for --method sinusoidal:scope=all: no learned row is read."
+            yield ResizeError(reason, "Leave it out.")
         if name == "bands" and given.get("sigma") == 0 and "repeat" in given:
             yield ResizeError("--method bands: repeat has no meaning with sigma=0.", "Leave one of them out.")
 
@@ -178,7 +178,7 @@ class Choice(NamedTuple):
     """A method with the settings that a table's own figures chose."""
 
     options: Any  # the `MethodOptions` that they complete, of the same class
-    why: str = ""  # what was chosen and by which figures, in words; empty where nothing was
+    reason: str = ""  # what was chosen and by which figures, in words; empty where nothing was
 
 
 def choose_settings(table: Table, rows: int, options: MethodOptions) -> Choice:
@@ -190,8 +190,8 @@ def choose_settings(table: Table, rows: int, options: MethodOptions) -> Choice:
         return Choice(options)
     source = table[: len(table) - options.drop_last].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        method, why = options.facts.choose(source, rows, keep=options.kept_first, **options.settings)
-    return Choice(replace(options, method=method, keep_first=options.kept_first), why)
+        method, reason = options.facts.choose(source, rows, keep=options.kept_first, **options.settings)
+    return Choice(replace(options, method=method, keep_first=options.kept_first), reason)
 
 
 def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
@@ -225,12 +225,11 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
                 f"--method {options.method}: {name} goes beyond the {learned - last} rows that are read.",
                 f"Let it end at {learned - last} or before.",
             )
-    most = first + method.max_rows(source) if method.max_rows else rows
-    if rows > most:
+    maximum = first + method.max_rows(source) if method.max_rows else rows
+    if rows > maximum:
         raise ResizeError(
-            f"--method {method.name} makes {most - first} positions of {source} learned ones and no more, and {rows} "
-            "are wanted.",
-            f"Use --to {most} or fewer, or another method." if most > learned else "Use another method.",
+            f"--method {method.name} extends {source} learned positions to at most {maximum - first}, not to {rows}.",
+            f"Use --to {maximum} or fewer, or another method." if maximum > learned else "Use another method.",
         )
 
 

@@ -70,7 +70,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
     near = "rows grow apart within an eighth of the table" if split.is_local else "far rows are much like near ones"
     if not leaves_open(gain=gain, **given):
         return method_text("bands", chosen), ""
-    why = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else near})"
+    reason = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else near})"
     figures = f"leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise"
     if not _can_be_split(table[split.head : split.stop]):
         what = "bands without a fast part: the rows are too few to part, or no numbers"
@@ -80,7 +80,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
     else:
         what = f"bands with sigma {split.sigma:.3g} (it {figures}), repeat {split.repeat[0]}:{split.repeat[1]}"
         what += f" (its ends match by {split.match:.2f})"
-    return method_text("bands", chosen), f"{what}, {why}"
+    return method_text("bands", chosen), f"{what}, {reason}"
 
 
 @method(
@@ -172,9 +172,9 @@ def _fast_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Row
 def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
     """Choose the settings of `bands` that `auto` takes, and say why; arguments as there."""
     is_short = len(table) < SHORTEST
-    method, why = choose_bands(table, rows, keep=keep, **(LINEAR if is_short else {}))
+    method, reason = choose_bands(table, rows, keep=keep, **(LINEAR if is_short else {}))
     few = f"linear: {len(table)} rows tell too little of themselves to part them"
-    return method, f"auto took {few if is_short else why}"
+    return method, f"auto took {few if is_short else reason}"
 
 
 @method(
@@ -237,18 +237,18 @@ def choose_split(
     if repeat is not None:  # as rows of `source`, as far as they are in it
         first = min(max(repeat[0], split.head), split.stop - 1) - split.head
         given = first, max(min(repeat[1], split.stop) - split.head, first + 1)
-    least_stop = max(min(keep, split.stop) - split.head, 0)
-    found = _split_at(split, source, wanted, least_stop, given)
+    min_stop = max(min(keep, split.stop) - split.head, 0)
+    found = _split_at(split, source, wanted, min_stop, given)
     is_noise = found.noise_distance < MIN_NOISE_DISTANCE or found.fast_share < MIN_FAST_SHARE
     if sigma is None and repeat is None and is_noise:
         return replace(split, noise_distance=found.noise_distance, fast_share=found.fast_share)
     if sigma is None and found.match >= GOOD_MATCH:
-        wider = _split_at(split, source, MAX_SIGMA_SHARE * len(source), least_stop, given)
+        wider = _split_at(split, source, MAX_SIGMA_SHARE * len(source), min_stop, given)
         found = max(found, wider, key=lambda one: (one.match >= GOOD_MATCH, one.sigma))
     return found
 
 
-def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list[tuple[int, int]]:
+def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[tuple[int, int]]:
     """Return the ranges whose ends are most alike, the best first, and last the range of all typical rows.
 
     No two have nearly the same length, since those would differ in little; `sigma` and `keep` are as in `choose_split`.
@@ -260,7 +260,7 @@ def find_repeats(table: Rows, sigma: float, most: int, *, keep: int = 0) -> list
     ranges = _best_ranges(source - smoothed(source, sigma), max(min(keep, split.stop) - split.head, 0))
     found = list[tuple[int, int]]()
     for (first, last), _ in sorted(ranges, key=lambda one: -one[1]):
-        if len(found) < most and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in found):
+        if len(found) < maximum and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in found):
             found.append((first + split.head, last + split.head))
     return [*found, (split.head, split.stop)]
 
@@ -328,7 +328,7 @@ def _valley_sigma(rows: Rows) -> float:
     return float(HALF_AMPLITUDE / frequencies[tried[power[tried] <= floor][0]])
 
 
-def _split_at(split: BandSplit, rows: Rows, sigma: float, least_stop: int, given: tuple[int, int] | None) -> BandSplit:
+def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: tuple[int, int] | None) -> BandSplit:
     """Return a split of typical rows at one sigma, with the figures of the fast band.
 
     The range that repeats is the given one, or the best of half the table or more that ends at `least_stop` or later.
@@ -341,7 +341,7 @@ def _split_at(split: BandSplit, rows: Rows, sigma: float, least_stop: int, given
     difference = found - _noise_autocorrelation(min(sigma, float(len(rows))), len(found))
     distance = float(np.square(difference).sum()) if share > 0 else 0.0
     if given is None:
-        ranges = _best_ranges(fast, least_stop)
+        ranges = _best_ranges(fast, min_stop)
         (first, stop), match = max(ranges, key=lambda one: one[1], default=((0, len(fast)), -1.0))
     else:
         (first, stop), length = given, given[1] - given[0]
@@ -362,9 +362,9 @@ def _power(blocks: Iterable[Rows], length: int) -> Rows:
     return sum((np.square(np.abs(np.fft.rfft(block, length, axis=0))).sum(axis=1) for block in blocks), np.zeros(1))
 
 
-def _autocorrelation(blocks: Iterable[Rows], count: int, most: float) -> Rows:
+def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:
     """Return the correlation of rows with those 1, 2, … behind them, -1 to 1, up to a share `most` of their count."""
-    lags = np.arange(1, max(round(most * count), 1) + 1)
+    lags = np.arange(1, max(round(maximum * count), 1) + 1)
     power, squares = np.zeros(count + 1), np.zeros(count)
     for block in blocks:
         power += _power([block], 2 * count)
@@ -385,13 +385,13 @@ def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
     return np.asarray(products[1:] / products[0], np.float64)
 
 
-def _best_ranges(fast: Rows, least_stop: int) -> Iterator[tuple[tuple[int, int], float]]:
+def _best_ranges(fast: Rows, min_stop: int) -> Iterator[tuple[tuple[int, int], float]]:
     """Yield for each length the range that ends at `least_stop` or later whose ends are most alike, and how alike."""
     shortest = max(int(MIN_REPEAT_SHARE * len(fast)), SEAM)
     lengths = range(shortest, min(shortest + LENGTHS, len(fast) - SEAM + 1))
     for length, matches in zip(lengths, _matches(fast, lengths), strict=True):
         # Rows on both sides are compared, unless all learned rows stay, so that the seam lies behind the last.
-        starts = np.arange(max(SEAM, least_stop - length), max(len(fast) - SEAM, least_stop) - length + 1)
+        starts = np.arange(max(SEAM, min_stop - length), max(len(fast) - SEAM, min_stop) - length + 1)
         if len(starts):
             start = int(starts[np.argmax(matches[starts])])
             yield (start, start + length), float(matches[start])

@@ -47,7 +47,7 @@ class PrincipalComponents(NamedTuple):
     directions: Floats  # shape (k, d)
 
 
-def principal_components(table: Floats, most: int) -> PrincipalComponents:
+def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
     """Return at most so many leading principal components of a table of shape (n, d) around its mean row.
 
     A constant table has none, nor has one with a row that is not finite.
@@ -62,7 +62,7 @@ def principal_components(table: Floats, most: int) -> PrincipalComponents:
     centred /= unit  # so that squares of very large and very small numbers neither overflow nor vanish
     is_wide = len(table) < table.shape[1]
     values, vectors = np.linalg.eigh(centred @ centred.T if is_wide else centred.T @ centred)
-    values, vectors = values[::-1][:most], vectors[:, ::-1][:, :most]
+    values, vectors = values[::-1][:maximum], vectors[:, ::-1][:, :maximum]
     kept = values > ROUNDING * values[0]
     values, vectors = values[kept], vectors[:, kept]
     if is_wide:
@@ -154,7 +154,7 @@ class SinusoidFit:
         return np.asarray(curves - self._basis @ (self._basis.T @ curves))
 
 
-def fit_sinusoids(curves: Floats, most: int) -> SinusoidFit:
+def fit_sinusoids(curves: Floats, maximum: int) -> SinusoidFit:
     """Fit a constant and sinusoids of common frequencies to finite curves, shape (n, k).
 
     Frequencies are added one by one, at most `most` and a quarter of n, each where a sinusoid explains most of the
@@ -162,7 +162,7 @@ def fit_sinusoids(curves: Floats, most: int) -> SinusoidFit:
     apart that none cancels another.
     """
     fit, positions = SinusoidFit(curves, np.zeros(0)), np.arange(len(curves))
-    for _ in range(min(most, len(curves) // 4)):
+    for _ in range(min(maximum, len(curves) // 4)):
         powers = [periodogram(positions, curve) for curve in fit.residual.T]
         frequencies, power = powers[0][0], np.sum([power for _, power in powers], axis=0)
         near = np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(curves)

@@ -148,8 +148,8 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
     width, found = table.shape[1], list[Component]()
     if len(rows) < 2:
         return np.zeros(0), ()
-    most = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
-    centred = table[rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)]].astype(np.float64)
+    maximum = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
+    centred = table[rows[np.linspace(0, len(rows) - 1, min(len(rows), maximum)).astype(np.intp)]].astype(np.float64)
     centred -= mean
     is_long = len(centred) >= width
     values, vectors = np.linalg.eigh(centred.T @ centred if is_long else centred @ centred.T)
@@ -198,7 +198,7 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     usual = _local_median(best)
     for row in _rows_beyond(usual - best, COSINE_FLOOR):
         found.setdefault(row, []).append(f"nearer cosine {best[row]:.2f} (usual {usual[row]:.2f})")
-    return {row: ", ".join(why) for row, why in sorted(found.items())}
+    return {row: ", ".join(reason) for row, reason in sorted(found.items())}
 
 
 def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:

@@ -60,8 +60,8 @@ def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> li
         )
     if size:
         return [size]
-    each, most = settings.batch_size // count, CPU_TOKENS if devices.device.type == "cpu" else ACCELERATOR_TOKENS
-    return [size for size in range(each, 0, -1) if each % size == 0 and (size == 1 or size * length <= most)]
+    each, maximum = settings.batch_size // count, CPU_TOKENS if devices.device.type == "cpu" else ACCELERATOR_TOKENS
+    return [size for size in range(each, 0, -1) if each % size == 0 and (size == 1 or size * length <= maximum)]
 
 
 def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

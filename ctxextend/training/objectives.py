@@ -175,7 +175,7 @@ def position_base(reader: EvalModel) -> int:
         bases = []
     if not bases:
         raise UnsupportedModelError(
-            f"{reader.name} takes no position ids: models of type {reader.family} count positions by themselves.",
+            f"{reader.name} takes no position ids: models of type {reader.model_type} count positions by themselves.",
             "Leave --window out.",
         )
     return bases[0]

@@ -28,7 +28,7 @@ from ctxextend.evaluation.eval_model import (
 )
 from ctxextend.held_out import SEEN, HeldOut, read_ids, text_key, trained_on
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.recipe import LEAST_LENGTH, Train
+from ctxextend.recipe import MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
 from ctxextend.tables.apply import learned_rows
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
@@ -57,9 +57,9 @@ ENCODER_RATE = 2e-5
 LONG = 1024
 # Tokens of held-out text on which the loss is measured, at most; in short runs, where that would take most of the
 # time, sequences for each step, and at least.
-EVAL_TOKENS, EVAL_A_STEP, LEAST_EVAL = 32_768, 2, 4
+EVAL_TOKENS, EVAL_A_STEP, MIN_EVAL = 32_768, 2, 4
 # Tokens of text that are read at least, where there are as many: one in 20 of them is held out.
-LEAST_READ = 20 * 65_536
+MIN_READ = 20 * 65_536
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TrainingTask:
     held_out: Text  # on which the loss is measured
     # What the recipe says of the text: the files of ``data`` and ``eval_data``, and which windows are ``held_out``.
     provenance: Mapping[str, Any]
-    begun_for: int  # the steps that were asked for first, before a resumed run asked for others
+    planned_steps: int  # the steps that were asked for first, before a resumed run asked for others
     rows: NDArray[np.bool_] | None = None  # which rows of the table are trained, shape (rows,); None is all
     warnings: tuple[str, ...] = ()  # where the loss is measured on text that it was trained on before
 
@@ -100,18 +100,18 @@ def open_task(
     devices: "PartialState",
     folder: RunFolder,
     rows: NDArray[np.bool_] | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> TrainingTask:
     """Fill in what the settings leave open, and tokenize the text into the run folder, unless it lies there already."""
-    name, most, special = files.ref.source, files.max_len, files.tokenizer.num_special
-    least = max(LEAST_LENGTH, special + 2)
-    for what, asked in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", least)):
-        if asked is not None and asked > most:
+    name, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
+    minimum = max(MIN_LENGTH, special + 2)
+    for what, asked in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", minimum)):
+        if asked is not None and asked > maximum:
             raise TrainingError(
-                f"{what} {asked} is more than the {most} positions of {name}.",
+                f"{what} {asked} is more than the {maximum} positions of {name}.",
                 f"Give it more first: ctxextend resize {name} --to {asked}",
             )
-    kind, precision, span = devices.device.type, settings.precision, settings.seq_len or most
+    kind, precision, span = devices.device.type, settings.precision, settings.seq_len or maximum
     if kind == "cpu" and precision == "fp16":
         raise TrainingError("A CPU does not train in fp16.", "Use --precision bf16 or fp32.")
     settings = replace(settings, seq_len=span, precision=auto_precision(kind) if precision == "auto" else precision)
@@ -121,15 +121,15 @@ def open_task(
     text_length, tokenizer = length - special, files.tokenizer
     # Short runs read more than they train on, so that what is held out is enough to measure on.
     trained = math.ceil(settings.steps * settings.batch_size * text_length * 20 / 19)
-    texts = {"data": (settings.data, max(trained, LEAST_READ) + 2 * span)}
+    texts = {"data": (settings.data, max(trained, MIN_READ) + 2 * span)}
     if settings.eval_data:
         texts["eval_data"] = settings.eval_data, EVAL_TOKENS + text_length
     noted = folder.path / "texts.json"
     if devices.is_main_process and not noted.exists():
         read: dict[str, list[dict[str, Any]]] = {name: [] for name in texts}
-        for name, (paths, most) in texts.items():
-            ids = read_ids(paths, settings.text_field, tokenizer.encode, tokenizer.separator, most, read[name])
-            write_tokens(ids, folder.path / f"{name}.bin", tell)
+        for name, (paths, maximum) in texts.items():
+            ids = read_ids(paths, settings.text_field, tokenizer.encode, tokenizer.separator, maximum, read[name])
+            write_tokens(ids, folder.path / f"{name}.bin", notify)
         with os_errors_as_output_error(noted), atomic_file(noted) as staged:
             staged.write_text(json.dumps(read), "utf-8")
     provenance = json.loads(noted.read_text("utf-8"))
@@ -156,10 +156,10 @@ def open_task(
                 chosen, seen = rule, []
         train, held_out = Text(tokens, chosen.trained_spans), Text(tokens, chosen.spans)
         provenance["held_out"] = asdict(chosen)
-    begun_for = folder.begun_for or settings.steps
+    planned_steps = folder.planned_steps or settings.steps
     warnings = trained_on(files.ref.source, (file["name"] for file in seen), f"{SEEN} text with --eval-data.")
     return TrainingTask(
-        files, settings, devices, micro_batches, train, held_out, provenance, begun_for, rows, tuple(warnings)
+        files, settings, devices, micro_batches, train, held_out, provenance, planned_steps, rows, tuple(warnings)
     )
 
 
@@ -265,8 +265,8 @@ class TrainingSetup:
     @property
     def held_out(self) -> SequenceDataset:
         """The held-out sequences that the loss is measured on, whatever the batch size is; a resumed run keeps them."""
-        most = max(EVAL_TOKENS // self.task.length, 1)
-        count = min(most, max(EVAL_A_STEP * self.task.begun_for, LEAST_EVAL))
+        maximum = max(EVAL_TOKENS // self.task.length, 1)
+        count = min(maximum, max(EVAL_A_STEP * self.task.planned_steps, MIN_EVAL))
         return SequenceDataset(self.task.held_out, self.sequences, count, shuffled=False)
 
 

@@ -134,7 +134,7 @@ def train_recipe(
     force: bool = False,
     resume: bool = False,
     progress: Progress = no_progress,
-    tell: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
     """Resize a checkpoint, if the recipe says so, train it, and write it; see `train`.
 
@@ -154,7 +154,7 @@ def train_recipe(
             sha256 = table_hash(table)
             trained = Path(f"{source.checkpoint.source.name}-trained")
             path = output_path(output, plan.default_output if plan is not None else trained)
-            folder = RunFolder.beside(path)
+            folder = RunFolder.for_output(path)
             if devices.is_main_process:
                 check_output(path, source.checkpoint.guarded, dict.fromkeys(source.checkpoint.files, 0), force=force)
                 sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": settings}
@@ -177,7 +177,7 @@ def train_recipe(
             files, written = open_files(opened), read_provenance(opened.checkpoint)
             base = find_base(written, settings.base, opened.ref.tokenizer)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
-            task = open_task(files, settings, devices, folder, rows, tell)
+            task = open_task(files, settings, devices, folder, rows, notify)
         model, teacher = load_eval_model(files, "fp32", settings.device), None
         names = match_parameters(model.model, opened.checkpoint, [files.table])
         if base and model.kind == ENCODER:
@@ -189,16 +189,16 @@ def train_recipe(
         notes += ("There is nothing to resume: the training begins at step 0.",) * (resume and folder.save is None)
         early = (*task.warnings, *_untrained_rows(task, written))
         for text in (*notes, *(f"Warning: {text}" for text in early), _summary(setup)):
-            tell(text)
+            notify(text)
         if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
             check_disk_space(existing_above(path), sizes | saves)
         with running(model.model, settings.threads):
-            result = run_training(setup, folder, progress, tell)
-        begun_for = task.begun_for if task.begun_for != settings.steps else None
+            result = run_training(setup, folder, progress, notify)
+        planned_steps = task.planned_steps if task.planned_steps != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
-        warnings += (*early, *_warnings(settings, begun_for, result))
+        warnings += (*early, *_warnings(settings, planned_steps, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)
         if devices.is_main_process:
             found, ref = source.checkpoint.source, recipe.checkpoint
@@ -208,7 +208,7 @@ def train_recipe(
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(written.values) if written else {}
             texts = {
-                RECIPE_FILE: _recipe(recipe, before, setup, result, hashes, begun_for),
+                RECIPE_FILE: _recipe(recipe, before, setup, result, hashes, planned_steps),
                 CARD_FILE: _card(recipe, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -239,7 +239,7 @@ def _untrained_rows(task: TrainingTask, written: Provenance | None) -> Iterator[
             )
 
 
-def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> Iterator[str]:
+def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -> Iterator[str]:
     if not result.best_step or result.loss_last > result.loss_before:
         what, best = "Training did not lower the held-out loss", ""
         if result.best_step:
@@ -253,10 +253,10 @@ def _warnings(settings: Train, begun_for: int | None, result: TrainResult) -> It
     if settings.eval_data and (both := shared(settings.eval_data, settings.data)):
         names = ", ".join(map(str, both[:3]))
         yield f"{names} is trained on and measured on: the held-out loss is not one of new text."
-    if begun_for is not None:
+    if planned_steps is not None:
         yield (
-            f"It was begun for {begun_for:,} steps, and ends at {settings.steps:,}: the learning rates until the stop "
-            f"were those of {begun_for:,}, so {RECIPE_FILE} alone does not make the same weights again."
+            f"The run was planned for {planned_steps:,} steps and ended at {settings.steps:,}. Before it was resumed, "
+            f"learning rates followed a {planned_steps:,}-step schedule: {RECIPE_FILE} does not reproduce these weights."
         )
 
 
@@ -321,7 +321,7 @@ class TrainedWeights:
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
         """Write the folder of the checkpoint, atomically; `others` are its recipe, card and log by path."""
         checkpoint = self.checkpoint
-        edited = {**checkpoint.made, **self._edited()}
+        edited = {**checkpoint.generated, **self._edited()}
         data = {name: text.encode() for name, text in edited.items()} | dict(others)
         checkpoint.check_unchanged()
         sizes = file_sizes(checkpoint, self.layouts, data)
@@ -335,7 +335,7 @@ def _recipe(
     setup: TrainingSetup,
     result: TrainResult,
     hashes: tuple[str, str],
-    begun_for: int | None,
+    planned_steps: int | None,
 ) -> str:
     """Return the recipe; the one that lay beside what is trained, as plain values, is kept in it."""
     files, values = setup.task.files, recipe_values(recipe)
@@ -343,8 +343,8 @@ def _recipe(
     for name, found in setup.task.provenance.items():
         if len(found) > LISTED:
             trained |= {name: found[:LISTED], f"{name}_not_listed": len(found) - LISTED}
-    if begun_for is not None:
-        trained["begun_for"] = begun_for
+    if planned_steps is not None:
+        trained["planned_steps"] = planned_steps
     trained["versions"] = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     if recipe.resize is not None:
         provenance = before.pop("provenance")
@@ -354,7 +354,7 @@ def _recipe(
         return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)
     table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}
     provenance = {
-        "family": files.tables[0].location.family.model_type,
+        "model_type": files.tables[0].location.family.model_type,
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights_fingerprint(),

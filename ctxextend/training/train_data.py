@@ -42,7 +42,7 @@ class Text(NamedTuple):
         return cls(tokens, np.array([[0, len(tokens)]]))
 
 
-def write_tokens(pieces: Iterable[Ids], path: Path, tell: Callable[[str], None] = lambda text: None) -> None:
+def write_tokens(pieces: Iterable[Ids], path: Path, notify: Callable[[str], None] = lambda text: None) -> None:
     """Write token ids in pieces into a file, int32 in native byte order, which gets its name when it is complete."""
     with os_errors_as_output_error(path), atomic_file(path) as unfinished, unfinished.open("wb") as file:
         written = 0
@@ -50,7 +50,7 @@ def write_tokens(pieces: Iterable[Ids], path: Path, tell: Callable[[str], None] 
             file.write(ids.astype(np.int32).data)
             before, written = written, written + len(ids)
             if written // TOLD > before // TOLD:
-                tell(f"{written:,} tokens of text were read")
+                notify(f"{written:,} tokens of text were read")
 
 
 def open_tokens(path: Path) -> Tokens:
@@ -60,11 +60,11 @@ def open_tokens(path: Path) -> Tokens:
     return np.memmap(path, np.int32, mode="r")
 
 
-def check_enough(tokens: Tokens, least: int, use: str = "a sequence takes", what: str = "The text") -> None:
+def check_enough(tokens: Tokens, minimum: int, use: str = "a sequence takes", what: str = "The text") -> None:
     """Raise DataError if a text has fewer tokens than its use takes."""
-    if len(tokens) < least:
+    if len(tokens) < minimum:
         raise DataError(
-            f"{what} has {len(tokens):,} tokens, and {use} {least:,}.",
+            f"{what} has {len(tokens):,} tokens, and {use} {minimum:,}.",
             "Name more text with --data, text to measure on with --eval-data, or a shorter --seq-len or --window.",
         )
 

@@ -44,7 +44,7 @@ SAME_SIGNAL = 2.0
 
 
 def run_training(
-    setup: TrainingSetup, folder: RunFolder, progress: Progress, tell: Callable[[str], None] = lambda text: None
+    setup: TrainingSetup, folder: RunFolder, progress: Progress, notify: Callable[[str], None] = lambda text: None
 ) -> TrainResult:
     """Train, from the last save on if there is one; progress is in tokens, with the loss of each step.
 
@@ -69,7 +69,7 @@ def run_training(
                 return _result(trainer, callback, per_device_batch_size)
             if trainer.state.global_step > begun or task.devices.num_processes > 1 or is_checkpointed:
                 break
-            tell(f"The memory does not hold {per_device_batch_size} sequences at once; less is tried.")
+            notify(f"The memory does not hold {per_device_batch_size} sequences at once; less is tried.")
             setup.objective.zero_grad()
             release_memory(trainer)
     raise TrainingError(
@@ -247,8 +247,8 @@ class RunTrainer(Trainer):
                 total += float(model(**batch)["loss"]) * count
             tokens += count
         total, tokens = map(sum, zip(*gather_object([(total, tokens)]), strict=True))
-        least = min(held_out_losses(self.state.log_history).values(), default=math.inf)
-        if setup.task.settings.save == "best" and total / tokens < least:
+        minimum = min(held_out_losses(self.state.log_history).values(), default=math.inf)
+        if setup.task.settings.save == "best" and total / tokens < minimum:
             parameters = setup.trainable.parameters
             self.best = {name: value.detach().to("cpu", copy=True) for name, value in parameters.items()}
         metrics = {"eval_loss": total / tokens, "eval_tokens": tokens, "eval_runtime": time.perf_counter() - began}

@@ -38,7 +38,7 @@ FREE = tuple(
     f"train.{name}"
     for name in ("steps", "per_device_batch_size", "eval_every", "save_every", "report_to", "copy_code", *MACHINE_KEYS)
 )
-BEGUN_FOR = "begun for"
+PLANNED_STEPS = "planned_steps"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RunFolder:
     keeps_saves: bool = True  # whether the run is saved at all; a comparison's are not
 
     @classmethod
-    def beside(cls, output: Path) -> "RunFolder":
+    def for_output(cls, output: Path) -> "RunFolder":
         """Return the folder that belongs to an output."""
         return cls(output.with_name(f"{output.name}.training"))
 
@@ -75,10 +75,10 @@ class RunFolder:
         return self.saves / f"{SAVE}{self.step}" if self.steps else None
 
     @property
-    def begun_for(self) -> int | None:
+    def planned_steps(self) -> int | None:
         """The steps that were asked for first, which gave the learning rates until an interruption."""
         noted = self.path / RUN_FILE
-        return json.loads(noted.read_text("utf-8"))[BEGUN_FOR] if noted.exists() else None
+        return json.loads(noted.read_text("utf-8"))[PLANNED_STEPS] if noted.exists() else None
 
     def remove(self, steps: list[int] | None = None) -> None:
         """Remove the folder, or the saves of some steps; a killed removal leaves no part under their names."""
@@ -90,7 +90,7 @@ class RunFolder:
 @contextlib.contextmanager
 def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool) -> Iterator[RunFolder]:
     """Create or reopen the folder of a run, and lock it; it is removed at the end if nothing was saved in it."""
-    folder = RunFolder.beside(output)
+    folder = RunFolder.for_output(output)
     path, noted = folder.path, folder.path / RUN_FILE
     remove_stale(path, "old")
     with os_errors_as_output_error(path), created_folders(path), contextlib.ExitStack() as stack:
@@ -115,9 +115,9 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
                     shutil.rmtree(other)
                 else:
                     other.unlink()
-        begun_for = before.get(BEGUN_FOR, settings["train.steps"])
+        planned_steps = before.get(PLANNED_STEPS, settings["train.steps"])
         with atomic_file(noted) as staged:
-            staged.write_text(json.dumps({**settings, BEGUN_FOR: begun_for}, indent=2) + "\n", "utf-8")
+            staged.write_text(json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n", "utf-8")
         folder.saves.mkdir(exist_ok=True)
         try:
             yield folder
@@ -129,7 +129,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
 def _check(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool) -> None:
     """Refuse to lose saves, and to resume another run."""
     path, saved, steps = folder.path, folder.step, settings["train.steps"]
-    names = sorted({*before, *settings} - {*FREE, BEGUN_FOR})
+    names = sorted({*before, *settings} - {*FREE, PLANNED_STEPS})
     changed = [name for name in names if before.get(name) != settings.get(name)]
     hint = "Resume it as it was begun, or begin anew with --force."
     if not resume:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import open_source, reading
-from ctxextend.checkpoints.filenames import NOT_OURS, first_match
+from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
@@ -72,23 +72,23 @@ class Check:
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
     """Compare name, dtype, shape and every byte of all tensors but the tables, and the position buffers."""
     base = plan.checkpoint
-    changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.remade)}
+    changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)}
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
-    misfits = {entry.name: _misfit(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
-    wrong = [misfit for misfit in misfits.values() if misfit]
+    mismatches = {entry.name: _mismatch(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
+    wrong = [mismatch for mismatch in mismatches.values() if mismatch]
     wrong += [f"{name} is not in the base" for name in resized.names if name not in base.names]
     gone = "is a position buffer of the old file and should be gone"
     wrong += [f"{name} {gone}" for name in plan.dropped if name in resized.names]
-    for buffer in plan.remade:
-        misfit = _misfit(resized, buffer.name, buffer.dtype, buffer.shape)
-        if misfit or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
-            wrong.append(misfit or f"{buffer.name} is not the position buffer of the new length")
+    for buffer in plan.rebuilt_buffers:
+        mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
+        if mismatch or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
+            wrong.append(mismatch or f"{buffer.name} is not the position buffer of the new length")
     metadata = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
     for name, file in base.weights.items():  # transformers reads from it whose tensors they are
         wanted = file.header.get(METADATA)
         if metadata.get(name, wanted) != wanted:
             wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {wanted}")
-    same = [(entry, file) for entry, file in kept if not misfits[entry.name]]
+    same = [(entry, file) for entry, file in kept if not mismatches[entry.name]]
     total = sum(entry.size for entry, _ in same)
     pool = ThreadPoolExecutor(2)  # one reads while the other compares
     try:
@@ -105,7 +105,7 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     return Check("tensors", not wrong, (*wrong, read) if wrong else (fine,))
 
 
-def _misfit(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str:
+def _mismatch(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str:
     """Say how a tensor is not there in a dtype and shape; empty where it is."""
     if name not in resized.names:
         return f"{name} is missing"
@@ -148,7 +148,7 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
     after = read_floats(resized.names[table.name], table.name)
     expected = plan.resized(table, before)
     matches = equal_rows(expected, after)
-    if plan.makes_rows and (tolerance := plan.settings.facts.tolerance):
+    if plan.creates_rows and (tolerance := plan.settings.facts.tolerance):
         wanted = expected.astype(np.float64)
         norm = np.median(np.linalg.norm(wanted, axis=1))
         is_near = np.linalg.norm(wanted - after.astype(np.float64), axis=1) <= tolerance * norm
@@ -162,8 +162,8 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
     """Make the tables again and compare: their rows, their dtype, and what became of the learned rows."""
     wrong, unmade, found = list[str](), list[str](), list[str]()
     for table in expected.plan.tables:
-        if misfit := _misfit(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
-            wrong.append(misfit)
+        if mismatch := _mismatch(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
+            wrong.append(mismatch)
         elif expected.unregistered and table.is_changed:
             told = f"{table.name}: there is no method {expected.unregistered!r} here to make its rows again"
             (found if expected.trainable in ("positions", "all") else unmade).append(told)
@@ -177,19 +177,19 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
 def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
     """Yield which rows are not as expected; of a trained table only those that were not trained count."""
     must, method, first = np.ones(table.rows_after, np.bool_), expected.plan.method, table.reserved_rows
-    why = f"neither learned nor made by {method}"
+    reason = f"neither learned nor made by {method}"
     if expected.trainable == "new":
         learned = learned_before(expected.chain, table.name, first, table.rows_after)
         if learned is None or len(learned) != table.rows_after - first:  # the recipes do not say: the rows do
             learned = learned_rows(compared.before[first:], compared.expected[first:])
         must[first:] = learned
-        why = f"not what {method} makes of the learned ones, though new rows alone were trained"
+        reason = f"not what {method} makes of the learned ones, though new rows alone were trained"
     elif expected.trainable is not None:
         must[:] = False
     bad = np.flatnonzero(must & ~compared.matches)
     if bad.size:
         verb = "is" if len(bad) == 1 else "are"
-        yield f"{table.name}: {len(bad)} of {len(must)} rows {verb} {why}: {describe_rows(bad.tolist())}"
+        yield f"{table.name}: {len(bad)} of {len(must)} rows {verb} {reason}: {describe_rows(bad.tolist())}"
     # Training can leave rows that hold no numbers.
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})
     if nonfinite:
@@ -199,7 +199,7 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
 def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
     """Say how many rows are those that the method makes, and what became of the learned ones."""
     plan, count = expected.plan, int(compared.matches.sum())
-    tolerance = plan.settings.facts.tolerance if plan.makes_rows else 0.0
+    tolerance = plan.settings.facts.tolerance if plan.creates_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
     what = f"what {plan.method} makes" if plan.is_changed else "what they were"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
@@ -247,9 +247,9 @@ def _is_harmless(name: str) -> bool:
 def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
     """Yield stale weights, files that the base checkpoint has not, and weights of another variant."""
     base = plan.checkpoint
-    for name, why in resized.omitted.items():
-        if PurePosixPath(name).name not in NOT_OURS and name not in resized.code:
-            yield f"{name} lies beside: {why}"
+    for name, reason in resized.omitted.items():
+        if PurePosixPath(name).name not in IGNORED_NAMES and name not in resized.code:
+            yield f"{name} lies beside: {reason}"
     known = {*plan.file_sizes, *base.code}
     # Weights alone want a config.json, which must state the new lengths.
     lengths = {table.location.length_paths[0]: table.location.key_value(table.max_len_after) for table in plan.tables}
@@ -291,8 +291,8 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[s
     edits = {edit.path for edit in plan.edits if edit.file == name}
     for keys, old, new in _changed_values(before, after):
         if keys not in STAMPS or PurePosixPath(name).name != "config.json":
-            why = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
-            yield f"{name}: {'.'.join(keys)} is {_shown(new)}, and should be {_shown(old)}{why}"
+            reason = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
+            yield f"{name}: {'.'.join(keys)} is {_shown(new)}, and should be {_shown(old)}{reason}"
 
 
 def _changed_values(wanted: Any, found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

@@ -106,7 +106,7 @@ def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) ->
     shown = (f"{value if isinstance(value, str) else format(value, '.3g')} at {text}" for text, value in found.items())
     listed = f"largest difference: {'; '.join(shown)}"
     differences = [value for value in found.values() if not isinstance(value, str)]
-    keeps = not plan.makes_rows or plan.keeps_learned_rows
+    keeps = not plan.creates_rows or plan.keeps_learned_rows
     if len(differences) < len(found) or (keeps and expected.trainable in (None, "new")):
         return [Check("outputs", False, ("short texts should give what the base gives, and they do not", listed))]
     changed = f"short texts now behave differently: the outputs differ by up to {max(differences):.3g}"

@@ -13,7 +13,7 @@ import numpy as np
 from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.json_edit import read_text
-from ctxextend.checkpoints.source import Source, holds, resolve_source
+from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, SourceError, VerificationError
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
@@ -104,7 +104,7 @@ def verify_resized(
     """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared."""
     written, source = None, resolve_source(reference)
     with suppress(CheckpointError, RecipeError):  # what says nothing of a base is as good as none
-        if holds(source, path := source.folder / RECIPE_FILE):
+        if has_file(source, path := source.folder / RECIPE_FILE):
             written = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
     known = find_base(written, named)
     if known is None:
@@ -166,7 +166,7 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     if wanted is None and len(found) == 1 and not plain:
         wanted = found.pop()
     if len(files) == 1 and not base.has_config and not base.adapter_of:
-        holds(source, files[0])  # nobody named that file: it may be no link to anywhere
+        has_file(source, files[0])  # nobody named that file: it may be no link to anywhere
         source = resolve_source(files[0])
     return open_checkpoint(source, wanted)
 
@@ -187,8 +187,8 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
         if not other:
             return ExpectedResize(plan, step.trainable, "by its recipe", (), chain[place:], step.unregistered)
         reasons.append(f"The recipe beside it is of a table that had {other[0]} rows.")
-    why = reasons[0] if reasons else "No recipe of a resize lies beside it."
-    return _try_methods(model, resized, (f"{why} Every method was tried.",))
+    reason = reasons[0] if reasons else "No recipe of a resize lies beside it."
+    return _try_methods(model, resized, (f"{reason} Every method was tried.",))
 
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
@@ -208,17 +208,17 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
             plan = plan_model(model, Resize(to, part=part))
             planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.tables}
             if before | planned == after:
-                methods = METHODS if plan.makes_rows else (None,)
+                methods = METHODS if plan.creates_rows else (None,)
                 plans += (replace(plan, settings=replace(plan.settings, method=method)) for method in methods)
-    best, most = None, -1
+    best, maximum = None, -1
     for plan in plans:
         with suppress(ResizeError):  # this method needs more rows
             matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
             if matches.all():
-                first = plan.settings.kept_first if plan.makes_rows else 0
+                first = plan.settings.kept_first if plan.creates_rows else 0
                 return ExpectedResize(plan, None, "found by trying" + f" --keep-first {first}" * bool(first), notes)
-            if matches.sum() > most:
-                best, most = plan, matches.sum()
+            if matches.sum() > maximum:
+                best, maximum = plan, matches.sum()
     if best is not None:
         return ExpectedResize(best, None, NEAREST, notes)
     was, now = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))

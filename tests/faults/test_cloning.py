@@ -105,7 +105,7 @@ def refused(*_: Any, **__: Any) -> int:
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
-WAYS = {"cloned": COPY_FILE_RANGE, "cloned in part": shortened, "in blocks": refused}
+MODES = {"cloned": COPY_FILE_RANGE, "cloned in part": shortened, "in blocks": refused}
 
 
 @pytest.mark.parametrize("name", ["whole", "ragged"])
@@ -113,7 +113,7 @@ def test_resize_writes_the_same_bytes_by_every_way(
     name: str, disk: Path, room: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = weights(resize(sources / name, to=33, output=tmp_path / "copied").output)
-    for way, copy_range in WAYS.items():
+    for way, copy_range in MODES.items():
         monkeypatch.setattr(os, "copy_file_range", copy_range)
         assert weights(resize(disk / name, to=33, output=room / way).output) == wanted, way
     before, after = (tensors(folder) for folder in (sources / name, room / "cloned"))

@@ -57,7 +57,7 @@ def rows_of_output() -> int:
 
 
 @pytest.fixture(scope="module")
-def least() -> float:
+def minimum() -> float:
     """MB that `resize` of a tiny checkpoint takes."""
     command = [sys.executable, "-m", "ctxextend", "resize", "tiny-gpt2", "--to", "160", "--dry-run"]
     return peak_of(command)
@@ -69,16 +69,16 @@ def least() -> float:
     ids=["10,000 tensors", "100 shards", "60,000 rows"],
 )
 def test_resize_takes_memory_for_headers_and_the_new_table_alone(
-    least: float, shards: list[int], size: int, rows: int, width: int, more: float
+    minimum: float, shards: list[int], size: int, rows: int, width: int, more: float
 ) -> None:
     write_holes(*shards, size=size, rows=rows // 2, width=width)
-    assert peak_of(resizing(rows)) < least + more
+    assert peak_of(resizing(rows)) < minimum + more
     assert rows_of_output() == rows
 
 
-def test_resize_takes_no_memory_for_the_model(least: float) -> None:
+def test_resize_takes_no_memory_for_the_model(minimum: float) -> None:
     write_holes(2, 2, size=100_000_000)
-    assert peak_of(resizing(32)) < least + 40
+    assert peak_of(resizing(32)) < minimum + 40
     sizes = [sum(path.stat().st_size for path in folder.glob("*.safetensors")) for folder in (SOURCE, OUTPUT)]
     assert 400_000_000 < sizes[0] < sizes[1] < sizes[0] + 10_000
 
