@@ -168,7 +168,7 @@ class LibraryLimit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Inspection(Result, shows="source family verdict"):
+class Inspection(Result, shows="source model_type verdict"):
     """What was found in a checkpoint."""
 
     source: str  # as the user named it

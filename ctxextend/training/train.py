@@ -256,7 +256,7 @@ def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -
     if planned_steps is not None:
         yield (
             f"The run was planned for {planned_steps:,} steps and ended at {settings.steps:,}. Before it was resumed, "
-            f"learning rates followed a {planned_steps:,}-step schedule: {RECIPE_FILE} does not reproduce these weights."
+            f"learning rates followed a {planned_steps:,}-step schedule: {RECIPE_FILE} does not reproduce them."
         )
 
 
