@@ -19,7 +19,7 @@ from ctxextend.checkpoints.json_edit import edit, load_object, read_text
 from ctxextend.checkpoints.source import HUB_ID
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe import HUB, RECIPE_FILE, TRAINABLE, CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.tables.apply import still_learned
+from ctxextend.tables.apply import learned_rows_after
 from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.tables.methods import METHODS
 
@@ -506,6 +506,6 @@ def learned_before(
             (after - reserved_rows, replace(resize.settings, method=resize.methods.get(table, resize.settings.method)))
             for (_, after), resize in zip(rows, oldest_first, strict=True)
         ]
-        return still_learned(rows[0][0] - reserved_rows, steps)
+        return learned_rows_after(rows[0][0] - reserved_rows, steps)
     except ResizeError:  # no such resize was ever made
         return None

@@ -7,7 +7,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.lookup import FAMILIES_HINT, TableLocation, find_architecture, fitting_types
+from ctxextend.families.lookup import FAMILIES_HINT, TableLocation, find_architecture, matching_types
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import PositionScheme
 from ctxextend.families.unsupported import POSITION_SCHEMES
@@ -125,7 +125,7 @@ def test_fitting_types_names_no_other_type_alone() -> None:
     for model_type in FAMILIES:
         for built in tiny.buildable(model_type, tiny.model_classes(model_type)[1:2]):
             config = {key: value for key, value in built.config.to_dict().items() if key != "model_type"}
-            found = fitting_types(config, built.shapes)
+            found = matching_types(config, built.shapes)
             true = "gpt2" if model_type == "gpt-sw3" else model_type  # another name of the same class
             assert not found or true in found, (built.model_class, found)
             alone |= {model_type} if found == [true] else set()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.recipe_file import Provenance, learned_before
-from ctxextend.tables.apply import MethodOptions, learned_rows, resize_table, still_learned
+from ctxextend.tables.apply import MethodOptions, learned_rows, learned_rows_after, resize_table
 from ctxextend.tables.methods import METHODS
 
 A, B, C, D = np.eye(4, dtype=np.float32)
@@ -39,13 +39,13 @@ def test_still_learned_is_what_a_comparison_finds_in_any_table(method: str, befo
     options = MethodOptions(method=method, keep_first=None if METHODS[method].keep_first is None else 2)
     table = np.random.default_rng(1).normal(size=(before, 6)).astype(np.float32)
     expected = learned_rows(table, resize_table(table, after, options))
-    assert still_learned(before, [(after, options)]).tolist() == expected.tolist()
+    assert learned_rows_after(before, [(after, options)]).tolist() == expected.tolist()
 
 
 def test_still_learned_follows_rows_through_several_resizes() -> None:
     steps = [(6, MethodOptions(method="stretch", keep_first=0)), (8, MethodOptions(method="copy"))]
-    assert still_learned(3, steps).tolist() == [True, False, True, False, True, False, False, False]
-    assert still_learned(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
+    assert learned_rows_after(3, steps).tolist() == [True, False, True, False, True, False, False, False]
+    assert learned_rows_after(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
 
 
 def written(before: int, after: int) -> Provenance:

@@ -21,7 +21,7 @@ from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Resize, split_ref, takes
 from ctxextend.recipe_file import TABLE_KEYS
-from ctxextend.tables.bands import choose_bands, find_repeats, leaves_open
+from ctxextend.tables.bands import choose_bands, find_repeats, has_free_settings
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
@@ -100,7 +100,7 @@ def calibrate_model(
     settings = replace(settings, method="bands") if settings.method == "auto" else settings
     if settings.facts.name != "bands":
         raise ResizeError(f"A text chooses settings of bands, not of {settings.facts.name}.")
-    if not leaves_open(**settings.settings):
+    if not has_free_settings(**settings.settings):
         raise ResizeError("Every number is given already: nothing is left for the text.", "Leave one of them out.")
     check_paths(text.data)
     files, plan = open_files(opened), plan_model(opened, settings)

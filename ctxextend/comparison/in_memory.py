@@ -20,7 +20,7 @@ from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.recipe import Train
-from ctxextend.tables.apply import still_learned
+from ctxextend.tables.apply import learned_rows_after
 
 if TYPE_CHECKING:
     from ctxextend.training.setup import TrainingTask
@@ -98,7 +98,7 @@ class InMemoryTrainer:
             table, rows = plan.tables[0], np.zeros(plan.tables[0].rows_after, np.bool_)
             first = table.reserved_rows
             made = table.rows_after - first, plan.chosen[table.name].options
-            rows[first:] = ~still_learned(table.rows_before - first, [made])
+            rows[first:] = ~learned_rows_after(table.rows_before - first, [made])
             task = replace(task, rows=rows)
         # The trainer measures what it holds out at both ends: one sequence does.
         start = int(task.held_out.spans[0, 0])

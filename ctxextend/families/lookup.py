@@ -52,14 +52,14 @@ class TableLocation:
         return rule.rows + (self.value(rule.config_key) if rule.config_key else 0)
 
     @property
-    def _obeyed_config(self) -> Keys:
+    def _effective_path(self) -> Keys:
         """The path of the config that counts: an overriding one replaces the other, and its gaps are not filled."""
         overriding = (path for path in self.overrides if isinstance(nested(self.config, path), Mapping))
         return next(overriding, self.path)
 
     def stated(self, key: str) -> Any:
         """Return what the config states for a key of this model's own config; None where it states nothing."""
-        return nested(self.config, (*self._obeyed_config, *key.split(".")))
+        return nested(self.config, (*self._effective_path, *key.split(".")))
 
     def value(self, key: str) -> int:
         """Return the whole number ≥ 0 that the config states for a key, or transformers' default for it."""
@@ -71,14 +71,14 @@ class TableLocation:
         return value
 
     @property
-    def obeyed_key(self) -> str:
+    def effective_key(self) -> str:
         """The key of its own config that transformers obeys: an alias, where one is stated, wins."""
         stated = (key for key in reversed(self.table.aliases) if self.stated(key) is not None)
         return next(stated, self.table.config_key)
 
     def paths_of(self, key: str) -> tuple[Keys, ...]:
         """Return where a key must state a new value: in its own config, and last in the one that transformers obeys."""
-        return tuple(dict.fromkeys((*path, *key.split(".")) for path in (self.path, self._obeyed_config)))
+        return tuple(dict.fromkeys((*path, *key.split(".")) for path in (self.path, self._effective_path)))
 
     @property
     def length_paths(self) -> tuple[Keys, ...]:
@@ -158,7 +158,7 @@ def find_architecture(
     return Architecture(FAMILIES[model_type], tuple(locations), tuple(unsupported))
 
 
-def fitting_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the types with a table that a model holds, as long as its config says, and whose `SIGNS` it shows.
 
     Where the config names the class of one of them, it alone is returned.
@@ -172,7 +172,7 @@ def fitting_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
     for model_type in FAMILIES:
         with suppress(CheckpointError, UnsupportedModelError):
             for place in find_architecture(config, model_type=model_type).locations:
-                length = place.stated(place.obeyed_key)
+                length = place.stated(place.effective_key)
                 rows = place.rows(length) if type(length) is int else -1
                 held = [prefix for prefix in place.prefixes if shapes.get(prefix + place.table.name, ())[:1] == (rows,)]
                 if any(all(shows(sign, prefix) for sign in SIGNS.get(model_type, ())) for prefix in held):
@@ -193,7 +193,7 @@ def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> Unsu
     return UnsupportedModelError(f"This {model_type} model has no learned position table to resize: {reasons}.", hint)
 
 
-def by_hand(
+def custom_architecture(
     config: Mapping[str, Any], table: str, config_key: str, reserved_rows: int, inside_key: bool
 ) -> Architecture:
     """Describe a model that the registry does not know by the whole name of its table and the key of its length."""
@@ -307,6 +307,6 @@ def _notes(outer: Family, found: TableLocation) -> Iterator[str]:
     if found.table.clamps:
         yield "longer texts do not fail: their end shares the last position"
     yield from (f"{pin.key} held" for pin in found.family.pins)
-    yield from (f"{key} too" for key in outer.raised)
+    yield from (f"{key} too" for key in outer.limits)
     if found.family.note:
         yield found.family.note

@@ -89,11 +89,11 @@ def clip_text(model_type: str, length: int = 77) -> Family:
 
 
 def text_part(
-    model_type: str, text: str, *prefixes: str, outer: tuple[str, ...] = (), raised: tuple[str, ...] = (), **more: Any
+    model_type: str, text: str, *prefixes: str, outer: tuple[str, ...] = (), limits: tuple[str, ...] = (), **more: Any
 ) -> Family:
     """Describe a model of several senses, of which one reads text."""
     part = Part("text", "text_config", prefixes or ("text_model.",), text, **more)
-    return Family(model_type, ("", *outer), parts=(part,), raised=raised)
+    return Family(model_type, ("", *outer), parts=(part,), limits=limits)
 
 
 # A language model of any family, by default OPT.
@@ -286,8 +286,8 @@ _FAMILIES = (
     text_part("vision-text-dual-encoder", "bert", is_any=True),
     text_part("florence2", "bart", "language_model.", "model.language_model.", "language_model.model.", is_any=True),
     text_part("pp_formulanet", "pp_formulanet_text", "model.decoder.", "decoder."),
-    text_part("grounding-dino", "bert", "text_backbone.", outer=("model.",), raised=("max_text_len",), is_any=True),
-    text_part("mm-grounding-dino", "bert", "text_backbone.", outer=("model.",), raised=("max_text_len",), is_any=True),
+    text_part("grounding-dino", "bert", "text_backbone.", outer=("model.",), limits=("max_text_len",), is_any=True),
+    text_part("mm-grounding-dino", "bert", "text_backbone.", outer=("model.",), limits=("max_text_len",), is_any=True),
     Family(model_type="sam3_video", parts=(Part("detector", "detector_config", ("detector_model.", ""), "sam3"),)),
     Family(
         model_type="blip",

@@ -103,6 +103,6 @@ class Family:
     defaults: Mapping[str, int] = field(default_factory=dict)  # transformers' own, for config keys that are left out
     requires: tuple[Requirement, ...] = ()  # for the tables to be in use
     parts: tuple[Part, ...] = ()  # models inside it that are families themselves
-    raised: tuple[str, ...] = ()  # keys that cut texts too, and follow the length
+    limits: tuple[str, ...] = ()  # keys that cut texts too, and follow the length
     pins: tuple[Pin, ...] = ()  # keys that must not follow it
     note: str = ""  # what users of this family should know, in a sentence

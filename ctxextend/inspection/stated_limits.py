@@ -80,16 +80,16 @@ def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
         reason = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if library != NOBODY else "nothing reads it"
         return Limit(file, key, value, tokens, library, table.name, "" if rows == table.rows else reason)
 
-    obeyed = place.paths_of(place.obeyed_key)[-1]
+    obeyed = place.paths_of(place.effective_key)[-1]
     for path in place.length_paths:
         value = nested(config, path)
         if value is not None:
             yield limit_of(".".join(path), value, TRANSFORMERS if path == obeyed else NOBODY)
     default = place.family.defaults.get(place.table.config_key)
-    if place.stated(place.obeyed_key) is None and default is not None:
+    if place.stated(place.effective_key) is None and default is not None:
         limit = limit_of(f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)
         yield replace(limit, value=None) if limit.agrees else limit
-    for key in model.architecture.family.raised:
+    for key in model.architecture.family.limits:
         value = config.get(key)
         if isinstance(value, int):
             yield Limit(file, key, value, value, TRANSFORMERS, table.name, _consequence(value, table))
@@ -195,10 +195,10 @@ def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table
     """Return the smaller of the tokenizer's limit and the config's own number, which counts reserved rows too."""
     place = table.location
     stated = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
-    keys = (place.obeyed_key, f"{place.obeyed_key}{LEFT_OUT}")
+    keys = (place.effective_key, f"{place.effective_key}{LEFT_OUT}")
     found = next((limit for limit in limits if limit.key in keys), None)
     if found is not None and not place.path and place.table.config_key in ASKED_FOR:
-        number = place.family.defaults.get(place.obeyed_key) if found.value is None else found.value
+        number = place.family.defaults.get(place.effective_key) if found.value is None else found.value
         if isinstance(number, int):
             stated.append(replace(found, tokens=number))
     return min(stated, key=lambda limit: limit.tokens or 0, default=None)

@@ -154,7 +154,7 @@ def config_changes(
     for table in tables:
         location, length = table.location, table.max_len_after
         lengths = dict.fromkeys(location.length_paths, location.key_value(length))
-        raised = {(key,): length for key in architecture.family.raised}
+        raised = {(key,): length for key in architecture.family.limits}
         if table.is_changed:
             changes |= lengths | _pinned(table)
             for path in raised:
@@ -164,8 +164,8 @@ def config_changes(
         elif table.fixes_limits:  # what a config leaves out may stay out where transformers' default is right
             wanted = (lengths | raised).items()
             changes |= {path: value for path, value in wanted if nested(config, path) not in (None, value)}
-            default = location.family.defaults.get(location.obeyed_key)
-            if location.stated(location.obeyed_key) is None and default != location.key_value(length):
+            default = location.family.defaults.get(location.effective_key)
+            if location.stated(location.effective_key) is None and default != location.key_value(length):
                 changes |= lengths
     return changes
 

@@ -14,9 +14,9 @@ from ctxextend.families.lookup import (
     FAMILIES_HINT,
     Architecture,
     TableLocation,
-    by_hand,
+    custom_architecture,
     find_architecture,
-    fitting_types,
+    matching_types,
     nested,
     unsupported_error,
 )
@@ -86,7 +86,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     """Detect an open checkpoint's architecture, by its tensors where no model type is named, and find its tables."""
     model_type, config = ref.model_type, checkpoint.config
     if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
-        found = fitting_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
+        found = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
         if len(found) > 1:
             fitting = ", ".join(found[:MAX_SUGGESTIONS]) + " and others" * (len(found) > MAX_SUGGESTIONS)
             what = f"{checkpoint.config_file} names no model_type; its tensors fit {fitting}."
@@ -118,7 +118,7 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         message += f", but a part of this one is of a known type: {', '.join(parts)}." if parts else "."
         from difflib import get_close_matches  # at use: only errors need it
 
-        fitting = fitting_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
+        fitting = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
         if near := fitting if len(fitting) == 1 else get_close_matches(model_type, fitting, 1):
             hint = f"Did you mean {near[0]}? {SAY_WHICH}--model-type {near[0]}"
         else:
@@ -172,7 +172,7 @@ def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
 def check_rows(location: TableLocation, rows: int, name: str, *, has_config: bool = True) -> None:
     """Refuse a table that is not as long as the config says."""
     if has_config:
-        key = location.obeyed_key
+        key = location.effective_key
         path, value = ".".join((*location.path, key)), location.value(key)
         expected = location.rows(value)
         if rows != expected:
@@ -217,7 +217,7 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         message = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
         about = table
     else:
-        return by_hand(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
+        return custom_architecture(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
     hint = _suggestions(checkpoint, about) or "Check --tensor, --config-key and --reserved-rows."
     raise CheckpointError(message, hint)
 

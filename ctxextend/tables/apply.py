@@ -277,7 +277,7 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
     return learned
 
 
-def still_learned(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) -> Mask:
+def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) -> Mask:
     """Return which rows of a table of `learned` rows are learned ones after resizes, each to so many rows and how.
 
     A coarse dtype can make rows between two learned ones equal to one of them; here they are new all the same.

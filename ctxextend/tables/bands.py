@@ -53,7 +53,7 @@ COLUMNS = 64
 ALIKE = "order is kept, and neighbours where the table has a fast part, but more positions look alike"
 
 
-def leaves_open(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
+def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
     """Whether the table is to choose a number of `bands` beside the rows `within`; at sigma 0 nothing repeats."""
     return gain is None or (sigma != 0 and None in (sigma, repeat))
 
@@ -68,7 +68,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
         "within": (split.head, split.stop),
     }
     near = "rows grow apart within an eighth of the table" if split.is_local else "far rows are much like near ones"
-    if not leaves_open(gain=gain, **given):
+    if not has_free_settings(gain=gain, **given):
         return method_text("bands", chosen), ""
     reason = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else near})"
     figures = f"leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise"
