@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.recipe_file import NOT_PLAIN
-from ctxextend.text_data import Paths, TextSource, check_paths, read_pieces
+from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]
 
@@ -28,7 +28,9 @@ HASHED = 64 << 20  # bytes of a file that its fingerprint reads, at most: later 
 # Windows that a recipe may hold out, at most: a stranger's may say so many that no memory holds them.
 MAX_WINDOWS = 1_000_000
 # What follows where a text was trained on and what was held out of it, if anything, cannot be told.
-SEEN = ", and no held-out part of that is known that is long enough: it looks better here than on new text. Name other"
+NO_HELD_OUT = (
+    ", and no held-out part of that is known that is long enough: it looks better here than on new text. Name other"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class HeldOut:
             raise ValueError(f"no text is held out by {numbers}")
 
     @classmethod
-    def of(cls, tokens: int, window: int) -> "HeldOut":
+    def for_text(cls, tokens: int, window: int) -> "HeldOut":
         """Hold out one window in 20; of a text of fewer than 80 windows four, or one in 5, but at least one."""
         windows = tokens // window
         return cls(window, min(20, max(5, windows // 4), windows), tokens)
@@ -92,7 +94,7 @@ def read_ids(
     for source in check_paths(paths):
         if files is not None:
             files.append(fingerprint(source) | {"first_token": read})
-        for text, is_end in read_pieces([str(source)], text_field):
+        for text, is_end in read_chunks([str(source)], text_field):
             ids = encode(text)
             if is_end and separator is not None:
                 ids = np.append(ids, separator)
@@ -117,7 +119,7 @@ def text_key(facts: Mapping[str, Any]) -> TextKey:
     return facts.get("bytes"), facts.get("sha256", facts["name"])
 
 
-def shared(paths: Paths, others: Paths) -> list[TextSource]:
+def shared_texts(paths: Paths, others: Paths) -> list[TextSource]:
     """Return the files and datasets of the first argument whose content the other names too."""
     named = {text_key(fingerprint(source)) for source in check_paths(others)}
     return [source for source in check_paths(paths) if text_key(fingerprint(source)) in named]
@@ -139,7 +141,7 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
     return {key: {*runs.values()} for key, runs in found.items()}
 
 
-def trained_on(model: str, texts: Iterable[object], then: str) -> list[str]:
+def trained_on_warnings(model: str, texts: Iterable[object], then: str) -> list[str]:
     """Return the warning that a model was trained on texts, and what follows from that, where there are any."""
     names = [*map(str, texts)]
     return [f"{model} was trained on {', '.join(names[:3])}{' and others' * (len(names) > 3)}{then}"] * bool(names)

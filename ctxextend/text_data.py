@@ -26,7 +26,7 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABULAR = (PARQUET, *SEPARATORS)  # `datasets` reads them
 SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # the files of a folder that are read
 
-PIECE = 1 << 20  # characters of a piece: a tokenizer needs about 160 bytes for each token of it
+CHUNK_SIZE = 1 << 20  # characters of a piece: a tokenizer needs about 160 bytes for each token of it
 ROWS = 64  # rows of a Parquet file that are decoded at a time
 
 SPELLING = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
@@ -108,7 +108,7 @@ def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     """Read the beginning of every file and dataset, so that faults show early; a file in a folder may be blank."""
     named = {*map(Path, path_names(paths))}
     for source in check_paths(paths):
-        has_text = any(text.strip() for text, _ in read_pieces([str(source)], text_field))
+        has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
         if not has_text and (isinstance(source, str) or source in named):
             raise DataError(f"{source} holds no text.", "Leave it out, or name the text's field: --text-field.")
 
@@ -120,18 +120,18 @@ def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int =
     """
 
     def read(stream: TextIO) -> list[str]:  # in pieces: a stream would take memory for all that it is asked for
-        pieces = islice(iter(partial(stream.read, PIECE), ""), -(-characters // PIECE))
+        pieces = islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE))
         return ["".join(pieces)[:characters]]
 
     return _read(paths, text_field, read)
 
 
-def read_pieces(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
+def read_chunks(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
     """Yield all text in pieces of about a million characters, and whether a document ends with the piece; see `cut`."""
     return _read(paths, text_field, cut)
 
 
-def cut(stream: TextIO, size: int = PIECE) -> Iterator[tuple[str, bool]]:
+def cut(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, bool]]:
     """Yield a document in pieces of about, and at most twice, so many characters, and whether it ends with the piece.
 
     A piece ends before white space, where tokenizers split, so that no word is cut, or anywhere if there is none.

@@ -36,7 +36,7 @@ def make_pair(folder: Path, model_type: str) -> tuple[EvalModel, EvalModel]:
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=2.0 if "position" in name or "wpe" in name else 0.5)
     model.save_pretrained(folder / "old")
-    add_tokenizer(folder / "old", is_framed=model_type != "gpt2")
+    add_tokenizer(folder / "old", special_tokens=model_type != "gpt2")
     if model_type == "gpt2":  # it would be taken for a language model, whose head is its words
         module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
         (folder / "old" / "modules.json").write_text(json.dumps([module]))
@@ -184,6 +184,6 @@ def test_an_original_that_cuts_texts_differently_is_refused(pair: tuple[EvalMode
 
 def test_an_original_with_states_of_another_size_is_refused(pair: tuple[EvalModel, EvalModel], tmp_path: Path) -> None:
     pico.make(tmp_path / "wide", "bert", base=True, hidden_size=12)
-    wide = add_tokenizer(tmp_path / "wide", is_framed=True)
+    wide = add_tokenizer(tmp_path / "wide", special_tokens=True)
     with pytest.raises(CheckpointError, match=r"have 8 values, and those of .* 12\. Name .*--base"):
         Distillation(pair[0], open_eval_model(CheckpointRef(str(wide)), "fp32"))

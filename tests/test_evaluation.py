@@ -108,7 +108,7 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
     sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.MegatronBertConfig(**sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16)
     transformers.MegatronBertForCausalLM(config).save_pretrained(tmp_path)
-    add_tokenizer(tmp_path, is_framed=True)
+    add_tokenizer(tmp_path, special_tokens=True)
     with pytest.raises(UnsupportedModelError, match="reads the tokens behind a place too"):
         open_scorer(open_eval_model(CheckpointRef(str(tmp_path))))
     pico.edit_json(tmp_path / "config.json", is_decoder=True)
@@ -118,18 +118,18 @@ def test_evaluate_refuses_a_causal_class_that_reads_both_ways(tmp_path: Path) ->
 def test_evaluate_joins_short_documents_and_warns_where_losses_are_measured(make_pico: Make) -> None:
     text = write_texts(5, 40)
     # Its head is its word table, so nothing is missing without a head's name.
-    causal = add_tokenizer(make_pico("gpt2", "causal", base=True).folder, is_framed=False)
+    causal = add_tokenizer(make_pico("gpt2", "causal", base=True).folder, special_tokens=False)
     found = ctxextend.evaluate(causal, text, tokens=64, measure=LOSSES)
     assert (found.kind, found.across_documents) == (CAUSAL, True)
     (across,) = found.warnings
     assert "run over their ends" in across
-    encoder = add_tokenizer(make_pico("bert", base=True).folder, is_framed=True)
+    encoder = add_tokenizer(make_pico("bert", base=True).folder, special_tokens=True)
     found = ctxextend.evaluate(encoder, text, tokens=64)
     assert (found.kind, found.warnings, found.across_documents) == (ENCODER, (), False)
 
 
 def test_evaluate_reads_all_of_a_text_that_is_mostly_white_space_and_refuses_one_without_any(make_pico: Make) -> None:
-    masked = add_tokenizer(make_pico("bert").folder, is_framed=True)
+    masked = add_tokenizer(make_pico("bert").folder, special_tokens=True)
     words = Path(write_texts(1, 300)).read_text().split()
     Path("wide.txt").write_text("".join(f"{word:<40}" for word in words))
     assert ctxextend.evaluate(masked, "wide.txt", tokens=64, measure=["position"]).tokens == 56
@@ -139,7 +139,7 @@ def test_evaluate_reads_all_of_a_text_that_is_mostly_white_space_and_refuses_one
 
 
 def test_evaluate_notes_what_cannot_be_measured_and_refuses_it_by_its_name(make_pico: Make) -> None:
-    masked, text = add_tokenizer(make_pico("bert").folder, is_framed=True), write_texts(300, 1)
+    masked, text = add_tokenizer(make_pico("bert").folder, special_tokens=True), write_texts(300, 1)
     found = ctxextend.evaluate(masked, text, tokens=64)
     assert (found.kind, found.passkey) == (MASKED, None)
     assert any("no ten numbers of one token" in note for note in found.notes)
@@ -149,23 +149,23 @@ def test_evaluate_notes_what_cannot_be_measured_and_refuses_it_by_its_name(make_
 
 def test_evaluate_goes_on_without_an_original_that_is_gone_or_another(make_pico: Make, tmp_path: Path) -> None:
     folder, elsewhere, text = make_pico("gpt2").folder, tmp_path / "elsewhere", write_texts(200, 1)
-    longer = ctxextend.resize(add_tokenizer(folder, is_framed=False), to=32, output=tmp_path / "longer").output
+    longer = ctxextend.resize(add_tokenizer(folder, special_tokens=False), to=32, output=tmp_path / "longer").output
     folder.rename(elsewhere)
     gone = ctxextend.evaluate(longer, text, measure=LOSSES)
     assert gone.base is None
     assert any("--base" in warning for warning in gone.warnings)
     assert not any("--base" in warning for warning in ctxextend.evaluate(longer, text, no_base=True).warnings)
     assert ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES).base == str(elsewhere)
-    add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, is_framed=False)
+    add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, special_tokens=False)
     another = ctxextend.evaluate(longer, text, measure=["position"])
     assert another.base is None
     assert any("no longer what it was" in warning for warning in another.warnings)
 
 
 def test_evaluate_refuses_what_cannot_be_compared(make_pico: Make) -> None:
-    causal = add_tokenizer(make_pico("gpt2").folder, is_framed=False)
-    masked = add_tokenizer(make_pico("bert").folder, is_framed=True)
-    framed = add_tokenizer(make_pico("gpt2", "framed").folder, is_framed=True)
+    causal = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)
+    masked = add_tokenizer(make_pico("bert").folder, special_tokens=True)
+    framed = add_tokenizer(make_pico("gpt2", "framed").folder, special_tokens=True)
     for model, base, said in (
         (causal, masked, r"a masked language model, and .* is a causal"),
         (causal, "tiny-gpt2", "cut the text into different tokens"),
@@ -240,6 +240,6 @@ def test_evaluate_stopped_by_ctrl_c_prints_what_was_measured(
 
 
 def test_evaluate_refuses_a_model_that_reads_less_than_the_shortest_context(make_pico: Make) -> None:
-    folder = add_tokenizer(make_pico("bert", max_position_embeddings=2).folder, is_framed=True)
+    folder = add_tokenizer(make_pico("bert", max_position_embeddings=2).folder, special_tokens=True)
     with pytest.raises(ResizeError, match=r"reads 2 tokens at once, and a context of 8"):
         ctxextend.evaluate(folder, write_texts(40))

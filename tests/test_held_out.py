@@ -30,7 +30,7 @@ def read(*paths: str, separator: int | None = None, maximum: int = 100) -> tuple
 @given(st.integers(1, 40), st.integers(2, 300), st.integers(0, 39))
 def test_held_out_takes_one_window_in_twenty_spread_over_the_text(window: int, windows: int, more: int) -> None:
     tokens = windows * window + min(more, window - 1)
-    held_out = HeldOut.of(tokens, window)
+    held_out = HeldOut.for_text(tokens, window)
     starts, ends = held_out.spans.T
     assert (ends - starts == window).all()
     assert not (starts % window).any()
@@ -74,7 +74,7 @@ def test_held_out_windows_are_found_in_one_of_the_files(tmp_path: Path, monkeypa
     Path("a.txt").write_text(" ".join(map(str, range(100))))
     Path("b.txt").write_text(" ".join(map(str, range(100, 407))))
     ids, files = read("a.txt", "b.txt", maximum=1000)
-    held_out = HeldOut.of(len(ids), 10)
+    held_out = HeldOut.for_text(len(ids), 10)
     whole = [window.tolist() for window in held_out_windows(np.array(ids), held_out)]
     assert whole == [[*range(start, start + 10)] for start in (50, 150, 250, 350)]
     alone, _ = read("b.txt", maximum=1000)
@@ -95,7 +95,7 @@ def test_train_names_its_text_in_the_recipe_by_which_the_held_out_windows_are_fo
     tokenizer = TextTokenizer.open(gpt2)
     pieces = read_ids(["book.txt", "texts"], "text", tokenizer.encode, tokenizer.separator, 10_000)
     ids, held_out = np.concatenate([*pieces]), HeldOut(**said["held_out"])
-    assert held_out == HeldOut.of(len(ids), 32)
+    assert held_out == HeldOut.for_text(len(ids), 32)
     assert [len(window) for window in held_out_windows(ids, held_out)] == [32] * 4
     Path("held-out.txt").write_text(Path("book.txt").read_text())
     train(gpt2, "with", "--eval-data", "held-out.txt")

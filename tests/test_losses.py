@@ -36,7 +36,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def reader_of(folder: Path) -> EvalModel:
-    return open_eval_model(CheckpointRef(str(add_tokenizer(folder, is_framed="gpt2" not in folder.name))))
+    return open_eval_model(CheckpointRef(str(add_tokenizer(folder, special_tokens="gpt2" not in folder.name))))
 
 
 def others(folder: Path, name: str, positions: int = 16) -> EvalModel:
@@ -105,7 +105,7 @@ def test_scorer_reads_each_text_by_the_attention_that_the_config_names(tmp_path:
 
 def opened(make_pico: Make, name: str) -> tuple[EvalModel, EvalModel]:
     """A base that reads 16 tokens, and what was made of it, which reads 32."""
-    folder = add_tokenizer(make_pico(name).folder, is_framed=name == "bert")
+    folder = add_tokenizer(make_pico(name).folder, special_tokens=name == "bert")
     longer = resize(folder, to=32, method="linear", output=folder.parent / "longer").output
     model, base = (open_eval_model(CheckpointRef(str(path))) for path in (longer, folder))
     return model, base
@@ -260,7 +260,7 @@ def test_open_eval_model_says_that_a_head_is_not_there(make_pico: Make) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_evaluate_warns_of_losses_that_are_no_numbers(make_pico: Make) -> None:
-    folder = add_tokenizer(make_pico("gpt2").folder, is_framed=False)
+    folder = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)
     add_tensors(folder, {"transformer.ln_f.weight": torch.full((8,), float("nan"))})
     Path("text.txt").write_text("w1 w2 w3 w4 w5 w6 w7 w8 " * 20)
     found = evaluate(folder, "text.txt", measure=["position"])

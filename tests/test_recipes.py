@@ -39,7 +39,7 @@ def make_clip(folder: Path) -> Path:
         projection_dim=8,
     )
     transformers.CLIPModel(config).save_pretrained(folder)
-    return add_tokenizer(folder, is_framed=True, max_len=24)
+    return add_tokenizer(folder, special_tokens=True, max_len=24)
 
 
 class Case(NamedTuple):

@@ -195,7 +195,7 @@ def test_estimate_is_printed_in_a_pipe_and_not_under_quiet(monkeypatch: pytest.M
 
 
 def test_libraries_say_nothing_of_their_own(make_pico: Callable[..., Pico]) -> None:
-    folder = add_tokenizer(make_pico("gpt2").folder, is_framed=False)  # its config names ids beyond its vocabulary
+    folder = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)  # its config names ids beyond its vocabulary
     Path("text.txt").write_text("a b c d e f " * 50)
     command = [
         sys.executable,

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from ctxextend import evaluate, text_data
 from ctxextend.errors import DataError
-from ctxextend.text_data import PIECE, check_paths, check_texts, cut, empty_files, read_documents, read_pieces
+from ctxextend.text_data import CHUNK_SIZE, check_paths, check_texts, cut, empty_files, read_chunks, read_documents
 from tests.hub_server import serve
 
 
@@ -159,7 +159,7 @@ def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
 def test_read_pieces_names_the_line_at_fault(line: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "fine"}\n' + line)
     with pytest.raises(DataError, match=message):
-        list(read_pieces([tmp_path]))
+        list(read_chunks([tmp_path]))
 
 
 @given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 8))
@@ -173,11 +173,11 @@ def test_cut_parts_no_word_and_loses_nothing(text: str, size: int) -> None:
 
 
 def test_read_pieces_cuts_files_and_takes_documents_one_by_one(tmp_path: Path) -> None:
-    long = "word " * (PIECE // 5 + 10)
+    long = "word " * (CHUNK_SIZE // 5 + 10)
     written(tmp_path / "a.txt", f"\ufeff{long}")
     written(tmp_path / "b.jsonl", '{"text": "one"}\n{"text": null}\n{"text": "two"}\n')
     column(tmp_path / "c.parquet", ["three", None, long])
-    pieces = list(read_pieces([tmp_path]))
+    pieces = list(read_chunks([tmp_path]))
     assert [is_end for _, is_end in pieces] == [False, True, True, True, True, False, True]
     assert pieces[0][0] + pieces[1][0] == long
     assert [text for text, _ in pieces[2:5]] == ["one", "two", "three"]
@@ -185,12 +185,12 @@ def test_read_pieces_cuts_files_and_takes_documents_one_by_one(tmp_path: Path) -
 
 
 def test_read_pieces_never_holds_a_file_whole(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.txt", "words " * (4 * PIECE))
+    file = written(tmp_path / "a.txt", "words " * (4 * CHUNK_SIZE))
     tracemalloc.start()
-    assert sum(len(text) for text, _ in read_pieces([file])) == file.stat().st_size
+    assert sum(len(text) for text, _ in read_chunks([file])) == file.stat().st_size
     maximum = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert maximum < 8 * PIECE
+    assert maximum < 8 * CHUNK_SIZE
 
 
 # ---- Hub datasets
@@ -199,12 +199,12 @@ def test_read_pieces_never_holds_a_file_whole(tmp_path: Path) -> None:
 READER = """
 import json, sys
 from ctxextend.errors import DataError
-from ctxextend.text_data import check_texts, read_documents, read_pieces
+from ctxextend.text_data import check_texts, read_documents, read_chunks
 said = []
 for word, field in json.loads(sys.argv[1]):
     try:
         check_texts([word], field)
-        said.append([list(read_documents([word], field, 4)), list(read_pieces([word], field))])
+        said.append([list(read_documents([word], field, 4)), list(read_chunks([word], field))])
     except DataError as error:
         said.append([error.message, error.hint])
 print(json.dumps(said))

@@ -117,7 +117,7 @@ def test_windows_to_train_on_never_overlap_those_to_measure_on(
     cut: SequenceSettings, more: int, shuffled: bool
 ) -> None:
     length = cut.text_length
-    held_out = HeldOut.of(length * more + more % length, length)
+    held_out = HeldOut.for_text(length * more + more % length, length)
     tokens = counted(held_out.tokens)
     trained, measured = (Text(tokens, spans) for spans in (held_out.trained_spans, held_out.spans))
     text = slice(len(cut.special_before), len(cut.special_before) + length)

@@ -85,14 +85,17 @@ def make_clip(folder: Path) -> Path:
     texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
     config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
     transformers.CLIPModel(config).save_pretrained(folder)
-    return add_tokenizer(folder, is_framed=True)
+    return add_tokenizer(folder, special_tokens=True)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (make_encoder, "which it could learn from, is not known. Name that with"),
-        (lambda folder: add_tokenizer(pico.make_bart(folder), is_framed=True), "reads one text and writes another"),
+        (
+            lambda folder: add_tokenizer(pico.make_bart(folder), special_tokens=True),
+            "reads one text and writes another",
+        ),
         (make_clip, "gives no embeddings of a text alone"),
     ],
 )

@@ -11,7 +11,7 @@ import yaml
 import ctxextend
 from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.held_out import HeldOut, held_out_windows, shared
+from ctxextend.held_out import HeldOut, held_out_windows, shared_texts
 from tests.trainings import invoke, make_long, train, write_book
 from tests.words import text_of
 
@@ -165,6 +165,6 @@ def test_compare_measures_on_what_training_held_out(source: Path) -> None:
 
 def test_shared_texts_are_found_by_their_content() -> None:
     shutil.copy("book.txt", "renamed.txt")
-    assert shared(["renamed.txt", "other.txt"], ["book.txt"]) == [Path("renamed.txt")]
-    assert shared(["other.txt"], ["book.txt"]) == []
-    assert shared(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == ["hf:a/b/c.d:train@refs/pr/1"]
+    assert shared_texts(["renamed.txt", "other.txt"], ["book.txt"]) == [Path("renamed.txt")]
+    assert shared_texts(["other.txt"], ["book.txt"]) == []
+    assert shared_texts(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == ["hf:a/b/c.d:train@refs/pr/1"]

@@ -48,7 +48,7 @@ def write_book(words: int = 1200) -> None:
 def make_source(folder: Path, model_type: str, **options: Any) -> Path:
     """Save a model of 16 positions with a tokenizer."""
     pico.make(folder, model_type, initializer_range=0.5, **options)
-    return add_tokenizer(folder, is_framed=model_type != "gpt2")
+    return add_tokenizer(folder, special_tokens=model_type != "gpt2")
 
 
 def make_long(folder: Path, model_type: str, **options: Any) -> Path:
@@ -84,7 +84,7 @@ def log_of(folder: Path) -> list[dict[str, float]]:
 
 def make_encoder(folder: Path) -> Path:
     pico.make(folder, "bert", base=True, initializer_range=0.5)
-    root = pico.nest(add_tokenizer(folder, is_framed=True), folder.with_name("root"))
+    root = pico.nest(add_tokenizer(folder, special_tokens=True), folder.with_name("root"))
     (root / "1_Pooling").mkdir()
     pico.edit_json(root / "1_Pooling" / "config.json", word_embedding_dimension=8, pooling_mode_mean_tokens=True)
     return root

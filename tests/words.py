@@ -12,12 +12,12 @@ from transformers import PreTrainedTokenizerFast
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(27))]
 
 
-def add_tokenizer(folder: Path, *, is_framed: bool, max_len: int = 16) -> Path:
+def add_tokenizer(folder: Path, *, special_tokens: bool, max_len: int = 16) -> Path:
     """Save a tokenizer into a folder that puts [CLS] and [SEP] around a text, or nothing; return the folder."""
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     names: dict[str, Any] = {"unk_token": "[UNK]", "pad_token": "[PAD]", "model_max_length": max_len}
-    if is_framed:
+    if special_tokens:
         frame = [("[CLS]", 2), ("[SEP]", 3)]
         tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=frame)
         names |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}

@@ -19,7 +19,7 @@ from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, fitting_measures, plan_evaluation
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
-from ctxextend.held_out import shared
+from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
@@ -265,7 +265,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     """Load the model, plan every method, and cut the text; that to train on goes into a folder as tokens."""
     train = settings.train
     check_paths(settings.evaluate.data)
-    if train and train.eval_data and (both := shared(train.eval_data, train.data)):
+    if train and train.eval_data and (both := shared_texts(train.eval_data, train.data)):
         raise DataError(
             f"{', '.join(map(str, both[:3]))} is named by --data, which is trained on, and by --eval-data, which is "
             "measured on.",

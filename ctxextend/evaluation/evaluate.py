@@ -29,14 +29,14 @@ from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_loss
 from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
 from ctxextend.held_out import (
-    SEEN,
+    NO_HELD_OUT,
     Ids,
     fingerprint,
     held_out_windows,
     read_ids,
     split_documents,
     text_key,
-    trained_on,
+    trained_on_warnings,
 )
 from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import open_model
@@ -297,8 +297,8 @@ def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Ite
             )
 
     measured = f": it is measured on {tokens:,} tokens held out of that."
-    warnings = trained_on(model.name, seen, f"{SEEN} text with --data.")
-    return documents(), [*warnings, *trained_on(model.name, held_out, measured)]
+    warnings = trained_on_warnings(model.name, seen, f"{NO_HELD_OUT} text with --data.")
+    return documents(), [*warnings, *trained_on_warnings(model.name, held_out, measured)]
 
 
 def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from ctxextend.evaluation.eval_model import (
     check_source,
     check_vocabulary,
 )
-from ctxextend.held_out import SEEN, HeldOut, read_ids, text_key, trained_on
+from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.recipe import MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
@@ -144,7 +144,7 @@ def open_task(
         check_enough(tokens, 2 * text_length, "a sequence to train on and one held out take")
         # Windows as long as the positions, where there are enough, serve `evaluate` at that length too.
         whole = span - special
-        chosen = HeldOut.of(len(tokens), whole if len(tokens) >= 10 * whole else text_length)
+        chosen = HeldOut.for_text(len(tokens), whole if len(tokens) >= 10 * whole else text_length)
         # What was held out of this text before stays so: all else was trained on.
         rules = {
             rule and replace(rule, tokens=len(tokens)) if at == [file["first_token"], settings.text_field] else None
@@ -157,7 +157,9 @@ def open_task(
         train, held_out = Text(tokens, chosen.trained_spans), Text(tokens, chosen.spans)
         provenance["held_out"] = asdict(chosen)
     planned_steps = folder.planned_steps or settings.steps
-    warnings = trained_on(files.ref.source, (file["name"] for file in seen), f"{SEEN} text with --eval-data.")
+    warnings = trained_on_warnings(
+        files.ref.source, (file["name"] for file in seen), f"{NO_HELD_OUT} text with --eval-data."
+    )
     return TrainingTask(
         files, settings, devices, micro_batches, train, held_out, provenance, planned_steps, rows, tuple(warnings)
     )

@@ -21,7 +21,7 @@ from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read
 from ctxextend.errors import TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
-from ctxextend.held_out import shared
+from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import running
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import open_model
@@ -250,7 +250,7 @@ def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -
             f"{what}: {result.loss_before:.4f} at the start{best}, {result.loss_last:.4f} after step {result.steps}. "
             f"The {written} are written. Try a lower --lr than {result.lr:.3g}."
         )
-    if settings.eval_data and (both := shared(settings.eval_data, settings.data)):
+    if settings.eval_data and (both := shared_texts(settings.eval_data, settings.data)):
         names = ", ".join(map(str, both[:3]))
         yield f"{names} is trained on and measured on: the held-out loss is not one of new text."
     if planned_steps is not None:
